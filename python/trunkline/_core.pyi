@@ -1,7 +1,7 @@
 """The native core: the tree of one task, its lanes, request bodies and deltas.
 
 Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure raises a
-:class:`trunkline.errors.CoreError` and changes nothing. A :class:`Tree` has one writer at a time; any thread
+:class:`trunkline.errors.CoreError` and changes nothing. A :class:`CoreTree` has one writer at a time; any thread
 may use it.
 
 Columns of numbers go in as anything with a one-dimensional buffer of the type that is named, in the byte order of this
@@ -29,37 +29,39 @@ __all__ = [
     "SYNTHETIC",
     "TRUNCATED",
     "TURN",
-    "Choice",
+    "ActivityCounter",
+    "CoreTree",
     "Harvest",
-    "Heard",
+    "LanePlan",
+    "LaneQueue",
     "Lanes",
     "Ledger",
-    "Node",
+    "NodeView",
     "Padded",
-    "Plan",
+    "ParsedChoice",
+    "ParsedReply",
+    "PendingReply",
     "Prefix",
     "PrefixColumns",
     "PrefixMatch",
     "PrefixNode",
     "Ragged",
-    "Reading",
     "Refusal",
-    "Refused",
-    "Reply",
+    "RefusedStart",
+    "ReplyOptions",
     "Reuse",
-    "Rollout",
-    "Roster",
+    "RolloutView",
     "Scheduler",
     "Search",
     "Start",
-    "Talk",
     "Tally",
-    "Tokens",
-    "Tree",
+    "TokenBuffer",
+    "Transcript",
     "TreePacked",
-    "Waiting",
     "__version__",
     "align_ids",
+    "append_ids_reply",
+    "append_reply",
     "branch_probability",
     "branch_rows",
     "choose_leaves",
@@ -71,13 +73,13 @@ __all__ = [
     "give_ids",
     "group_advantages",
     "harvest",
-    "hear",
     "initial_chains",
     "last_ids",
     "node_values",
     "pack_padded",
     "pack_ragged",
     "pack_tree",
+    "parse_reply",
     "partial_top_up",
     "presets",
     "read_reply",
@@ -86,8 +88,6 @@ __all__ = [
     "split_evenly",
     "step_returns",
     "surprising_tokens",
-    "take",
-    "take_ids",
     "to_nodes",
     "to_tokens",
     "top_turns",
@@ -101,10 +101,10 @@ __version__: Final[str]
 DEBUG: Final[bool]
 
 FORMAT: Final[int]
-"""Version of the format of deltas: :meth:`Tree.apply` takes no other."""
+"""Version of the format of deltas: :meth:`CoreTree.apply` takes no other."""
 
 DIGEST_VERSION: Final[int]
-"""Version of :meth:`Tree.digest`: digests of two versions are never equal."""
+"""Version of :meth:`CoreTree.digest`: digests of two versions are never equal."""
 
 GROWING: Final[int]
 """Stands in :attr:`Harvest.terminations` for a rollout that has not ended."""
@@ -133,7 +133,7 @@ CURRENCIES: Final[tuple[str, ...]]
 (tool calls), ``micros`` (microseconds), ``micro_dollars`` (millionths of a dollar)."""
 
 @final
-class Tree:
+class CoreTree:
     """Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
 
     Node 0 is the root, an empty node that every prompt hangs under. A node's parent always has a smaller id.
@@ -145,14 +145,16 @@ class Tree:
     (:class:`~trunkline.errors.ArgumentError`).
     """
 
-    def __new__(cls) -> Tree: ...
+    def __new__(cls) -> CoreTree: ...
     def name(self, text: str, /) -> int:
         """Intern a short string and return its id; 0 is ``""``.
 
         Agents, finish reasons, and namespaces (model, sampling and weight version) are named this way.
         """
 
-    def append(self, parent: int, kind: int, message: Buffer, agent: int = 0, tokens: Tokens | None = None, /) -> int:
+    def append(
+        self, parent: int, kind: int, message: Buffer, agent: int = 0, tokens: TokenBuffer | None = None, /
+    ) -> int:
         """Append a message that no rollout owns (a prompt) and return its node.
 
         Args:
@@ -187,7 +189,7 @@ class Tree:
         micros: int,
         aside: Buffer | None = None,
         context: int | None = None,
-        tokens: Tokens | None = None,
+        tokens: TokenBuffer | None = None,
         /,
     ) -> int:
         """Append a model turn at the rollout's leaf, move the leaf there, count its usage, return the node.
@@ -220,7 +222,7 @@ class Tree:
         agent: int,
         micros: int,
         failed: bool = False,
-        tokens: Tokens | None = None,
+        tokens: TokenBuffer | None = None,
         /,
     ) -> int:
         """Append a tool observation at the rollout's leaf, move the leaf there, return the node.
@@ -237,7 +239,7 @@ class Tree:
             tokens: What the message is to the model, if that is known now; else see :meth:`tokenise`.
         """
 
-    def tell(self, rollout: int, message: Buffer, agent: int, tokens: Tokens | None = None, /) -> int:
+    def tell(self, rollout: int, message: Buffer, agent: int, tokens: TokenBuffer | None = None, /) -> int:
         """Append a message that neither the model nor a tool said at the rollout's leaf, and move the leaf there.
 
         Nothing is counted.
@@ -252,7 +254,7 @@ class Tree:
             The node, a ``MESSAGE``.
         """
 
-    def tokenise(self, node: int, tokens: Tokens, /) -> None:
+    def tokenise(self, node: int, tokens: TokenBuffer, /) -> None:
         """Give a prompt, an observation or a message the tokens that a later reply reports for it, once.
 
         The node keeps its id and its merge key. An empty run says that the message has no tokens of its own. The same
@@ -351,7 +353,7 @@ class Tree:
     def children(self, node: int, /) -> list[int]:
         """Children of ``node`` in the order they were made."""
 
-    def node(self, node: int, /) -> Node:
+    def node(self, node: int, /) -> NodeView:
         """Read one node."""
 
     def message(self, node: int, /) -> bytes:
@@ -373,10 +375,10 @@ class Tree:
     def report_of(self, node: int, /) -> str | None:
         """What was reported on a node last, or None."""
 
-    def tokens_of(self, node: int, /) -> Tokens | None:
+    def tokens_of(self, node: int, /) -> TokenBuffer | None:
         """A copy of the node's tokens, with a turn's uncertainty; None where they are not known."""
 
-    def rollout(self, rollout: int, /) -> Rollout:
+    def rollout(self, rollout: int, /) -> RolloutView:
         """Read one rollout, as it is now."""
 
     @property
@@ -459,8 +461,8 @@ class Tree:
         """Walk every invariant; raises TreeError naming the first that fails."""
 
 @final
-class Node:
-    """One node, as it was when :meth:`Tree.node` read it."""
+class NodeView:
+    """One node, as it was when :meth:`CoreTree.node` read it."""
 
     @property
     def parent(self) -> int:
@@ -500,7 +502,7 @@ class Node:
 
     @property
     def context(self) -> int | None:
-        """Id of what was sent where that is not the path, as :meth:`Tree.context` gave it; else None."""
+        """Id of what was sent where that is not the path, as :meth:`CoreTree.context` gave it; else None."""
 
     @property
     def entropy(self) -> tuple[float, float, float]:
@@ -515,7 +517,7 @@ class Node:
         """What :meth:`arpo` divides: a sum of entropies in nats; NaN where not known."""
 
     def arpo(self, vocabulary: int, /) -> float:
-        """ARPO's uncertainty of a turn, see :meth:`Choice.arpo`; NaN where not known or for less than two tokens."""
+        """ARPO's uncertainty of a turn, see :meth:`ParsedChoice.arpo`; NaN if not known or for less than two tokens."""
 
     @property
     def visits(self) -> int:
@@ -530,8 +532,8 @@ class Node:
         """Rollouts that pass or end here, scored or not."""
 
 @final
-class Rollout:
-    """One rollout, as it was when :meth:`Tree.rollout` read it."""
+class RolloutView:
+    """One rollout, as it was when :meth:`CoreTree.rollout` read it."""
 
     @property
     def point(self) -> int:
@@ -567,7 +569,7 @@ class Rollout:
 
     @property
     def error(self) -> str | None:
-        """What went wrong, as it was given to :meth:`Tree.close`."""
+        """What went wrong, as it was given to :meth:`CoreTree.close`."""
 
     @property
     def reward(self) -> float:
@@ -594,7 +596,7 @@ class Rollout:
         """Microseconds in its own tool calls."""
 
 @final
-class Tokens:
+class TokenBuffer:
     """A run of tokens in four columns of one length, and how sure the model was of them.
 
     Args:
@@ -612,7 +614,7 @@ class Tokens:
         logprobs: Buffer | Sequence[float] | None = None,
         versions: Buffer | Sequence[int] | None = None,
         flags: Buffer | Sequence[int] | None = None,
-    ) -> Tokens: ...
+    ) -> TokenBuffer: ...
     @property
     def ids(self) -> memoryview: ...
     @property
@@ -711,7 +713,7 @@ class Harvest:
         """Per such sample its rollout (u32, S)."""
 
 @final
-class Heard:
+class PendingReply:
     """A reply that was read and can be a turn, on no tree yet.
 
     Args:
@@ -734,10 +736,10 @@ class Heard:
         cached: int,
         generated: int,
         /,
-    ) -> Heard: ...
-    def land(
+    ) -> PendingReply: ...
+    def append_turn(
         self,
-        tree: Tree,
+        tree: CoreTree,
         rollout: int,
         agent: str,
         namespace: str,
@@ -760,7 +762,7 @@ class Heard:
             rollout: A growing rollout.
             agent: Who spoke, which is the record's key.
             namespace: Model, sampling parameters and weight version: part of the merge key.
-            sent: Id from :meth:`Tree.context` when what was sent is not the path.
+            sent: Id from :meth:`CoreTree.context` when what was sent is not the path.
             retries: Attempts beyond the first.
             micros: Wall time of the call in microseconds.
             nth: Turns of the same agent that the program had asked for before.
@@ -781,26 +783,27 @@ class Heard:
             TreeError: An id names nothing.
         """
 
-def hear(
-    reading: Reading, data: Buffer, turn: int, /
+def parse_reply(
+    options: ReplyOptions, data: Buffer, turn: int, /
 ) -> tuple[
-    Heard, tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]
+    PendingReply,
+    tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str],
 ]:
     """Read the body of a completion whose first choice is to be a turn later.
 
     Args:
-        reading: How to read the body.
+        options: How to read the body.
         data: The body as received.
         turn: Model turns before that one.
 
     Returns:
-        The reply, and what :func:`take` returns of its first choice, whose node is 0.
+        The reply, and what :func:`append_reply` returns of its first choice, whose node is 0.
 
     Raises:
         ReplyError: The bytes are no chat completion.
     """
 
-def harvest(trees: Sequence[Tree], /) -> Harvest:
+def harvest(trees: Sequence[CoreTree], /) -> Harvest:
     """Put trees side by side, as they are now: what estimators, selection and packing are fed with.
 
     Args:
@@ -832,7 +835,7 @@ class Lanes:
     def ones(self) -> memoryview:
         """Active lanes (u32), ascending."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> LanePlan:
         """The rows of the lanes that are active now; it stays as it is when lanes finish later."""
 
     def and_(self, other: Lanes, /) -> Lanes:
@@ -865,14 +868,14 @@ class Prefix:
         Paths of two spaces share nothing. A space is a model with its tokenizer and tools, or a task.
         """
 
-    def insert(self, space: int, tokens: Tokens, /) -> int:
+    def insert(self, space: int, tokens: TokenBuffer, /) -> int:
         """Count one path from the root of a space, store what of it is not there yet, and return the node it ends at.
 
         Raises:
             TreeError: There is no such space, or 32 bits do not suffice for the path, its nodes or their number.
         """
 
-    def append(self, node: int, tokens: Tokens, /) -> int:
+    def append(self, node: int, tokens: TokenBuffer, /) -> int:
         """Move one path that ends at ``node`` on by some tokens, and return the node it ends at now.
 
         Costs as much as the tokens appended, however deep the node is.
@@ -904,10 +907,10 @@ class Prefix:
     def node(self, node: int, /) -> PrefixNode:
         """Read one node."""
 
-    def span(self, node: int, /) -> Tokens:
+    def span(self, node: int, /) -> TokenBuffer:
         """The tokens that are a node's own, as they were stored first."""
 
-    def path(self, node: int, /) -> Tokens:
+    def path(self, node: int, /) -> TokenBuffer:
         """The tokens from the root to the end of a node, as they were stored first."""
 
     def columns(self, ends: Buffer | Sequence[int], /) -> PrefixColumns:
@@ -1078,7 +1081,7 @@ def read_reply(
     version: int = -1,
     think: tuple[str, str] | None = None,
     tool: tuple[str, str] | None = None,
-) -> Reply:
+) -> ParsedReply:
     """Read the body of a completion, in one pass and without Python objects in between.
 
     Both ways of listing log-probabilities are read, ``logprobs.content`` and, where that is missing, the lists
@@ -1104,7 +1107,7 @@ def read_reply(
     """
 
 @final
-class Reading:
+class ReplyOptions:
     """How replies are read: the options of :func:`read_reply`, checked once.
 
     Raises:
@@ -1120,12 +1123,12 @@ class Reading:
         version: int = -1,
         think: tuple[str, str] | None = None,
         tool: tuple[str, str] | None = None,
-    ) -> Reading: ...
+    ) -> ReplyOptions: ...
 
-def take(
-    tree: Tree,
+def append_reply(
+    tree: CoreTree,
     rollouts: Sequence[int],
-    reading: Reading,
+    options: ReplyOptions,
     data: Buffer,
     agent: int,
     namespace: int,
@@ -1145,14 +1148,14 @@ def take(
     Args:
         tree: The tree.
         rollouts: Growing rollouts, in the order of their draws.
-        reading: How to read the body.
+        options: How to read the body.
         data: The body as received.
         agent: Interned name.
         namespace: Interned model, sampling parameters and weight version: part of the merge key.
         turn: Model turns on the path before this one; tool call ids are made of it.
         retries: Attempts beyond the first.
         micros: Wall time of the call in microseconds.
-        context: Id from :meth:`Tree.context` when what was sent is not the path.
+        context: Id from :meth:`CoreTree.context` when what was sent is not the path.
 
     Returns:
         ``(choices, prompt, cached, generated, served)`` with -1 for figures that the server did not report. Each choice
@@ -1165,10 +1168,10 @@ def take(
         TreeError: A rollout has ended, or an id names nothing.
     """
 
-def take_ids(
-    tree: Tree,
+def append_ids_reply(
+    tree: CoreTree,
     rollouts: Sequence[int],
-    reading: Reading,
+    options: ReplyOptions,
     data: Buffer,
     agent: int,
     namespace: int,
@@ -1177,19 +1180,19 @@ def take_ids(
     micros: int,
     node: int,
     context: int | None = None,
-    parting: tuple[str, int] | None = None,
+    drift: tuple[str, int] | None = None,
     kept: tuple[int, int, str] | None = None,
     /,
 ) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
-    """:func:`take` for a reply to the conversation at ``node`` whose every token must be known.
+    """:func:`append_reply` for a reply to the conversation at ``node`` whose every token must be known.
 
     A choice without token ids, or without a log-probability for each, makes no turn but a fault that says so; without
-    ids of the prompt (where there is a ``parting``) none makes a turn.
+    ids of the prompt (where there is a ``drift``) none makes a turn.
 
     Args:
-        tree: As for :func:`take`, like all up to ``micros``.
+        tree: As for :func:`append_reply`, like all up to ``micros``.
         rollouts: See there.
-        reading: See there.
+        options: See there.
         data: See there.
         agent: See there.
         namespace: See there.
@@ -1198,14 +1201,14 @@ def take_ids(
         micros: See there.
         node: The node whose path is the conversation.
         context: The drift of a prompt that was sent as ids (:func:`request_ids`), if it drifted.
-        parting: For a prompt that the server made: policy and limit for its ids, see :func:`settle_ids`. Without it
+        drift: For a prompt that the server made: policy and limit for its ids, see :func:`settle_ids`. Without it
             a server that says it was given other ids than were sent is a fault.
         kept: ``(turn, tokens, text)`` where the prompt went on with the first ``tokens`` of an earlier turn at
             ``node``, which say ``text``: the choices become whole turns that begin with them, as they were sampled
             then. Neither the reply's own text nor what it counts as generated includes them.
     """
 
-def request_ids(tree: Tree, node: int, head: Buffer, tail: Buffer, context: int | None = None, /) -> bytes:
+def request_ids(tree: CoreTree, node: int, head: Buffer, tail: Buffer, context: int | None = None, /) -> bytes:
     """Join ``head``, the ids that a model is given at ``node`` as decimal numbers, and ``tail``, in one allocation.
 
     The numbers are separated by commas: between ``[`` and ``]`` they are a JSON array. They are the ids of the path, or
@@ -1223,7 +1226,7 @@ def request_ids(tree: Tree, node: int, head: Buffer, tail: Buffer, context: int 
         TreeError: There is no such node or context.
     """
 
-def last_ids(tree: Tree, node: int, most: int = 4294967295, /) -> memoryview:
+def last_ids(tree: CoreTree, node: int, most: int = 4294967295, /) -> memoryview:
     """The last ids that a model is given at ``node`` (u32), at most so many.
 
     Raises:
@@ -1231,7 +1234,7 @@ def last_ids(tree: Tree, node: int, most: int = 4294967295, /) -> memoryview:
         TreeError: There is no such node.
     """
 
-def align_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], /) -> tuple[int, int, list[int]]:
+def align_ids(tree: CoreTree, node: int, prompt: Buffer | Sequence[int], /) -> tuple[int, int, list[int]]:
     """Compare the ids of a prompt (u32) with what a model is given at ``node``, without copying that.
 
     Returns:
@@ -1243,7 +1246,7 @@ def align_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], /) -> tuple
         TreeError: There is no such node.
     """
 
-def settle_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], policy: str, limit: int, /) -> int | None:
+def settle_ids(tree: CoreTree, node: int, prompt: Buffer | Sequence[int], policy: str, limit: int, /) -> int | None:
     """Settle the ids (u32) of a prompt that was, or will be, sent for the conversation at ``node``.
 
     A prompt that goes along with the path gives what it has beyond to the nodes that have no ids yet: all to the last,
@@ -1260,7 +1263,7 @@ def settle_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], policy: st
         TreeError: There is no such node.
     """
 
-def give_ids(tree: Tree, node: int, ids: Buffer | Sequence[int], /) -> None:
+def give_ids(tree: CoreTree, node: int, ids: Buffer | Sequence[int], /) -> None:
     """Give ids (u32) to the nodes up to this one that have none: all to the last, none to those before.
 
     Raises:
@@ -1268,8 +1271,8 @@ def give_ids(tree: Tree, node: int, ids: Buffer | Sequence[int], /) -> None:
         TreeError: There is no such node.
     """
 
-def drift(tree: Tree, policy: str, keep: int, given: Tokens | None = None, /) -> int:
-    """Record that a prompt has only the first ``keep`` ids of its path; returns a context for :meth:`Tree.turn`.
+def drift(tree: CoreTree, policy: str, keep: int, given: TokenBuffer | None = None, /) -> int:
+    """Record that a prompt has only the first ``keep`` ids of its path; returns a context for :meth:`CoreTree.turn`.
 
     What a model is given at that turn and below it follows: with ``bridge`` the path, with ``realign`` and ``fork`` its
     first ``keep`` ids and then ``given``. :func:`harvest` makes samples of what a model was given.
@@ -1284,7 +1287,7 @@ def drift(tree: Tree, policy: str, keep: int, given: Tokens | None = None, /) ->
         ArgumentError: A value it cannot have.
     """
 
-def drift_of(tree: Tree, node: int, /) -> tuple[str, int, Tokens] | None:
+def drift_of(tree: CoreTree, node: int, /) -> tuple[str, int, TokenBuffer] | None:
     """``(policy, keep, given)`` of a turn whose prompt drifted, else None; ``given`` is empty for a bridge.
 
     Raises:
@@ -1292,7 +1295,7 @@ def drift_of(tree: Tree, node: int, /) -> tuple[str, int, Tokens] | None:
     """
 
 @final
-class Reply:
+class ParsedReply:
     """What a reply says.
 
     Token figures are None where they are missing, and where they cannot be true: negative, no integer (12.0 is one),
@@ -1300,7 +1303,7 @@ class Reply:
     """
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[ParsedChoice, ...]:
         """By their number, or as they came where the server numbers none; empty where it sent an empty list."""
 
     @property
@@ -1328,7 +1331,7 @@ class Reply:
         """The model and the fingerprint that the server names, each cut to 64 characters; empty for neither."""
 
 @final
-class Choice:
+class ParsedChoice:
     """One completion."""
 
     @property
@@ -1363,7 +1366,7 @@ class Choice:
         """``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty for nothing."""
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenBuffer:
         """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
 
         Their log-probabilities are :attr:`logprobs` where the choice is :attr:`aligned`, else NaN. The last token of a
@@ -1412,7 +1415,7 @@ class Choice:
         """
 
 @final
-class Plan:
+class LanePlan:
     """Some of the lanes of a batch, in order, whose rows are worked on.
 
     Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x 1 or more cells), of any format that
@@ -1453,7 +1456,7 @@ class Plan:
         """How many lanes are in the plan."""
 
 @final
-class Waiting:
+class LaneQueue:
     """Lanes that run until each waits at one of several queues: a role, an agent, a model.
 
     Args:
@@ -1461,14 +1464,14 @@ class Waiting:
         limits: For each queue the most lanes of one batch, 0 for any number.
     """
 
-    def __new__(cls, n: int, limits: Buffer | Sequence[int], /) -> Waiting: ...
+    def __new__(cls, n: int, limits: Buffer | Sequence[int], /) -> LaneQueue: ...
     def wait(self, lane: int, queue: int, /) -> None:
         """Let a running lane wait; raises if it has finished or waits already."""
 
     def finish(self, lane: int, /) -> None:
         """Take a lane out, whether it runs or waits. The others may be due after it."""
 
-    def flush(self) -> list[tuple[int, Plan]]:
+    def flush(self) -> list[tuple[int, LanePlan]]:
         """The batches that are due, each with its queue, in order of queues and lanes; their lanes run again.
 
         Everything is due when no lane runs any more. Before that, a queue gives its first lanes as often as they fill a
@@ -1480,7 +1483,7 @@ class Waiting:
         """How many lanes run, and how many wait."""
 
 @final
-class Roster:
+class ActivityCounter:
     """What each of any number of rollouts does: lanes that come and go, for whoever must know who waits for company.
 
     A lane is a number that is never given twice. It runs, asks at a queue (a model, a role), or is away (in a tool),
@@ -1490,7 +1493,7 @@ class Roster:
         ArgumentError: From every method that takes a lane: it was never opened, or a queue is not 0 to 65535.
     """
 
-    def __new__(cls) -> Roster: ...
+    def __new__(cls) -> ActivityCounter: ...
     def open(self) -> int:
         """Add a lane that runs, and return it."""
 
@@ -1687,7 +1690,7 @@ class Scheduler:
             most: What one row can cost at most, as in :meth:`Ledger.reserve`; nothing if left out.
         """
 
-    def next(self, max: int, ledger: Ledger, /) -> tuple[list[Start], list[Refused]]:
+    def next(self, max: int, ledger: Ledger, /) -> tuple[list[Start], list[RefusedStart]]:
         """What may start now, in this order, and what the ledger refuses.
 
         Work that does not fit as a whole starts in part, and the rest stays ready. Each piece of work is refused once,
@@ -1743,7 +1746,7 @@ class Start:
         """What the ledger holds for all of it."""
 
 @final
-class Refused:
+class RefusedStart:
     """Work that the ledger does not allow. It stays ready."""
 
     @property
@@ -1766,14 +1769,14 @@ class Refused:
     def refusal(self) -> Refusal: ...
 
 @final
-class Talk:
+class Transcript:
     """What the members of a team said in one rollout, as pieces of its tree, and the prompts that are made of it.
 
     Args:
         tree: The tree.
     """
 
-    def __new__(cls, tree: Tree, /) -> Talk: ...
+    def __new__(cls, tree: CoreTree, /) -> Transcript: ...
     def add(self, member: int, before: Buffer, text: str, after: Buffer, /) -> int:
         """Keep what a member said, and return its piece.
 
@@ -1797,7 +1800,7 @@ class Talk:
         Args:
             member: Its number; members before it have a frame.
             parts: Fragments of the tree; what was said stands between any two parts.
-            sees: Whose talk it sees; None for everybody's.
+            sees: Whose part of the transcript it sees; None for everybody's.
 
         Raises:
             ArgumentError: A member before it has no frame.
@@ -1964,7 +1967,7 @@ def top_turns(
     A turn of unknown perplexity is never picked: fewer come back where too few are known.
 
     Args:
-        perplexities: Three numbers a turn (f32), in the order of :attr:`Tokens.perplexity`; NaN where not known.
+        perplexities: Three numbers a turn (f32), in the order of :attr:`TokenBuffer.perplexity`; NaN where not known.
         k: How many turns.
         region: ``"think"``, ``"tool"`` or ``"all"``; or ``"mixed"``: half of the picks, rounded up, by ``"tool"`` and
             the rest by ``"think"``.
@@ -2394,7 +2397,7 @@ def pack_ragged(
         leaves: Per rollout the node it ends at (u32).
         offsets: Where the run of each node starts in the columns of tokens (u64), and at last their length.
         ids: Token ids (u32).
-        logprobs: Log-probabilities (f32), as in :class:`Tokens`.
+        logprobs: Log-probabilities (f32), as in :class:`TokenBuffer`.
         versions: Weight versions (i32).
         flags: ``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8).
         values: Advantages (f64 or f32). They must be finite where something is trained.
@@ -2556,7 +2559,7 @@ class Ragged:
     def report(self) -> dict[str, int]:
         """What packing left out or changed; see :func:`pack_ragged`."""
 
-    def unpack(self, row: int, /) -> Tokens:
+    def unpack(self, row: int, /) -> TokenBuffer:
         """The tokens of a row as the forest has them, without what was cut off."""
 
 @final
@@ -2638,7 +2641,7 @@ class Padded:
     def report(self) -> dict[str, int]:
         """What packing left out or changed; see :func:`pack_ragged`."""
 
-    def unpack(self, row: int, /) -> Tokens:
+    def unpack(self, row: int, /) -> TokenBuffer:
         """The tokens of a row as the forest has them, without what was cut off."""
 
 @final
@@ -2741,5 +2744,5 @@ class TreePacked:
     def report(self) -> dict[str, int]:
         """What packing left out or changed; see :func:`pack_ragged`."""
 
-    def unpack(self, rollout: int, /) -> Tokens:
+    def unpack(self, rollout: int, /) -> TokenBuffer:
         """The tokens of a rollout of the forest, as the forest has them."""

@@ -4,7 +4,7 @@ use std::io::{Error, Result, Write};
 use std::time::Instant;
 
 use trunkline_core::advantage::{Batch, Estimator};
-use trunkline_core::pack::{Export, Oversize, Runs, TreePacked, Weighting};
+use trunkline_core::pack::{Export, ForestTokens, Oversize, TreePacked, Weighting};
 use trunkline_core::{
     Call, Harvest, Kind, NameId, NodeId, Random, RolloutId, Termination, TokenBuffer, Tree, Uncertainty,
 };
@@ -154,7 +154,7 @@ fn estimate(harvest: &Harvest, nodes: usize, out: &mut impl Write) -> Result<()>
 
 fn pack(harvest: &Harvest) -> trunkline_core::Result<()> {
     let forest = harvest.forest()?;
-    let runs = Runs::new(&forest, &harvest.offsets, harvest.tokens.as_slice())?;
+    let runs = ForestTokens::new(&forest, &harvest.offsets, harvest.tokens.as_slice())?;
     TreePacked::new(&runs, &Export::default(), Weighting::Share, Some(1 << 16), Oversize::Split).map(|_| ())
 }
 

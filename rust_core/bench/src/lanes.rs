@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use trunkline_core::{Lanes, Plan};
+use trunkline_core::{LanePlan, Lanes};
 
 use crate::case::Case;
 
@@ -63,7 +63,7 @@ fn halved(len: usize) -> Lanes {
 }
 
 /// A plan for half of 256 lanes, all rows, and the rows of the plan.
-fn batch() -> (Plan, Vec<i64>, Vec<i64>) {
+fn batch() -> (LanePlan, Vec<i64>, Vec<i64>) {
     (halved(256).plan().unwrap_or_default(), vec![7; 256 * WIDTH], vec![7; 128 * WIDTH])
 }
 

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use trunkline_core::pack::{Export, Fit, Landing, Oversize, Padded, Ragged, Runs, TreePacked, Weighting};
+use trunkline_core::pack::{Export, Fit, ForestTokens, Oversize, Padded, Ragged, TokenValues, TreePacked, Weighting};
 use trunkline_core::{Forest, Random, SAMPLED, TokenBuffer};
 
 use crate::case::Case;
@@ -62,12 +62,12 @@ impl Batch {
     /// A kernel beside a copy of everything it makes.
     fn case<T: Clone + Default + 'static>(
         self,
-        pack: impl Fn(&Runs<'_>, &Export<'_>) -> trunkline_core::Result<T> + 'static,
+        pack: impl Fn(&ForestTokens<'_>, &Export<'_>) -> trunkline_core::Result<T> + 'static,
         tokens: impl Fn(&T) -> usize,
     ) -> Case {
         let work = move || {
-            let export = Export { values: Landing::Rollout(&self.values), ..Export::default() };
-            let runs = Runs::new(&self.forest, &self.offsets, self.tokens.as_slice());
+            let export = Export { values: TokenValues::Rollout(&self.values), ..Export::default() };
+            let runs = ForestTokens::new(&self.forest, &self.offsets, self.tokens.as_slice());
             runs.and_then(|runs| pack(&runs, &export)).unwrap_or_default()
         };
         let packed = work();
@@ -87,19 +87,19 @@ impl Batch {
 
 /// Rectangles as wide as the longest prompt and response.
 pub fn padded() -> Case {
-    let pack = |runs: &Runs<'_>, export: &Export<'_>| Padded::new(runs, export, &Fit::default(), 0);
+    let pack = |runs: &ForestTokens<'_>, export: &Export<'_>| Padded::new(runs, export, &Fit::default(), 0);
     Batch::new().case(pack, |packed| packed.input_ids.len())
 }
 
 /// Rows end to end.
 pub fn ragged() -> Case {
-    let pack = |runs: &Runs<'_>, export: &Export<'_>| Ragged::new(runs, export, &Fit::default());
+    let pack = |runs: &ForestTokens<'_>, export: &Export<'_>| Ragged::new(runs, export, &Fit::default());
     Batch::new().case(pack, |packed| packed.ids.len())
 }
 
 /// Trees in rows of at most 32,768 tokens.
 pub fn tree() -> Case {
-    let pack = |runs: &Runs<'_>, export: &Export<'_>| {
+    let pack = |runs: &ForestTokens<'_>, export: &Export<'_>| {
         TreePacked::new(runs, export, Weighting::Share, Some(1 << 15), Oversize::Error)
     };
     Batch::new().case(pack, |packed| packed.ids.len())

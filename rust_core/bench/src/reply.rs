@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::hint::black_box;
 
-use trunkline_core::reply::{Options, read};
+use trunkline_core::reply::{ReplyOptions, read};
 
 use crate::case::Case;
 
@@ -23,7 +23,7 @@ pub fn small() -> Case {
 }
 
 fn case(item: &'static str, items: usize, body: String) -> Case {
-    let options = Options::default();
+    let options = ReplyOptions::default();
     let copy = body.clone();
     let kernel = move || {
         let _ = black_box(read(black_box(body.as_bytes()), &options));

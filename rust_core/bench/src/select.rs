@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use trunkline_core::select::{Formula, Runs, Scoring, Search, surprising, uniform};
+use trunkline_core::select::{Formula, LogprobColumns, Scoring, Search, surprising, uniform};
 use trunkline_core::{Forest, Random, SAMPLED};
 
 use crate::case::Case;
@@ -117,7 +117,7 @@ pub fn surprisal() -> Case {
     // A chain.
     let forest = Forest::new((0..TURNS).map(|turn| turn.saturating_sub(1)).collect(), vec![TURNS - 1]).ok();
     let kernel = move || {
-        let runs = Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: None };
+        let runs = LogprobColumns { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: None };
         if let Some(forest) = &forest {
             let _ = black_box(surprising(forest, black_box(&runs), PICKS, u32::MAX, false));
         }

@@ -108,15 +108,15 @@ impl NameId {
 
 /// A number of tokens as a server reports it, or nothing where it reports none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tokens(u32);
+pub struct TokenCount(u32);
 
-impl From<Option<u32>> for Tokens {
+impl From<Option<u32>> for TokenCount {
     fn from(count: Option<u32>) -> Self {
         Self(count.unwrap_or(NONE))
     }
 }
 
-impl Tokens {
+impl TokenCount {
     /// The server did not say.
     pub const UNREPORTED: Self = Self(NONE);
 

@@ -4,14 +4,14 @@
 
 use proptest::prelude::*;
 use trunkline_core::{
-    Call, ContextId, Error, Harvest, Kind, NameId, NodeId, Policy, RolloutId, SAMPLED, TokenBuffer, Tree,
+    Call, ContextId, DriftPolicy, Error, Harvest, Kind, NameId, NodeId, RolloutId, SAMPLED, TokenBuffer, Tree,
 };
 
 /// One turn and the observation after it.
 #[derive(Clone, Debug)]
 struct Step {
     rollout: usize,
-    drift: Option<(Policy, u32, Vec<u32>)>,
+    drift: Option<(DriftPolicy, u32, Vec<u32>)>,
     said: Vec<u32>,
     seen: Option<Vec<u32>>,
 }
@@ -21,7 +21,7 @@ fn ids() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let policy = prop::sample::select(Policy::ALL.to_vec());
+    let policy = prop::sample::select(DriftPolicy::ALL.to_vec());
     let drift = prop::option::weighted(0.4, (policy, 0u32..40, ids()));
     (0usize..3, drift, ids(), prop::option::of(ids())).prop_map(|(rollout, drift, said, seen)| Step {
         rollout,
@@ -46,13 +46,13 @@ impl Row {
         self.sampled.resize(self.ids.len(), sampled);
     }
 
-    fn drift(&mut self, policy: Policy, keep: u32, given: &[u32]) {
+    fn drift(&mut self, policy: DriftPolicy, keep: u32, given: &[u32]) {
         self.counts[policy as usize] += 1;
-        if policy == Policy::Fork {
+        if policy == DriftPolicy::Fork {
             self.ended.push((self.ids.clone(), self.sampled.clone()));
             self.sampled.fill(false);
         }
-        if policy != Policy::Bridge {
+        if policy != DriftPolicy::Bridge {
             self.ids.truncate(keep as usize);
             self.sampled.truncate(keep as usize);
             self.extend(given, false);
@@ -77,7 +77,7 @@ fn play(steps: &[Step]) -> (Tree, Vec<Row>) {
         let context = step.drift.as_ref().map(|(policy, keep, given)| {
             let tokens = TokenBuffer::given(given.clone());
             row.drift(*policy, *keep, given);
-            tree.drift(*policy, *keep, (*policy != Policy::Bridge).then_some(tokens.as_slice())).unwrap()
+            tree.drift(*policy, *keep, (*policy != DriftPolicy::Bridge).then_some(tokens.as_slice())).unwrap()
         });
         let sampled = TokenBuffer::sampled(step.said.clone(), vec![-0.5; step.said.len()], 3).unwrap();
         row.extend(&step.said, true);
@@ -150,7 +150,7 @@ proptest! {
             let usage = tree.rollout(RolloutId::new(u32::try_from(rollout).unwrap())).unwrap().usage;
             prop_assert_eq!([usage.bridged, usage.realigned, usage.forked], row.counts);
         }
-        let context = tree.drift(Policy::Realign, 2, Some(TokenBuffer::given(other.clone()).as_slice())).unwrap();
+        let context = tree.drift(DriftPolicy::Realign, 2, Some(TokenBuffer::given(other.clone()).as_slice())).unwrap();
         prop_assert_eq!(body(&tree, leaf(&tree, 0), Some(context)), text(&[&rows[0].ids[..2], &other].concat()));
     }
 
@@ -189,13 +189,15 @@ fn a_drift_that_makes_no_sense_is_refused() {
     let (mut tree, _) = play(&[]);
     let given = TokenBuffer::given(vec![7]);
     let refused = |found: Result<ContextId, Error>| found.unwrap_err().to_string();
-    assert!(refused(tree.drift(Policy::Bridge, 1, Some(given.as_slice()))).contains("a bridge with tokens"));
-    assert!(refused(tree.drift(Policy::Fork, 1, None)).contains("a fork without tokens"));
-    assert!(Policy::named("sail").unwrap_err().to_string().contains("\"sail\"; it must be bridge, realign or fork"));
+    assert!(refused(tree.drift(DriftPolicy::Bridge, 1, Some(given.as_slice()))).contains("a bridge with tokens"));
+    assert!(refused(tree.drift(DriftPolicy::Fork, 1, None)).contains("a fork without tokens"));
+    assert!(
+        DriftPolicy::named("sail").unwrap_err().to_string().contains("\"sail\"; it must be bridge, realign or fork")
+    );
     let messages = tree.context(&[0]).unwrap();
     assert!(tree.ids_len(NodeId::new(1), Some(messages), b"", b"").unwrap_err().to_string().contains("is of messages"));
-    let drift = tree.drift(Policy::Bridge, 1, None).unwrap();
-    assert_eq!(tree.drift(Policy::Bridge, 1, None).unwrap(), drift);
+    let drift = tree.drift(DriftPolicy::Bridge, 1, None).unwrap();
+    assert_eq!(tree.drift(DriftPolicy::Bridge, 1, None).unwrap(), drift);
     let source = trunkline_core::Source::Context(drift);
     assert!(tree.body(source, b"", b"").unwrap_err().to_string().contains("is a drift of token ids"));
     assert!(tree.context(&[u32::MAX, 7, 0, 0]).unwrap_err().to_string().contains("a list of messages or a drift"));

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use trunkline_core::{Error, Lanes, Roster, Waiting};
+use trunkline_core::{ActivityCounter, Error, LaneQueue, Lanes};
 
 fn sorted(set: &BTreeSet<u32>) -> Vec<u32> {
     set.iter().copied().collect()
@@ -116,7 +116,7 @@ proptest! {
         limits in prop::collection::vec(0u32..4, 1..4),
         script in prop::collection::vec((0usize..9, 0u32..6), 0..60),
     ) {
-        let mut waiting = Waiting::new(len, &limits).unwrap();
+        let mut waiting = LaneQueue::new(len, &limits).unwrap();
         let mut model = vec![Place::Runs; len];
         for (lane, what) in script {
             let place = model.get(lane).copied().unwrap_or(Place::Out);
@@ -150,21 +150,21 @@ enum Doing {
 proptest! {
     #[test]
     fn a_roster_counts_what_a_list_of_all_lanes_says(script in prop::collection::vec((0usize..12, 0u16..8), 0..120)) {
-        let mut roster = Roster::default();
+        let mut counter = ActivityCounter::default();
         let mut model: Vec<(u64, Doing)> = Vec::new();
         for (which, what) in script {
             if model.is_empty() || what == 7 {
-                let lane = roster.open().unwrap();
+                let lane = counter.open().unwrap();
                 prop_assert!(model.iter().all(|(known, _)| *known != lane), "a lane is given twice");
                 model.push((lane, Doing::Runs));
             } else {
                 let which = which % model.len();
                 let (lane, before) = model[which];
                 let (after, last) = match what {
-                    0 | 1 => (Doing::Runs, roster.run(lane).map(|()| false)),
-                    2 | 3 => (Doing::Away, roster.leave(lane)),
-                    4 => (Doing::Ended, roster.end(lane)),
-                    queue => (Doing::Asks(queue), roster.ask(lane, queue)),
+                    0 | 1 => (Doing::Runs, counter.run(lane).map(|()| false)),
+                    2 | 3 => (Doing::Away, counter.leave(lane)),
+                    4 => (Doing::Ended, counter.end(lane)),
+                    queue => (Doing::Asks(queue), counter.ask(lane, queue)),
                 };
                 let changed = before != Doing::Ended && before != after;
                 if changed {
@@ -175,25 +175,25 @@ proptest! {
                 prop_assert_eq!(last, Ok(told));
             }
             let count = |wanted: fn(Doing) -> bool| model.iter().filter(|(_, doing)| wanted(*doing)).count();
-            prop_assert_eq!(roster.running(), count(|doing| doing == Doing::Runs));
-            prop_assert_eq!(roster.away(), count(|doing| doing == Doing::Away));
-            prop_assert_eq!(roster.asking(), count(|doing| matches!(doing, Doing::Asks(_))));
-            prop_assert_eq!(roster.asking_of(5), count(|doing| doing == Doing::Asks(5)));
-            prop_assert_eq!(roster.asking_of(6), count(|doing| doing == Doing::Asks(6)));
+            prop_assert_eq!(counter.running(), count(|doing| doing == Doing::Runs));
+            prop_assert_eq!(counter.away(), count(|doing| doing == Doing::Away));
+            prop_assert_eq!(counter.asking(), count(|doing| matches!(doing, Doing::Asks(_))));
+            prop_assert_eq!(counter.asking_of(5), count(|doing| doing == Doing::Asks(5)));
+            prop_assert_eq!(counter.asking_of(6), count(|doing| doing == Doing::Asks(6)));
         }
     }
 }
 
 #[test]
 fn a_lane_that_was_never_opened_is_refused() {
-    let mut roster = Roster::default();
-    let lane = roster.open().unwrap();
+    let mut counter = ActivityCounter::default();
+    let lane = counter.open().unwrap();
     for unknown in [lane + 1, lane + (1 << 32), u64::MAX] {
         let text = format!("lane {unknown} was never opened; it must be one that open() gave");
-        assert_eq!(roster.end(unknown).unwrap_err().to_string(), text);
-        assert!(roster.ask(unknown, 0).is_err() && roster.leave(unknown).is_err() && roster.run(unknown).is_err());
+        assert_eq!(counter.end(unknown).unwrap_err().to_string(), text);
+        assert!(counter.ask(unknown, 0).is_err() && counter.leave(unknown).is_err() && counter.run(unknown).is_err());
     }
-    assert_eq!((roster.running(), roster.asking_of(u16::MAX)), (1, 0));
+    assert_eq!((counter.running(), counter.asking_of(u16::MAX)), (1, 0));
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -222,5 +222,5 @@ fn flush(model: &mut [Place], limits: &[u32]) -> Vec<(u32, Vec<u32>)> {
 #[test]
 fn more_lanes_than_memory_is_an_error() {
     assert_eq!(Lanes::new(usize::MAX), Err(Error::Memory { len: usize::MAX }));
-    assert_eq!(Waiting::new(usize::MAX, &[0]).unwrap_err(), Error::Memory { len: usize::MAX });
+    assert_eq!(LaneQueue::new(usize::MAX, &[0]).unwrap_err(), Error::Memory { len: usize::MAX });
 }

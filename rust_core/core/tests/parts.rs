@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
-use trunkline_core::{Error, Termination, Tokens};
+use trunkline_core::{Error, Termination, TokenCount};
 
 #[test]
 fn terminations_have_names_and_codes() {
@@ -19,10 +19,10 @@ fn terminations_have_names_and_codes() {
 #[test]
 fn token_figures_have_a_range() {
     for (value, expected) in [(-1, None), (0, Some(0)), (4_294_967_294, Some(4_294_967_294))] {
-        let tokens = Tokens::new(value, "prompt").unwrap();
+        let tokens = TokenCount::new(value, "prompt").unwrap();
         assert_eq!((tokens.get(), tokens.signed()), (expected, value));
     }
     for value in [-2, i64::MIN, 4_294_967_295, i64::MAX] {
-        assert_eq!(Tokens::new(value, "prompt"), Err(Error::Tokens { field: "prompt", value }));
+        assert_eq!(TokenCount::new(value, "prompt"), Err(Error::Tokens { field: "prompt", value }));
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use trunkline_core::pack::{Export, Oversize, Runs, TreePacked, Weighting};
+use trunkline_core::pack::{Export, ForestTokens, Oversize, TreePacked, Weighting};
 use trunkline_core::{
     Error, Forest, Prefix, PrefixId, PrefixMatch, PrefixNode, Reuse, SAMPLED, SYNTHETIC, SpaceId, TokenBuffer,
     TokenSlice,
@@ -218,7 +218,7 @@ proptest! {
         prop_assert_eq!((&columns.parents, &columns.leaves, &columns.tokens), (&same.parents, &same.leaves, &same.tokens));
 
         let forest = Forest::new(columns.parents, columns.leaves).unwrap();
-        let runs = Runs::new(&forest, &columns.offsets, columns.tokens.as_slice()).unwrap();
+        let runs = ForestTokens::new(&forest, &columns.offsets, columns.tokens.as_slice()).unwrap();
         let packed = TreePacked::new(&runs, &Export::default(), Weighting::Share, Some(60), Oversize::Split).unwrap();
         for (rollout, (_, ids)) in paths.iter().enumerate() {
             prop_assert_eq!(packed.unpack(rollout).unwrap(), told(ids));

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use trunkline_core::reply::{Choice, Entropy, Options, Reply, read};
+use trunkline_core::reply::{Entropy, ParsedChoice, ParsedReply, ReplyOptions, read};
 use trunkline_core::{Random, Region, SAMPLED, TRUNCATED};
 
 /// JSON text of a value, with chance in all that has no meaning: white space, order of members, escapes.
@@ -191,7 +191,7 @@ fn close(found: f32, expected: f64) -> bool {
     (found.is_nan() && expected.is_nan()) || (f64::from(found) - expected).abs() <= 1e-5 * expected.abs().max(1.0)
 }
 
-fn check_entries(choice: &Choice, entries: &[Value], options: &Options) -> Result<(), TestCaseError> {
+fn check_entries(choice: &ParsedChoice, entries: &[Value], options: &ReplyOptions) -> Result<(), TestCaseError> {
     let listed = choice.listed.as_ref().unwrap();
     prop_assert_eq!((listed.logprobs.len(), listed.entropies.len()), (entries.len(), entries.len()));
     let (mut text, mut ends, mut entropies, mut arpo) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
@@ -240,7 +240,7 @@ fn check_entries(choice: &Choice, entries: &[Value], options: &Options) -> Resul
     Ok(())
 }
 
-fn check(reply: &Reply, value: &Value, options: &Options) -> Result<(), TestCaseError> {
+fn check(reply: &ParsedReply, value: &Value, options: &ReplyOptions) -> Result<(), TestCaseError> {
     let mut choices = value["choices"].as_array().unwrap().clone();
     choices.sort_by_key(|choice| choice["index"].as_u64());
     prop_assert_eq!(reply.choices.len(), choices.len());
@@ -294,7 +294,7 @@ proptest! {
 
     #[test]
     fn a_reply_reads_as_the_slow_reader_reads_it(bytes in reply(), entropy in prop::sample::select(&Entropy::ALL[..]), top in prop_oneof![1..6usize, Just(usize::MAX)]) {
-        let options = Options { entropy, top, version: 5, ..Options::default() };
+        let options = ReplyOptions { entropy, top, version: 5, ..ReplyOptions::default() };
         let value: Value = serde_json::from_str(&bytes).unwrap();
         check(&read(bytes.as_bytes(), &options).unwrap(), &value, &options)?;
     }
@@ -303,7 +303,7 @@ proptest! {
     fn what_was_cut_off_is_refused_within_its_bytes(bytes in reply(), cut in any::<prop::sample::Index>()) {
         let end = bytes.rfind('}').unwrap();
         let cut = &bytes.as_bytes()[..cut.index(end + 1)];
-        let error = read(cut, &Options::default()).unwrap_err();
+        let error = read(cut, &ReplyOptions::default()).unwrap_err();
         prop_assert!(error.offset <= cut.len());
     }
 
@@ -312,7 +312,7 @@ proptest! {
         let mut bytes = bytes.into_bytes();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        if let Err(error) = read(&bytes, &Options::default()) {
+        if let Err(error) = read(&bytes, &ReplyOptions::default()) {
             prop_assert!(error.offset <= bytes.len());
             return Ok(());
         }

@@ -2,12 +2,12 @@
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
-use trunkline_core::reply::{Choice, Entropy, Options, Tags, read};
+use trunkline_core::reply::{Entropy, ParsedChoice, ReplyOptions, Tags, read};
 use trunkline_core::{SAMPLED, TRUNCATED};
 
 #[track_caller]
 fn refused(body: &str, text: &str, at: &str) {
-    let error = read(body.as_bytes(), &Options::default()).unwrap_err();
+    let error = read(body.as_bytes(), &ReplyOptions::default()).unwrap_err();
     assert!(error.to_string().contains(text), "{error}");
     assert_eq!(error.offset, body.find(at).unwrap(), "{error}");
 }
@@ -33,7 +33,7 @@ fn wrong_values_are_named_with_their_byte() {
         "2.5",
     );
     refused(r#"{"choices":[],"x":NaN}"#, "a value is needed, not NaN", "NaN");
-    let error = read(br#"{"choices":[{"message":{"x":[1,{"y":[NaN]}]}}]}"#, &Options::default()).unwrap_err();
+    let error = read(br#"{"choices":[{"message":{"x":[1,{"y":[NaN]}]}}]}"#, &ReplyOptions::default()).unwrap_err();
     assert_eq!(error.to_string(), "choices[0].message: a value is needed, not NaN (byte 37)");
     refused(r#"{"choices":[]} x"#, "the end is needed, not 'x'", "x");
     refused(r#"{"error":{"message":"m"}}"#, "an error object", r#"{"message"#);
@@ -45,16 +45,19 @@ fn wrong_values_are_named_with_their_byte() {
 #[test]
 fn what_is_no_json_says_what_to_do() {
     refused("", "there is nothing but white space", "");
-    assert_eq!(read(b" \n", &Options::default()).unwrap_err().to_string(), "there is nothing but white space (byte 2)");
+    assert_eq!(
+        read(b" \n", &ReplyOptions::default()).unwrap_err().to_string(),
+        "there is nothing but white space (byte 2)"
+    );
     refused(" <html><body>502</body></html>", "this is a web page, not JSON; is the address right?", "<html");
     for stream in ["data: {\"choices\":[]}\n\ndata: [DONE]\n", ": keep-alive\n\ndata: {}\n", "event: ping\n"] {
         refused(stream, "this is a stream of events; ask for a reply in one piece", stream);
     }
 }
 
-fn choice(members: &str) -> Choice {
+fn choice(members: &str) -> ParsedChoice {
     let body = format!(r#"{{"choices":[{{"message":{{}}{members}}}]}}"#);
-    read(body.as_bytes(), &Options { version: 3, ..Options::default() }).unwrap().choices.remove(0)
+    read(body.as_bytes(), &ReplyOptions { version: 3, ..ReplyOptions::default() }).unwrap().choices.remove(0)
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn fewer_log_probabilities_than_ids_keep_both() {
 fn names_of_tokens_may_be_their_ids() {
     let entry = |name: &str, bytes: &[u8]| format!(r#"{{"token":"{name}","logprob":-1,"bytes":{bytes:?}}}"#);
     let body = |entries: &[String], more: &str| format!(r#","logprobs":{{"content":[{}]}}{more}"#, entries.join(","));
-    let options = Options { entropy: Entropy::Surprisal, ..Options::default() };
+    let options = ReplyOptions { entropy: Entropy::Surprisal, ..ReplyOptions::default() };
     let named =
         [entry("token_id:7", b"<think>"), entry("token_id:4294967295", b"a"), entry("token_id:5", b"token_id:5")];
     let found = choice(&body(&named, ""));
@@ -104,14 +107,14 @@ fn bytes_that_are_only_a_name_spell_nothing() {
         {"token":"token_id:3","logprob":-1,"bytes":[116,104,105,110,107,62]}"#;
     let body =
         |before: &str| format!(r#"{{"choices":[{{"message":{{}},"logprobs":{{"content":[{before}{entries}]}}}}]}}"#);
-    let options = Options { entropy: Entropy::Surprisal, ..Options::default() };
+    let options = ReplyOptions { entropy: Entropy::Surprisal, ..ReplyOptions::default() };
     let found = read(body(r#"{"token":"token_id:9","logprob":-2,"bytes":[97]},"#).as_bytes(), &options).unwrap();
     assert!((found.choices[0].uncertainty().entropy[0] - 2.0).abs() < 1e-6);
 }
 
 #[test]
 fn ids_of_the_prompt_may_stand_with_a_choice() {
-    let ids = |body: &str| read(body.as_bytes(), &Options::default()).unwrap().prompt_ids;
+    let ids = |body: &str| read(body.as_bytes(), &ReplyOptions::default()).unwrap().prompt_ids;
     let choices = r#""choices":[{"message":{},"index":1},{"message":{},"index":0,"prompt_token_ids":[4,5]}]"#;
     assert_eq!(ids(&format!("{{{choices}}}")), Some(vec![4, 5]));
     assert_eq!(ids(&format!(r#"{{{choices},"prompt_token_ids":[6]}}"#)), Some(vec![6]));
@@ -129,7 +132,7 @@ fn vllm_sends_every_member_it_knows() {
         "service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1,
         "prompt_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null}
         "#;
-    let found = read(body.as_bytes(), &Options::default()).unwrap();
+    let found = read(body.as_bytes(), &ReplyOptions::default()).unwrap();
     let only = &found.choices[0];
     assert_eq!((only.message.text(), &*only.finish, only.message.tool_calls.len()), ("", "stop", 0));
     assert!(only.tokens.is_none() && only.listed.is_none() && found.prompt_ids.is_none());
@@ -140,7 +143,7 @@ fn vllm_sends_every_member_it_knows() {
 #[test]
 fn a_role_that_is_no_string_says_nothing() {
     let body = br#"{"choices":[{"message":{"role":7,"content":"a"}}]}"#;
-    let found = read(body, &Options::default()).unwrap();
+    let found = read(body, &ReplyOptions::default()).unwrap();
     assert_eq!((&*found.choices[0].message.role, found.choices[0].message.text()), ("", "a"));
 }
 
@@ -164,14 +167,14 @@ fn indices_are_those_from_zero_on() {
             indices.iter().map(|index| format!(r#"{{{index}"message":{{"content":"{}"}}}}"#, index.len())).collect();
         format!(r#"{{"choices":[{}]}}"#, choices.join(","))
     };
-    let refused = |indices: &[&str]| read(body(indices).as_bytes(), &Options::default()).unwrap_err().to_string();
+    let refused = |indices: &[&str]| read(body(indices).as_bytes(), &ReplyOptions::default()).unwrap_err().to_string();
     assert!(refused(&[r#""index":0,"#, r#""index":0,"#]).contains("two choices with the index 0"));
     assert!(refused(&[r#""index":1,"#, r#""index":2,"#, r#""index":1,"#]).contains("two choices with the index 1"));
     assert!(refused(&[r#""index":0,"#, r#""index":2,"#]).contains("of 2 choices none has the index 1"));
     assert!(refused(&[r#""index":0,"#, ""]).contains("\"index\" is missing"));
-    let alone = read(body(&[r#""index":3,"#]).as_bytes(), &Options::default()).unwrap();
+    let alone = read(body(&[r#""index":3,"#]).as_bytes(), &ReplyOptions::default()).unwrap();
     assert_eq!(alone.choices[0].index, 3);
-    let bare = read(body(&["", " "]).as_bytes(), &Options::default()).unwrap();
+    let bare = read(body(&["", " "]).as_bytes(), &ReplyOptions::default()).unwrap();
     assert_eq!(
         bare.choices.iter().map(|choice| (choice.index, &*choice.message.content)).collect::<Vec<_>>(),
         [(0, "0"), (1, "1")]
@@ -183,7 +186,7 @@ fn unusual_log_probabilities_have_a_meaning() {
     let body =
         br#"{"choices":[{"message":{},"logprobs":{"content":[{"logprob":null},{"logprob":NaN},{"logprob":-Infinity},
         {"logprob":-1e999},{"logprob":-9999.0},{"logprob":0.000009},{"logprob":-0.0}]}}]}"#;
-    let reply = read(body, &Options { entropy: Entropy::Surprisal, ..Options::default() }).unwrap();
+    let reply = read(body, &ReplyOptions { entropy: Entropy::Surprisal, ..ReplyOptions::default() }).unwrap();
     let listed = reply.choices[0].listed.as_ref().unwrap();
     assert!(listed.logprobs[..2].iter().chain(&listed.entropies[..2]).all(|l| l.is_nan()));
     assert_eq!(listed.logprobs[2..], [-9999.0, -9999.0, -9999.0, 0.0, 0.0]);
@@ -197,7 +200,7 @@ fn tags_can_be_others() {
     let half = r#"{"logprob":-0.6931471805599453},{"logprob":-0.6931471805599453}"#;
     let entries = [entry("<r>", ""), entry("a", half), entry("</r>", ""), entry("b", r#"{"logprob":0}"#)].join(",");
     let body = format!(r#"{{"choices":[{{"message":{{}},"logprobs":{{"content":[{entries}]}}}}]}}"#);
-    let options = Options { think: Tags::new("<r>", "</r>").unwrap(), ..Options::default() };
+    let options = ReplyOptions { think: Tags::new("<r>", "</r>").unwrap(), ..ReplyOptions::default() };
     let found = read(body.as_bytes(), &options).unwrap().choices[0].uncertainty();
     assert!((found.perplexity[0] - 2.0).abs() < 1e-5 && found.perplexity[1].is_nan(), "{found:?}");
     assert!((found.perplexity[2] - 2f32.sqrt()).abs() < 1e-5);

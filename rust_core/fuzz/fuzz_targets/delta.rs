@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use trunkline_core::{Call, FORMAT, Kind, NameId, NodeId, Result, Termination, TokenBuffer, Tokens, Tree, Uncertainty};
+use trunkline_core::{Call, FORMAT, Kind, NameId, NodeId, Result, Termination, TokenBuffer, TokenCount, Tree, Uncertainty};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A tree that has applied the first of two deltas, and the second.
@@ -35,8 +35,8 @@ fn tell(tree: &mut Tree, chapter: u32) -> Result<()> {
     let (opening, rest) = (tree.fragment(b"\x02{\"n\":")?, tree.fragment(format!("\x01{chapter}}}").as_bytes())?);
     let call = Call {
         agent,
-        prompt: Tokens::new(300, "prompt")?,
-        generated: Tokens::new(2, "generated")?,
+        prompt: TokenCount::new(300, "prompt")?,
+        generated: TokenCount::new(2, "generated")?,
         aside: Some("hm"),
         context: Some(tree.context(&[fragment.get(), opening.get(), rest.get(), fragment.get()])?),
         uncertainty: Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3], opening: 2.0 },

@@ -3,9 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use trunkline_core::TokenSlice;
-use trunkline_core::reply::{Choice, Entropy, Form, Options, read};
+use trunkline_core::reply::{ParsedChoice, Entropy, Form, ReplyOptions, read};
 
-fn check(choice: &Choice) {
+fn check(choice: &ParsedChoice) {
     if let Some(listed) = &choice.listed {
         assert_eq!(listed.logprobs.len(), listed.entropies.len());
         assert!(listed.logprobs.iter().all(|l| l.is_nan() || (-9999.0..=0.0).contains(l)));
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     // The last byte chooses among the options, the rest is the reply.
     let (kind, data) = data.split_last().map_or((0, data), |(last, rest)| (usize::from(*last), rest));
     let form = [Form::Chat, Form::Completion, Form::Generate][kind / 60 % 3];
-    let options = Options { form, entropy: Entropy::ALL[kind % 3], top: 1 + kind / 3 % 20, ..Options::default() };
+    let options = ReplyOptions { form, entropy: Entropy::ALL[kind % 3], top: 1 + kind / 3 % 20, ..ReplyOptions::default() };
     match read(data, &options) {
         Ok(reply) => {
             reply.choices.iter().for_each(check);

@@ -11,8 +11,8 @@ use crate::error::{argument, raise};
 use crate::guard::call;
 use crate::input::Text;
 
-type View<'py> = Bound<'py, PyAny>;
-type Pair<'py> = (View<'py>, View<'py>);
+type Memoryview<'py> = Bound<'py, PyAny>;
+type Pair<'py> = (Memoryview<'py>, Memoryview<'py>);
 
 /// Advantages of rows or nodes by a preset whose options may be changed one by one.
 #[pyfunction]
@@ -103,7 +103,7 @@ pub fn node_values<'py>(
     backup: Option<Text<'_>>,
     visits: Option<Column<u32>>,
     gamma: f64,
-) -> PyResult<(View<'py>, View<'py>, View<'py>)> {
+) -> PyResult<(Memoryview<'py>, Memoryview<'py>, Memoryview<'py>)> {
     let backup = backup.as_deref().unwrap_or("leaf_mean");
     let found = call(py, true, || {
         let forest = Forest::new(parents.into_inner(), leaves.into_inner())?;
@@ -123,7 +123,7 @@ pub fn step_returns(
     trajectory: Column<u32>,
     step: Option<Column<u32>>,
     gamma: f64,
-) -> PyResult<View<'_>> {
+) -> PyResult<Memoryview<'_>> {
     let returns = call(py, true, || core::step_returns(&rewards, &trajectory, step.as_deref(), gamma))?;
     view(py, &returns)
 }

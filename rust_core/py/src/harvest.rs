@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use trunkline_core as core;
 
 use crate::buffer::view;
-use crate::tree::Tree;
+use crate::tree::CoreTree;
 
 /// Trees side by side, as columns: nodes and rollouts are numbered through, tree by tree.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
@@ -72,7 +72,7 @@ impl Harvest {
 /// Put trees side by side.
 #[pyfunction]
 #[pyo3(signature = (trees, /))]
-pub fn harvest(py: Python<'_>, trees: Vec<PyRef<'_, Tree>>) -> PyResult<Harvest> {
+pub fn harvest(py: Python<'_>, trees: Vec<PyRef<'_, CoreTree>>) -> PyResult<Harvest> {
     let mut columns = core::Harvest::new();
     for tree in trees {
         tree.sweep(py, |tree| columns.add(tree))?;

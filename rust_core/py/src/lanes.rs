@@ -1,12 +1,11 @@
-//! `Lanes`, `Plan` and `Waiting`.
+//! `Lanes`, `LanePlan`, `LaneQueue` and `ActivityCounter`.
 
 use pyo3::prelude::*;
 use trunkline_core as core;
 
-use crate::buffer::{Column, view};
+use crate::buffer::{Column, RowBuffer, view};
 use crate::guard::{Guard, attached, call};
 use crate::input::Number;
-use crate::rows::Rows;
 
 /// Bytes from which on other threads run while rows are moved.
 const LARGE: usize = 1 << 18;
@@ -62,8 +61,8 @@ impl Lanes {
     }
 
     /// The rows of the lanes that are active now.
-    fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
-        self.0.with(py, |lanes| lanes.plan()).map(Plan)
+    fn plan(&self, py: Python<'_>) -> PyResult<LanePlan> {
+        self.0.with(py, |lanes| lanes.plan()).map(LanePlan)
     }
 
     /// Lanes active in both; raises if the sizes differ.
@@ -101,10 +100,10 @@ impl Lanes {
 
 /// Some of the lanes of a batch, in order, whose rows are worked on.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Plan(core::Plan);
+pub struct LanePlan(core::LanePlan);
 
 #[pymethods]
-impl Plan {
+impl LanePlan {
     /// The lanes (u32), ascending.
     #[getter]
     fn lanes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -125,7 +124,7 @@ impl Plan {
 
     /// The rows of the plan's lanes out of the rows of all lanes.
     #[pyo3(signature = (rows, /))]
-    fn gather<'py>(&self, py: Python<'py>, rows: Rows<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn gather<'py>(&self, py: Python<'py>, rows: RowBuffer<'py>) -> PyResult<Bound<'py, PyAny>> {
         rows.expect(py, self.0.size())?;
         rows.build(py, self.0.lanes().len(), |out| {
             if rows.pick(py, self.0.lanes(), out)? {
@@ -145,7 +144,7 @@ impl Plan {
     fn scatter<'py>(
         &self,
         py: Python<'py>,
-        rows: Rows<'py>,
+        rows: RowBuffer<'py>,
         fill: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         rows.expect(py, self.0.lanes().len())?;
@@ -166,31 +165,31 @@ impl Plan {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Plan: {} of {} lanes>", self.0.lanes().len(), self.0.size())
+        format!("<LanePlan: {} of {} lanes>", self.0.lanes().len(), self.0.size())
     }
 }
 
 /// Gather cells of `N` bytes, which may be parts of the cells that Python sees.
-fn gather<const N: usize>(plan: &core::Plan, rows: &[u8], out: &mut [u8]) -> core::Result<()> {
+fn gather<const N: usize>(plan: &core::LanePlan, rows: &[u8], out: &mut [u8]) -> core::Result<()> {
     plan.gather(rows.as_chunks::<N>().0, out.as_chunks_mut::<N>().0, |cell| *cell)
 }
 
 /// Scatter cells of `N` bytes into zeros.
-fn scatter<const N: usize>(plan: &core::Plan, rows: &[u8], fill: &[u8], out: &mut [u8]) -> core::Result<()> {
+fn scatter<const N: usize>(plan: &core::LanePlan, rows: &[u8], fill: &[u8], out: &mut [u8]) -> core::Result<()> {
     let fill = fill.first_chunk::<N>().copied().filter(|fill| fill.iter().any(|&byte| byte != 0));
     plan.scatter(rows.as_chunks::<N>().0, fill, out.as_chunks_mut::<N>().0, |cell| *cell)
 }
 
 /// Lanes that run until each waits at one of several queues.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Waiting(Guard<core::Waiting>);
+pub struct LaneQueue(Guard<core::LaneQueue>);
 
 #[pymethods]
-impl Waiting {
+impl LaneQueue {
     #[new]
     #[pyo3(signature = (n, limits, /))]
     fn new(py: Python<'_>, n: Number<u32>, limits: Column<u32>) -> PyResult<Self> {
-        attached(py, || core::Waiting::new(n.0 as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
+        attached(py, || core::LaneQueue::new(n.0 as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
     }
 
     /// Let a running lane wait.
@@ -206,14 +205,86 @@ impl Waiting {
     }
 
     /// The batches that are due; their lanes run again.
-    fn flush(&self, py: Python<'_>) -> PyResult<Vec<(u32, Plan)>> {
+    fn flush(&self, py: Python<'_>) -> PyResult<Vec<(u32, LanePlan)>> {
         let batches = self.0.with(py, |waiting| Ok(waiting.flush()))?;
-        Ok(batches.into_iter().map(|batch| (batch.queue, Plan(batch.plan))).collect())
+        Ok(batches.into_iter().map(|batch| (batch.queue, LanePlan(batch.plan))).collect())
     }
 
     /// How many lanes run, and how many wait.
     #[getter]
     fn counts(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         self.0.with(py, |waiting| Ok((waiting.running(), waiting.active().count() - waiting.running())))
+    }
+}
+
+/// Lanes that come and go: each runs, asks at a queue, or is away, until it ends.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct ActivityCounter(Guard<core::ActivityCounter>);
+
+#[pymethods]
+impl ActivityCounter {
+    #[new]
+    fn new() -> Self {
+        Self(Guard::new(core::ActivityCounter::default()))
+    }
+
+    /// Add a lane that runs, and return it.
+    fn open(&self, py: Python<'_>) -> PyResult<u64> {
+        self.0.with(py, core::ActivityCounter::open)
+    }
+
+    /// A lane goes on.
+    #[pyo3(signature = (lane, /))]
+    fn run(&self, py: Python<'_>, lane: Number<u64>) -> PyResult<()> {
+        self.0.with(py, |counter| counter.run(lane.0))
+    }
+
+    /// A lane waits at a queue. Whether it was the last that ran.
+    #[pyo3(signature = (lane, queue, /))]
+    fn ask(&self, py: Python<'_>, lane: Number<u64>, queue: Number<u16>) -> PyResult<bool> {
+        self.0.with(py, |counter| counter.ask(lane.0, queue.0))
+    }
+
+    /// A lane is somewhere else, and will ask again. Whether it was the last that ran.
+    #[pyo3(signature = (lane, /))]
+    fn leave(&self, py: Python<'_>, lane: Number<u64>) -> PyResult<bool> {
+        self.0.with(py, |counter| counter.leave(lane.0))
+    }
+
+    /// A lane is done for good. Whether none runs now.
+    #[pyo3(signature = (lane, /))]
+    fn end(&self, py: Python<'_>, lane: Number<u64>) -> PyResult<bool> {
+        self.0.with(py, |counter| counter.end(lane.0))
+    }
+
+    /// How many lanes run.
+    #[getter]
+    fn running(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |counter| Ok(counter.running()))
+    }
+
+    /// How many lanes ask, at whatever queue.
+    #[getter]
+    fn asking(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |counter| Ok(counter.asking()))
+    }
+
+    /// How many lanes are away.
+    #[getter]
+    fn away(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |counter| Ok(counter.away()))
+    }
+
+    /// How many lanes ask at a queue.
+    #[pyo3(signature = (queue, /))]
+    fn asking_of(&self, py: Python<'_>, queue: Number<u16>) -> PyResult<usize> {
+        self.0.with(py, |counter| Ok(counter.asking_of(queue.0)))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.with(py, |counter| {
+            let (running, asking, away) = (counter.running(), counter.asking(), counter.away());
+            Ok(format!("<ActivityCounter: {running} run, {asking} ask, {away} away>"))
+        })
     }
 }

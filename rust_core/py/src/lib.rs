@@ -11,24 +11,17 @@ mod buffer;
 mod error;
 mod guard;
 mod harvest;
-mod heard;
-mod ids;
 mod input;
 mod lanes;
 mod ledger;
 mod pack;
 mod prefix;
 mod reply;
-mod roster;
-mod rows;
 mod schedule;
 mod select;
-mod take;
-mod talk;
-mod tally;
 mod tokens;
 mod tree;
-mod view;
+mod turn;
 
 use pyo3::prelude::*;
 
@@ -45,11 +38,7 @@ mod _core {
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]
-    use crate::heard::{Heard, hear};
-    #[pymodule_export]
-    use crate::ids::{align_ids, drift, drift_of, give_ids, last_ids, request_ids, settle_ids};
-    #[pymodule_export]
-    use crate::lanes::{Lanes, Plan, Waiting};
+    use crate::lanes::{ActivityCounter, LanePlan, LaneQueue, Lanes};
     #[pymodule_export]
     use crate::ledger::{Ledger, Refusal};
     #[pymodule_export]
@@ -57,32 +46,24 @@ mod _core {
     #[pymodule_export]
     use crate::prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
-    use crate::reply::{Choice, Reading, Reply, read_reply};
+    use crate::reply::{ParsedChoice, ParsedReply, ReplyOptions, read_reply};
     #[pymodule_export]
-    use crate::roster::Roster;
-    #[pymodule_export]
-    use crate::schedule::{Refused, Scheduler, Start};
-    #[pymodule_export]
-    use crate::select::budget::{partial_top_up, split_evenly, tree_leaves, tree_ratio, tree_steps};
-    #[pymodule_export]
-    use crate::select::search::Search;
+    use crate::schedule::{RefusedStart, Scheduler, Start, Tally};
     #[pymodule_export]
     use crate::select::{
-        branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains, surprising_tokens,
-        top_turns,
+        Search, branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains,
+        partial_top_up, split_evenly, surprising_tokens, top_turns, tree_leaves, tree_ratio, tree_steps,
     };
     #[pymodule_export]
-    use crate::take::{take, take_ids};
+    use crate::tokens::TokenBuffer;
     #[pymodule_export]
-    use crate::talk::Talk;
+    use crate::tree::CoreTree;
     #[pymodule_export]
-    use crate::tally::Tally;
+    use crate::tree::view::{NodeView, RolloutView};
     #[pymodule_export]
-    use crate::tokens::Tokens;
+    use crate::turn::prompt_ids::{align_ids, drift, drift_of, give_ids, last_ids, request_ids, settle_ids};
     #[pymodule_export]
-    use crate::tree::Tree;
-    #[pymodule_export]
-    use crate::view::{Node, Rollout};
+    use crate::turn::{PendingReply, Transcript, append_ids_reply, append_reply, parse_reply};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,14 +2,16 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use trunkline_core::pack::{self, Export, Fit, Landing, Over, Oversize, Report, Runs, Unknown, Weighting};
-use trunkline_core::{Forest, Result, TokenBuffer, TokenSlice, Uncertainty};
+use trunkline_core::pack::{
+    self, Export, Fit, ForestTokens, Over, Oversize, PackReport, TokenValues, Unknown, Weighting,
+};
+use trunkline_core::{self as core, Forest, Result, TokenSlice, Uncertainty};
 
 use crate::buffer::{Cell, Column, view};
 use crate::error::{argument, raise};
 use crate::guard::call;
 use crate::input::number;
-use crate::tokens::Tokens;
+use crate::tokens::TokenBuffer;
 
 /// What has one value each.
 #[derive(Clone, Copy)]
@@ -24,7 +26,7 @@ struct Request<'a> {
     parents: Column<u32>,
     leaves: Column<u32>,
     offsets: Column<u64>,
-    tokens: TokenBuffer,
+    tokens: core::TokenBuffer,
     values: Option<Vec<f64>>,
     per: &'a str,
     rollouts: Option<Column<u32>>,
@@ -38,25 +40,25 @@ impl Request<'_> {
     fn pack<T: Send>(
         self,
         py: Python<'_>,
-        pack: impl FnOnce(&Runs<'_>, &Export<'_>) -> Result<T> + Send,
+        pack: impl FnOnce(&ForestTokens<'_>, &Export<'_>) -> Result<T> + Send,
     ) -> PyResult<T> {
         let unknown = choice(py, "unknown", self.unknown, &[("error", Unknown::Error), ("mask", Unknown::Mask)])?;
         let kinds = [("rollout", Per::Rollout), ("node", Per::Node), ("token", Per::Token)];
         let per = choice(py, "per", self.per, &kinds)?;
         call(py, true, move || {
             let forest = Forest::new(self.parents.into_inner(), self.leaves.into_inner())?;
-            let TokenBuffer { ids, logprobs, versions, flags } = &self.tokens;
-            let runs = Runs::new(&forest, &self.offsets, TokenSlice::new(ids, logprobs, versions, flags)?)?;
+            let core::TokenBuffer { ids, logprobs, versions, flags } = &self.tokens;
+            let runs = ForestTokens::new(&forest, &self.offsets, TokenSlice::new(ids, logprobs, versions, flags)?)?;
             let export = Export {
                 rollouts: self.rollouts.as_deref(),
                 masked: self.masked.as_deref(),
                 leave_out: !self.keep_masked,
                 splits: self.splits.as_deref(),
                 values: match (&self.values, per) {
-                    (None, _) => Landing::Nothing,
-                    (Some(values), Per::Rollout) => Landing::Rollout(values),
-                    (Some(values), Per::Node) => Landing::Node(values),
-                    (Some(values), Per::Token) => Landing::Token(values),
+                    (None, _) => TokenValues::Nothing,
+                    (Some(values), Per::Rollout) => TokenValues::Rollout(values),
+                    (Some(values), Per::Node) => TokenValues::Node(values),
+                    (Some(values), Per::Token) => TokenValues::Token(values),
                 },
                 unknown,
             };
@@ -205,8 +207,8 @@ pub fn pack_tree(
         .map(TreePacked)
 }
 
-fn buffer(ids: Column<u32>, logprobs: Column<f32>, versions: Column<i32>, flags: Column<u8>) -> TokenBuffer {
-    TokenBuffer {
+fn buffer(ids: Column<u32>, logprobs: Column<f32>, versions: Column<i32>, flags: Column<u8>) -> core::TokenBuffer {
+    core::TokenBuffer {
         ids: ids.into_inner(),
         logprobs: logprobs.into_inner(),
         versions: versions.into_inner(),
@@ -227,8 +229,8 @@ fn places<'py>(py: Python<'py>, offsets: &[usize]) -> PyResult<Bound<'py, PyAny>
     view(py, &offsets.iter().map(|&offset| offset as u64).collect::<Vec<u64>>())
 }
 
-fn counts<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
-    let Report { left_out, merged, dropped, cut_prompts, cut_responses, cut_tokens, unknown, repeated } = *report;
+fn counts<'py>(py: Python<'py>, report: &PackReport) -> PyResult<Bound<'py, PyDict>> {
+    let PackReport { left_out, merged, dropped, cut_prompts, cut_responses, cut_tokens, unknown, repeated } = *report;
     let rows = [("left_out", left_out), ("merged", merged), ("dropped", dropped), ("cut_prompts", cut_prompts)];
     let tokens = [("cut_tokens", cut_tokens), ("unknown", unknown), ("repeated", repeated)];
     rows.into_iter().chain([("cut_responses", cut_responses)]).chain(tokens).into_py_dict(py)
@@ -272,9 +274,9 @@ macro_rules! layout {
 
             /// The tokens as the forest has them.
             #[pyo3(signature = ($number, /))]
-            fn unpack(&self, py: Python<'_>, #[pyo3(from_py_with = number)] $number: u32) -> PyResult<Tokens> {
+            fn unpack(&self, py: Python<'_>, #[pyo3(from_py_with = number)] $number: u32) -> PyResult<TokenBuffer> {
                 let tokens = call(py, true, || self.0.unpack($number as usize))?;
-                Ok(Tokens { tokens, uncertainty: Uncertainty::UNKNOWN })
+                Ok(TokenBuffer { tokens, uncertainty: Uncertainty::UNKNOWN })
             }
         }
     };

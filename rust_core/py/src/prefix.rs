@@ -2,12 +2,12 @@
 
 use pyo3::prelude::*;
 use trunkline_core as core;
-use trunkline_core::{PrefixId, SpaceId, TokenBuffer, Uncertainty};
+use trunkline_core::{PrefixId, SpaceId, Uncertainty};
 
 use crate::buffer::{Column, view};
 use crate::guard::Guard;
 use crate::input::{Text, number};
-use crate::tokens::Tokens;
+use crate::tokens::TokenBuffer;
 
 /// Sizes from which work takes tens of microseconds, so that other threads should run meanwhile.
 const LONG_RUN: usize = 1 << 14;
@@ -32,7 +32,7 @@ impl Prefix {
 
     /// Count one path from the root of a space, and return the node it ends at.
     #[pyo3(signature = (space, tokens, /))]
-    fn insert(&self, py: Python<'_>, #[pyo3(from_py_with = number)] space: u32, tokens: &Tokens) -> PyResult<u32> {
+    fn insert(&self, py: Python<'_>, #[pyo3(from_py_with = number)] space: u32, tokens: &TokenBuffer) -> PyResult<u32> {
         let tokens = tokens.tokens.as_slice();
         let insert = |prefix: &mut core::Prefix| prefix.insert(space.into(), &tokens);
         self.0.with_long(py, |_| tokens.len() >= LONG_RUN, insert).map(PrefixId::get)
@@ -40,7 +40,7 @@ impl Prefix {
 
     /// Move one path that ends at a node on, and return the node it ends at now.
     #[pyo3(signature = (node, tokens, /))]
-    fn append(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &Tokens) -> PyResult<u32> {
+    fn append(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &TokenBuffer) -> PyResult<u32> {
         let tokens = tokens.tokens.as_slice();
         let append = |prefix: &mut core::Prefix| prefix.append(node.into(), &tokens);
         self.0.with_long(py, |_| tokens.len() >= LONG_RUN, append).map(PrefixId::get)
@@ -81,13 +81,13 @@ impl Prefix {
 
     /// The tokens that are a node's own.
     #[pyo3(signature = (node, /))]
-    fn span(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Tokens> {
-        self.0.with(py, |prefix| prefix.span(node.into()).map(TokenBuffer::from)).map(tokens)
+    fn span(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<TokenBuffer> {
+        self.0.with(py, |prefix| prefix.span(node.into()).map(core::TokenBuffer::from)).map(tokens)
     }
 
     /// The tokens from the root to the end of a node.
     #[pyo3(signature = (node, /))]
-    fn path(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Tokens> {
+    fn path(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<TokenBuffer> {
         let long = |prefix: &core::Prefix| prefix.node(node.into()).is_ok_and(|node| node.depth >= LONG_RUN);
         self.0.with_long(py, long, |prefix| prefix.path(node.into())).map(tokens)
     }
@@ -138,8 +138,8 @@ impl Prefix {
     }
 }
 
-fn tokens(tokens: TokenBuffer) -> Tokens {
-    Tokens { tokens, uncertainty: Uncertainty::UNKNOWN }
+fn tokens(tokens: core::TokenBuffer) -> TokenBuffer {
+    TokenBuffer { tokens, uncertainty: Uncertainty::UNKNOWN }
 }
 
 /// Paths as a forest, parents first, with a run of tokens a node.

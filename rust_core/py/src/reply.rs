@@ -1,15 +1,15 @@
-//! `read_reply`, `Reply` and `Choice`.
+//! `read_reply`, `ParsedReply` and `ParsedChoice`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use trunkline_core::Result;
-use trunkline_core::reply::{self, Counts, Entropy, Form, Options, Tags};
+use trunkline_core::reply::{self, Entropy, Form, Tags, UsageCounts};
 
 use crate::buffer::view;
 use crate::error::raise;
 use crate::guard::call;
 use crate::input::{Data, Text, number};
-use crate::tokens::Tokens;
+use crate::tokens::TokenBuffer;
 
 /// Bytes from which on reading takes tens of microseconds.
 const LARGE: usize = 1 << 14;
@@ -30,12 +30,13 @@ pub fn read_reply(
     #[pyo3(from_py_with = number)] version: i32,
     think: Option<(Text<'_>, Text<'_>)>,
     tool: Option<(Text<'_>, Text<'_>)>,
-) -> PyResult<Reply> {
+) -> PyResult<ParsedReply> {
     let top = top.as_ref().map(number).transpose()?;
     let options = options(form, entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
     let found = read(py, &data, &options)?;
-    let choices = found.choices.into_iter().map(|choice| Choice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
-    Ok(Reply {
+    let choices =
+        found.choices.into_iter().map(|choice| ParsedChoice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
+    Ok(ParsedReply {
         choices: PyTuple::new(py, choices)?.unbind(),
         counts: found.counts,
         served: found.served,
@@ -45,10 +46,10 @@ pub fn read_reply(
 
 /// How replies are read, checked once.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Reading(pub Options);
+pub struct ReplyOptions(pub reply::ReplyOptions);
 
 #[pymethods]
-impl Reading {
+impl ReplyOptions {
     #[new]
     #[pyo3(
         signature = (*, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None),
@@ -69,7 +70,7 @@ impl Reading {
 }
 
 /// Read a body, and let other threads run meanwhile if it is large.
-pub fn read(py: Python<'_>, data: &Data<'_>, options: &Options) -> PyResult<reply::Reply> {
+pub fn read(py: Python<'_>, data: &Data<'_>, options: &reply::ReplyOptions) -> PyResult<reply::ParsedReply> {
     call(py, data.len() >= LARGE, || Ok(reply::read(data, options)?))
 }
 
@@ -80,9 +81,9 @@ fn options(
     version: i32,
     think: Option<(Text<'_>, Text<'_>)>,
     tool: Option<(Text<'_>, Text<'_>)>,
-) -> Result<Options> {
+) -> Result<reply::ReplyOptions> {
     let tags = |pair: (Text<'_>, Text<'_>)| Tags::new(&*pair.0, &*pair.1);
-    let options = Options {
+    let options = reply::ReplyOptions {
         form: Form::named(form)?,
         entropy: Entropy::named(entropy)?,
         top: top.map_or(usize::MAX, |top| top as usize),
@@ -96,17 +97,17 @@ fn options(
 
 /// What a reply says.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Reply {
+pub struct ParsedReply {
     #[pyo3(get)]
     choices: Py<PyTuple>,
     #[pyo3(get)]
     served: String,
-    counts: Counts,
+    counts: UsageCounts,
     prompt_ids: Option<Vec<u32>>,
 }
 
 #[pymethods]
-impl Reply {
+impl ParsedReply {
     /// Tokens of the prompt.
     #[getter]
     const fn prompt(&self) -> Option<u32> {
@@ -138,32 +139,32 @@ impl Reply {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        format!("<Reply: {} choices>", self.choices.bind_borrowed(py).as_any().len().unwrap_or_default())
+        format!("<ParsedReply: {} choices>", self.choices.bind_borrowed(py).as_any().len().unwrap_or_default())
     }
 }
 
 /// One completion.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Choice {
-    inner: reply::Choice,
+pub struct ParsedChoice {
+    inner: reply::ParsedChoice,
     /// Those of the choice, made once.
-    tokens: Py<Tokens>,
+    tokens: Py<TokenBuffer>,
     #[pyo3(get)]
     has_ids: bool,
     #[pyo3(get)]
     aligned: bool,
 }
 
-impl Choice {
-    fn new(py: Python<'_>, mut choice: reply::Choice) -> PyResult<Self> {
+impl ParsedChoice {
+    fn new(py: Python<'_>, mut choice: reply::ParsedChoice) -> PyResult<Self> {
         let (has_ids, aligned, uncertainty) = (choice.tokens.is_some(), choice.is_aligned(), choice.uncertainty());
-        let tokens = Tokens { tokens: choice.tokens.take().unwrap_or_default(), uncertainty };
+        let tokens = TokenBuffer { tokens: choice.tokens.take().unwrap_or_default(), uncertainty };
         Ok(Self { inner: choice, tokens: Py::new(py, tokens)?, has_ids, aligned })
     }
 }
 
 #[pymethods]
-impl Choice {
+impl ParsedChoice {
     /// Its number.
     #[getter]
     const fn index(&self) -> u32 {
@@ -208,7 +209,7 @@ impl Choice {
 
     /// Its tokens; none where the server gave no ids.
     #[getter]
-    const fn tokens(&self) -> &Py<Tokens> {
+    const fn tokens(&self) -> &Py<TokenBuffer> {
         &self.tokens
     }
 
@@ -239,6 +240,6 @@ impl Choice {
 
     fn __repr__(&self) -> String {
         let (calls, length) = (self.inner.message.tool_calls.len(), self.inner.message.text().chars().count());
-        format!("<Choice {}: {:?}, {length} characters, {calls} tool calls>", self.inner.index, self.inner.finish)
+        format!("<ParsedChoice {}: {:?}, {length} characters, {calls} tool calls>", self.inner.index, self.inner.finish)
     }
 }

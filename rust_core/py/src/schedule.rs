@@ -1,11 +1,12 @@
-//! `Scheduler`, `Start` and `Refused`.
+//! `Scheduler` and what it starts and refuses, and `Tally`.
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use trunkline_core as core;
-use trunkline_core::{Amount, Work, WorkKind};
+use trunkline_core::{Amount, Answer, Votes, Work, WorkKind};
 
 use crate::guard::{Guard, attached};
-use crate::input::{Number, number};
+use crate::input::{Number, Text, number};
 use crate::ledger::{Ledger, Most, Refusal};
 
 /// Draws of a fork point, or rows of a waiting batch, that may start now.
@@ -37,7 +38,7 @@ impl Start {
 
 /// Work that the ledger does not allow.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
-pub struct Refused {
+pub struct RefusedStart {
     task: u32,
     rows: bool,
     point: u32,
@@ -46,18 +47,18 @@ pub struct Refused {
     refusal: Refusal,
 }
 
-impl From<core::Refused> for Refused {
-    fn from(refused: core::Refused) -> Self {
-        let core::Refused { task, work: Work { kind, point, first, n }, refusal } = refused;
+impl From<core::RefusedStart> for RefusedStart {
+    fn from(refused: core::RefusedStart) -> Self {
+        let core::RefusedStart { task, work: Work { kind, point, first, n }, refusal } = refused;
         Self { task, rows: kind == WorkKind::Rows, point, first, n, refusal: refusal.into() }
     }
 }
 
 #[pymethods]
-impl Refused {
+impl RefusedStart {
     fn __repr__(&self) -> String {
         let what = if self.rows { "rows" } else { "draws" };
-        format!("<Refused: task {}, {} {what} of {} from {}>", self.task, self.n, self.point, self.first)
+        format!("<RefusedStart: task {}, {} {what} of {} from {}>", self.task, self.n, self.point, self.first)
     }
 }
 
@@ -121,9 +122,9 @@ impl Scheduler {
 
     /// What may start now, and what the ledger refuses.
     #[pyo3(signature = (max, ledger, /))]
-    fn next(&self, py: Python<'_>, max: Number<u32>, ledger: &Ledger) -> PyResult<(Vec<Start>, Vec<Refused>)> {
+    fn next(&self, py: Python<'_>, max: Number<u32>, ledger: &Ledger) -> PyResult<(Vec<Start>, Vec<RefusedStart>)> {
         let round = self.0.with(py, |state| Ok(ledger.with(py, |ledger| Ok(state.next(max.0, ledger)))))??;
-        let refused = round.refused.into_iter().map(Refused::from);
+        let refused = round.refused.into_iter().map(RefusedStart::from);
         Ok((round.starts.into_iter().map(Start::from).collect(), refused.collect()))
     }
 
@@ -155,4 +156,88 @@ impl Scheduler {
 /// A limit; None for no limit.
 fn most(limit: Option<Number<u32>>) -> u32 {
     limit.map_or(u32::MAX, |limit| limit.0)
+}
+
+/// What Python sees of an answer: the number of a cluster, or a text.
+#[derive(IntoPyObject)]
+pub enum Key {
+    /// A cluster.
+    Cluster(u32),
+    /// A text.
+    Text(String),
+}
+
+impl From<&Votes> for Key {
+    fn from(votes: &Votes) -> Self {
+        match &votes.answer {
+            Answer::Cluster(cluster) => Self::Cluster(*cluster),
+            Answer::Text(text) => Self::Text(text.to_string()),
+        }
+    }
+}
+
+fn answer(value: &Bound<'_, PyAny>) -> PyResult<Option<Answer>> {
+    if value.is_none() {
+        Ok(None)
+    } else if value.is_instance_of::<PyString>() {
+        value.extract().map(|text: Text<'_>| Some(Answer::Text((*text).into())))
+    } else {
+        number(value).map(|cluster| Some(Answer::Cluster(cluster)))
+    }
+}
+
+/// Weighted votes, counted in the order in which they are given.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Tally(Guard<core::Tally>);
+
+#[pymethods]
+impl Tally {
+    #[new]
+    fn new() -> Self {
+        Self(Guard::new(core::Tally::new()))
+    }
+
+    /// Count a vote, or with None an abstention.
+    #[pyo3(signature = (answer, weight=1.0, /))]
+    fn vote(&self, py: Python<'_>, #[pyo3(from_py_with = answer)] answer: Option<Answer>, weight: f64) -> PyResult<()> {
+        self.0.with(py, |tally| tally.vote(answer, weight))
+    }
+
+    /// Every answer with its weight and its number of votes, in order of first votes.
+    fn answers(&self, py: Python<'_>) -> PyResult<Vec<(Key, f64, u32)>> {
+        let list = |tally: &mut core::Tally| {
+            Ok(tally.answers().iter().map(|votes| (Key::from(votes), votes.weight, votes.count)).collect())
+        };
+        self.0.with(py, list)
+    }
+
+    /// The answer that wins as things are.
+    #[getter]
+    fn leader(&self, py: Python<'_>) -> PyResult<Option<Key>> {
+        self.0.with(py, |tally| Ok(tally.leader().map(Key::from)))
+    }
+
+    /// The answer that would win without the leader.
+    #[getter]
+    fn runner_up(&self, py: Python<'_>) -> PyResult<Option<Key>> {
+        self.0.with(py, |tally| Ok(tally.runner_up().map(Key::from)))
+    }
+
+    /// How much weight the leader has more than the runner-up.
+    #[getter]
+    fn margin(&self, py: Python<'_>) -> PyResult<f64> {
+        self.0.with(py, |tally| Ok(tally.margin()))
+    }
+
+    /// How many did not vote for anything.
+    #[getter]
+    fn abstained(&self, py: Python<'_>) -> PyResult<u32> {
+        self.0.with(py, |tally| Ok(tally.abstained()))
+    }
+
+    /// Whether the leader leads whatever the remaining tries say.
+    #[pyo3(signature = (tries, heaviest=1.0, /))]
+    fn settled(&self, py: Python<'_>, tries: Number<u32>, heaviest: f64) -> PyResult<bool> {
+        self.0.with(py, |tally| tally.settled(tries.0, heaviest))
+    }
 }

@@ -1,22 +1,23 @@
-//! `Tokens`.
+//! `TokenBuffer`.
 
 use pyo3::prelude::*;
-use trunkline_core::{SAMPLED, TokenBuffer, TokenSlice, Uncertainty};
+use trunkline_core as core;
+use trunkline_core::{SAMPLED, TokenSlice, Uncertainty};
 
 use crate::buffer::{Column, view};
 use crate::error::raise;
 
 /// A run of tokens in four columns, and how sure the model was of them.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Tokens {
+pub struct TokenBuffer {
     /// The columns.
-    pub tokens: TokenBuffer,
+    pub tokens: core::TokenBuffer,
     /// By region.
     pub uncertainty: Uncertainty,
 }
 
 #[pymethods]
-impl Tokens {
+impl TokenBuffer {
     #[new]
     #[pyo3(signature = (ids, logprobs=None, versions=None, flags=None))]
     fn new(
@@ -29,7 +30,7 @@ impl Tokens {
         let len = ids.len();
         // Tokens with log-probabilities were sampled unless the caller says otherwise.
         let flag = if logprobs.is_some() { SAMPLED } else { 0 };
-        let tokens = TokenBuffer {
+        let tokens = core::TokenBuffer {
             ids: ids.into_inner(),
             logprobs: logprobs.map_or_else(|| vec![0.0; len], Column::into_inner),
             versions: versions.map_or_else(|| vec![-1; len], Column::into_inner),
@@ -81,6 +82,6 @@ impl Tokens {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Tokens: {}>", self.tokens.ids.len())
+        format!("<TokenBuffer: {}>", self.tokens.ids.len())
     }
 }

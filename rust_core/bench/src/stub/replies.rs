@@ -102,7 +102,7 @@ fn entry(json: &mut String, word: &str, logprob: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trunkline_core::reply::{Options, read};
+    use trunkline_core::reply::{ReplyOptions, read};
 
     fn body(last: bool, logprobs: bool, n: usize) -> Vec<u8> {
         let replies = Replies::new(&Settings { latency: 0.0, p99: 0.0, tokens: 5, top: 3 });
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn every_reply_is_one_that_the_core_reads() {
         for (last, logprobs, n) in [(false, false, 1), (true, false, 1), (false, true, 1), (true, true, 3)] {
-            let reply = read(&body(last, logprobs, n), &Options::default()).map_err(|error| error.to_string());
+            let reply = read(&body(last, logprobs, n), &ReplyOptions::default()).map_err(|error| error.to_string());
             let choices = reply.map(|reply| reply.choices.len());
             assert_eq!(choices, Ok(n));
         }

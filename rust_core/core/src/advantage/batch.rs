@@ -172,15 +172,15 @@ pub fn to_tokens(
     let tokens = offsets.last().map_or(0, |&last| usize::try_from(last).unwrap_or(usize::MAX));
     let ends = bounds(values.len(), offsets, tokens)?;
     trained.iter().try_for_each(|trained| length(what, tokens, trained.len()))?;
-    let (mut landed, mut mask) = (room(tokens)?, room(tokens)?);
+    let (mut column, mut mask) = (room(tokens)?, room(tokens)?);
     for (&value, &end) in values.iter().zip(&ends[1..]) {
-        landed.resize(end, if value.is_nan() { 0.0 } else { value });
+        column.resize(end, if value.is_nan() { 0.0 } else { value });
         mask.resize(end, u8::from(!value.is_nan()));
     }
     for (token, _) in trained.unwrap_or_default().iter().enumerate().filter(|(_, trained)| **trained == 0) {
-        (landed[token], mask[token]) = (0.0, 0);
+        (column[token], mask[token]) = (0.0, 0);
     }
-    Ok((landed, mask))
+    Ok((column, mask))
 }
 
 /// Values that are kept; NaN for others.

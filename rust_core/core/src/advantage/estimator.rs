@@ -3,7 +3,8 @@
 use crate::advantage::batch::{Advantages, Batch, to_nodes};
 use crate::advantage::groups::{drop_zero, within};
 use crate::advantage::options::{
-    Centre, Combine, Options, Scale, Scope, Scopes, Setting, Singleton, Whiten, ZeroVariance, check, need, unknown,
+    Centre, Combine, EstimatorOptions, Scale, Scope, Scopes, Setting, Singleton, Whiten, ZeroVariance, check, need,
+    unknown,
 };
 use crate::advantage::{process, steps, treerl};
 use crate::error::Result;
@@ -13,7 +14,7 @@ use crate::forest::Forest;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimator {
     method: Method,
-    options: Options,
+    options: EstimatorOptions,
 }
 
 impl Estimator {
@@ -32,7 +33,7 @@ impl Estimator {
     /// The estimator of [`group_advantages`] with its default options.
     #[must_use]
     pub fn groups() -> Self {
-        Self { method: Method::Groups, options: Options::default() }
+        Self { method: Method::Groups, options: EstimatorOptions::default() }
     }
 
     /// Change an option.
@@ -59,7 +60,7 @@ impl Estimator {
 
     /// Its options.
     #[must_use]
-    pub const fn options(&self) -> &Options {
+    pub const fn options(&self) -> &EstimatorOptions {
         &self.options
     }
 
@@ -85,7 +86,7 @@ impl Estimator {
 
     /// Advantages of rollouts on the nodes they share. Those that are 0 are in the mean like others.
     fn shared(&self, batch: &Batch, forest: &Forest) -> Result<Vec<f64>> {
-        let rows = rows(batch, &Options { drop_zero: false, ..self.options.clone() })?;
+        let rows = rows(batch, &EstimatorOptions { drop_zero: false, ..self.options.clone() })?;
         to_nodes(forest, &rows.values, Some(&rows.kept)).map(|found| found.values)
     }
 
@@ -109,7 +110,7 @@ impl Estimator {
     }
 }
 
-fn rows(batch: &Batch, options: &Options) -> Result<Advantages> {
+fn rows(batch: &Batch, options: &EstimatorOptions) -> Result<Advantages> {
     let group = batch.group()?;
     let scopes: Vec<Scope> = options.scopes.resolve(batch, &group)?;
     within(batch, &scopes, options)
@@ -236,55 +237,61 @@ pub(super) const NAMES: &[&str] = &[
 ];
 
 /// The estimator of a name, with its options. A preset named after a framework does what that framework does.
-pub(super) fn find(name: &str) -> Option<(Method, Options)> {
-    let base = Options::default;
-    let verl = || Options { singleton: Singleton::Raw, subgroup_singleton: Singleton::Raw, ..base() };
-    let centred = || Options { scale: Scale::None, eps: 0.0, ..verl() };
+pub(super) fn find(name: &str) -> Option<(Method, EstimatorOptions)> {
+    let base = EstimatorOptions::default;
+    let verl = || EstimatorOptions { singleton: Singleton::Raw, subgroup_singleton: Singleton::Raw, ..base() };
+    let centred = || EstimatorOptions { scale: Scale::None, eps: 0.0, ..verl() };
     let scopes = Scopes::of;
     let groups = |options| Some((Method::Groups, options));
     match name {
         // Chains: one scope, the task.
         "verl_grpo" | "skyrl" | "arpo_soft" => groups(verl()),
-        "verl_grpo_vectorized" => groups(Options { var_floor: 1e-6, ..verl() }),
-        "trl" => groups(Options { eps: 1e-4, ..base() }),
-        "art" => groups(Options { ddof: 0.0, drop_zero: true, ..base() }),
+        "verl_grpo_vectorized" => groups(EstimatorOptions { var_floor: 1e-6, ..verl() }),
+        "trl" => groups(EstimatorOptions { eps: 1e-4, ..base() }),
+        "art" => groups(EstimatorOptions { ddof: 0.0, drop_zero: true, ..base() }),
         // Its deviation of one row is NaN.
-        "slime" => groups(Options { singleton: Singleton::Error, subgroup_singleton: Singleton::Error, ..base() }),
-        "rllm" => groups(Options { ddof: 0.0, ..verl() }),
-        "prime_rl" => groups(Options { scale: Scale::None, eps: 0.0, ..base() }),
-        "max_rl" => groups(Options { scale: Scale::Mean, eps: 0.0, ..base() }),
+        "slime" => {
+            groups(EstimatorOptions { singleton: Singleton::Error, subgroup_singleton: Singleton::Error, ..base() })
+        }
+        "rllm" => groups(EstimatorOptions { ddof: 0.0, ..verl() }),
+        "prime_rl" => groups(EstimatorOptions { scale: Scale::None, eps: 0.0, ..base() }),
+        "max_rl" => groups(EstimatorOptions { scale: Scale::Mean, eps: 0.0, ..base() }),
         "dr_grpo" => groups(centred()),
-        "rloo" => groups(Options { centre: Centre::LeaveOneOut, ..centred() }),
-        "rloo_vectorized" => groups(Options { centre: Centre::LeaveOneOut, singleton: Singleton::Zero, ..centred() }),
-        "reinforce_pp_baseline" => groups(Options { whiten: Whiten::Batch, ..centred() }),
-        "pass_at_k" => groups(Options { centre: Centre::RunnerUp, singleton: Singleton::Error, ..base() }),
-        "dr_mas" => groups(Options { scopes: scopes("group+agent"), ..verl() }),
+        "rloo" => groups(EstimatorOptions { centre: Centre::LeaveOneOut, ..centred() }),
+        "rloo_vectorized" => {
+            groups(EstimatorOptions { centre: Centre::LeaveOneOut, singleton: Singleton::Zero, ..centred() })
+        }
+        "reinforce_pp_baseline" => groups(EstimatorOptions { whiten: Whiten::Batch, ..centred() }),
+        "pass_at_k" => groups(EstimatorOptions { centre: Centre::RunnerUp, singleton: Singleton::Error, ..base() }),
+        "dr_mas" => groups(EstimatorOptions { scopes: scopes("group+agent"), ..verl() }),
         // Trees: several scopes.
-        "tree_grpo" => groups(Options { scopes: scopes("group,group+subgroup"), ..base() }),
-        "tree_grpo_published" => groups(Options { scopes: scopes("group,group+subgroup"), ..verl() }),
+        "tree_grpo" => groups(EstimatorOptions { scopes: scopes("group,group+subgroup"), ..base() }),
+        "tree_grpo_published" => groups(EstimatorOptions { scopes: scopes("group,group+subgroup"), ..verl() }),
         "tree_grpo_inter" => groups(base()),
-        "tree_grpo_intra" => groups(Options { scopes: scopes("group+subgroup"), ..base() }),
-        "tree_2norm" => groups(Options { scopes: scopes("group,group+subgroup"), combine: Combine::Nested, ..verl() }),
+        "tree_grpo_intra" => groups(EstimatorOptions { scopes: scopes("group+subgroup"), ..base() }),
+        "tree_2norm" => {
+            groups(EstimatorOptions { scopes: scopes("group,group+subgroup"), combine: Combine::Nested, ..verl() })
+        }
         "treepo_average" => groups(treepo(Combine::Mean)),
         "treepo_size" => groups(treepo(Combine::SizeWeighted)),
         // Steps.
-        "gigpo_mean" => Some((Method::Steps, Options { subgroup_singleton: Singleton::Zero, ..centred() })),
-        "gigpo_mean_std" => Some((Method::Steps, Options { subgroup_singleton: Singleton::Zero, ..verl() })),
+        "gigpo_mean" => Some((Method::Steps, EstimatorOptions { subgroup_singleton: Singleton::Zero, ..centred() })),
+        "gigpo_mean_std" => Some((Method::Steps, EstimatorOptions { subgroup_singleton: Singleton::Zero, ..verl() })),
         // Nodes.
         "arpo_hard" => Some((Method::Hard, verl())),
         "tree_grpo_diff" => Some((Method::Differences, base())),
-        "treerl_code" => Some((Method::Code, Options { singleton: Singleton::Error, ..base() })),
+        "treerl_code" => Some((Method::Code, EstimatorOptions { singleton: Singleton::Error, ..base() })),
         "treerl_paper" => Some((Method::Paper, base())),
         "spo_rloo" => Some((Method::Edges, spo(Scale::None))),
         "spo_grpo" => Some((Method::Edges, spo(Scale::Std))),
-        "treepo_segments" => Some((Method::Segments, Options { relative: true, ..base() })),
+        "treepo_segments" => Some((Method::Segments, EstimatorOptions { relative: true, ..base() })),
         _ => None,
     }
 }
 
 /// Subtrees of every depth, without those of one rollout.
-fn treepo(combine: Combine) -> Options {
-    Options {
+fn treepo(combine: Combine) -> EstimatorOptions {
+    EstimatorOptions {
         scopes: Scopes::of("subtree"),
         scale: Scale::None,
         eps: 0.0,
@@ -293,10 +300,10 @@ fn treepo(combine: Combine) -> Options {
         zero_variance: ZeroVariance::Keep,
         combine,
         whiten: Whiten::Batch,
-        ..Options::default()
+        ..EstimatorOptions::default()
     }
 }
 
-fn spo(scale: Scale) -> Options {
-    Options { scale, ddof: 0.0, eps: 1e-8, drop_zero: true, ..Options::default() }
+fn spo(scale: Scale) -> EstimatorOptions {
+    EstimatorOptions { scale, ddof: 0.0, eps: 1e-8, drop_zero: true, ..EstimatorOptions::default() }
 }

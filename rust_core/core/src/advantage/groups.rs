@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use crate::advantage::batch::{Advantages, Batch};
 use crate::advantage::keys::Groups;
 use crate::advantage::moments::Moments;
-use crate::advantage::options::{Centre, Combine, Options, Scope, Unit, Whiten, need};
+use crate::advantage::options::{Centre, Combine, EstimatorOptions, Scope, Unit, Whiten, need};
 use crate::advantage::rule::Line;
 use crate::error::{Error, Result, length};
 use crate::forest::Forest;
@@ -76,13 +76,13 @@ impl Sums {
 ///
 /// # Errors
 /// [`Error::Length`] or [`Error::Value`] naming the column, the option or the row.
-pub fn group_advantages(batch: &Batch, scopes: &[Scope], options: &Options) -> Result<Advantages> {
+pub fn group_advantages(batch: &Batch, scopes: &[Scope], options: &EstimatorOptions) -> Result<Advantages> {
     batch.check()?;
     within(batch, scopes, options)
 }
 
 /// The same for a batch that was checked.
-pub(super) fn within(batch: &Batch, scopes: &[Scope], options: &Options) -> Result<Advantages> {
+pub(super) fn within(batch: &Batch, scopes: &[Scope], options: &EstimatorOptions) -> Result<Advantages> {
     if scopes.is_empty() {
         return Err(Error::Value { value: "there is no scope".to_owned(), want: "at least one" });
     }
@@ -105,7 +105,7 @@ fn flat(
     batch: &Batch,
     columns: &[&[u32]],
     values: &[f64],
-    options: &Options,
+    options: &EstimatorOptions,
     inner: bool,
     sums: &mut Sums,
 ) -> Result<()> {
@@ -125,7 +125,7 @@ fn flat(
 }
 
 /// Per group its line.
-fn lines(groups: &Groups, observed: &[f64], options: &Options, inner: bool) -> Result<Vec<Line>> {
+fn lines(groups: &Groups, observed: &[f64], options: &EstimatorOptions, inner: bool) -> Result<Vec<Line>> {
     let mut moments = Moments::by_group(groups, observed);
     Moments::settle(&mut moments, options.rounding(observed, inner));
     let seconds = if options.centre == Centre::RunnerUp { seconds(groups, observed) } else { Vec::new() };
@@ -169,7 +169,7 @@ fn averages(groups: &Groups, trajectory: &[u32], values: &[f64]) -> (Vec<f64>, V
     (averages, firsts)
 }
 
-fn finish(batch: &Batch, sums: Sums, options: &Options) -> Advantages {
+fn finish(batch: &Batch, sums: Sums, options: &EstimatorOptions) -> Advantages {
     let Sums { mut values, weights, mut kept, .. } = sums;
     for (value, weight) in values.iter_mut().zip(weights).filter(|(_, weight)| *weight > 0.0) {
         *value /= weight;
@@ -191,7 +191,7 @@ fn finish(batch: &Batch, sums: Sums, options: &Options) -> Advantages {
 }
 
 /// Rows or nodes with an advantage of 0 are not kept, if that is wanted.
-pub(super) fn drop_zero(values: &[f64], kept: &mut [u8], options: &Options) {
+pub(super) fn drop_zero(values: &[f64], kept: &mut [u8], options: &EstimatorOptions) {
     if options.drop_zero {
         for (kept, _) in kept.iter_mut().zip(values).filter(|(_, value)| **value == 0.0) {
             *kept = 0;
@@ -220,7 +220,13 @@ struct Path {
 }
 
 /// Add to every rollout what all subtrees it is in give it. Linear in nodes and rollouts.
-pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: bool, sums: &mut Sums) -> Result<()> {
+pub(super) fn add(
+    forest: &Forest,
+    values: &[f64],
+    options: &EstimatorOptions,
+    inner: bool,
+    sums: &mut Sums,
+) -> Result<()> {
     length("leaves", values.len(), forest.leaves().len())?;
     if options.unit != Unit::Row || options.centre == Centre::RunnerUp {
         let value = "unit is \"trajectory\" or centre is \"runner_up\" over subtrees".to_owned();

@@ -20,7 +20,8 @@ pub use batch::{Advantages, Batch, Trained, to_nodes, to_tokens};
 pub use estimator::Estimator;
 pub use groups::group_advantages;
 pub use options::{
-    Centre, Combine, Damping, Options, Scale, Scope, Scopes, Setting, Signal, Singleton, Unit, Whiten, ZeroVariance,
+    Centre, Combine, Damping, EstimatorOptions, Scale, Scope, Scopes, Setting, Signal, Singleton, Unit, Whiten,
+    ZeroVariance,
 };
 pub use steps::step_returns;
 pub use values::NodeValues;

@@ -160,7 +160,7 @@ pub(super) fn check(known: &[&str], name: &str) -> Result<()> {
 /// listed.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option that users name")]
-pub struct Options {
+pub struct EstimatorOptions {
     /// Which rows are compared with which.
     pub scopes: Scopes,
     /// What one observation is.
@@ -205,7 +205,7 @@ pub struct Options {
     pub relative: bool,
 }
 
-impl Default for Options {
+impl Default for EstimatorOptions {
     /// GRPO as verl has it, but with 0 for a row that is alone, as everywhere in this library.
     fn default() -> Self {
         Self {
@@ -241,7 +241,7 @@ enum Field<'a> {
     Flag(&'a mut bool),
 }
 
-impl Options {
+impl EstimatorOptions {
     fn field(&mut self, name: &str) -> Option<Field<'_>> {
         Some(match name {
             "scopes" => Field::Word(&mut self.scopes),

@@ -2,7 +2,7 @@
 
 use super::batch::Batch;
 use super::groups::within;
-use super::options::{Combine, Options, Scale, Scope, Singleton};
+use super::options::{Combine, EstimatorOptions, Scale, Scope, Singleton};
 use super::rule::inverse;
 use super::values::NodeValues;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::forest::Forest;
 
 /// Tree-GRPO's node scores, `(V + max(V - V(parent) - margin, 0)) / sqrt(n)` with leaf means V and n leaves below
 /// (`tree_diff`). They belong on all tokens of their own node; the published code puts them elsewhere.
-pub(super) fn differences(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+pub(super) fn differences(forest: &Forest, rewards: &[f64], options: &EstimatorOptions) -> Result<Vec<f64>> {
     by_leaves(forest, rewards, |value, local, _| value + (local - options.margin).max(0.0))
 }
 
@@ -33,7 +33,7 @@ const ROUNDING: f64 = 4.0 * f64::EPSILON;
 
 /// SPO's edges: V(s) - V(parent) with child means V, divided by the deviation among the parent's children where
 /// `scale` is `std` (`extract_edges_from_tree`). 0 at roots.
-pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &EstimatorOptions) -> Result<Vec<f64>> {
     let mut found = NodeValues::default();
     found.child_means(forest, rewards)?;
     for ((gain, value), &parent) in found.local.iter_mut().zip(&found.values).zip(forest.parents()) {
@@ -52,7 +52,7 @@ pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &Options) -> Resu
 }
 
 /// Per node the inverse of the standard deviation among its children and the rewards that end at it.
-fn slopes(forest: &Forest, rewards: &[f64], found: &NodeValues, options: &Options) -> Vec<f64> {
+fn slopes(forest: &Forest, rewards: &[f64], found: &NodeValues, options: &EstimatorOptions) -> Vec<f64> {
     let mut squares = vec![0.0; found.values.len()];
     for (&leaf, &reward) in forest.leaves().iter().zip(rewards).filter(|(_, reward)| !reward.is_nan()) {
         squares[leaf as usize] += (reward - found.values[leaf as usize]).powi(2);
@@ -70,7 +70,7 @@ fn slopes(forest: &Forest, rewards: &[f64], found: &NodeValues, options: &Option
 
 /// `TreePO`'s segments: V(s) - V(parent) with child means V, where V of a root is taken to be 0. With `relative`,
 /// leaves start with their size-weighted relative reward (`compute_tree_rfpp_progress_outcome_advantage`).
-pub(super) fn segments(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+pub(super) fn segments(forest: &Forest, rewards: &[f64], options: &EstimatorOptions) -> Result<Vec<f64>> {
     let mut found = NodeValues::default();
     found.child_means(forest, &if options.relative { relative(forest, rewards)? } else { rewards.to_vec() })?;
     for (node, &parent) in forest.parents().iter().enumerate() {
@@ -84,12 +84,12 @@ pub(super) fn segments(forest: &Forest, rewards: &[f64], options: &Options) -> R
 /// A rollout alone at its leaf counts as a group of one whose advantage is 0.
 fn relative(forest: &Forest, rewards: &[f64]) -> Result<Vec<f64>> {
     let batch = Batch { rewards, forest: Some(forest), ..Batch::default() };
-    let options = Options {
+    let options = EstimatorOptions {
         scale: Scale::None,
         combine: Combine::SizeWeighted,
         singleton: Singleton::Raw,
         subgroup_singleton: Singleton::Zero,
-        ..Options::default()
+        ..EstimatorOptions::default()
     };
     within(&batch, &[Scope::Subtrees(forest)], &options).map(|found| found.values)
 }

@@ -1,7 +1,7 @@
 //! How one group turns rewards into advantages.
 
 use super::moments::Moments;
-use super::options::{Centre, Combine, Options, Scale, Singleton, Unit, ZeroVariance};
+use super::options::{Centre, Combine, EstimatorOptions, Scale, Singleton, Unit, ZeroVariance};
 use crate::error::Error;
 
 /// A group's advantage is linear in the reward: `(reward - centre) * slope`, but not below `least`. It counts `weight`
@@ -30,12 +30,12 @@ impl Line {
 }
 
 /// Why a group has no advantages.
-pub(super) enum Refusal {
+pub(super) enum GroupRefusal {
     Alone,
     Mean(f64),
 }
 
-impl Refusal {
+impl GroupRefusal {
     pub(super) fn of(self, group: &str) -> Error {
         match self {
             Self::Alone => Error::Value {
@@ -49,13 +49,13 @@ impl Refusal {
     }
 }
 
-impl Options {
+impl EstimatorOptions {
     /// Why a group has none, if so. `inner` is true of later scopes and of subtrees below a root.
-    pub(super) fn refusal(&self, group: &Moments, inner: bool) -> Option<Refusal> {
+    pub(super) fn refusal(&self, group: &Moments, inner: bool) -> Option<GroupRefusal> {
         if group.weight > 0.0 && group.weight <= 1.0 && self.alone(inner) == Singleton::Error {
-            Some(Refusal::Alone)
+            Some(GroupRefusal::Alone)
         } else if self.scale == Scale::Mean && group.weight > 1.0 && !group.constant() && group.mean < LEAST {
-            Some(Refusal::Mean(group.mean))
+            Some(GroupRefusal::Mean(group.mean))
         } else {
             None
         }

@@ -3,7 +3,7 @@
 use super::batch::{Advantages, Batch};
 use super::groups::{drop_zero, within};
 use super::keys::Groups;
-use super::options::{Combine, Options, Scope, Unit, need};
+use super::options::{Combine, EstimatorOptions, Scope, Unit, need};
 use crate::error::{Error, Result};
 
 /// `G = r + gamma * G(next step)` of every row, within its trajectory.
@@ -59,7 +59,7 @@ fn first_rows(trajectories: &Groups, step: Option<&[u32]>) -> Result<Vec<usize>>
 
 /// `GiGPO` (`compute_gigpo_outcome_advantage`): the advantage of the trajectory among those of its task, each counted
 /// once, plus `step_weight` times that of the step's return among steps of the task with the same anchor.
-pub(super) fn gigpo(batch: &Batch, group: &[u32], options: &Options) -> Result<Advantages> {
+pub(super) fn gigpo(batch: &Batch, group: &[u32], options: &EstimatorOptions) -> Result<Advantages> {
     let trajectory = need(batch.trajectory, "trajectory")?;
     let rewards = need(batch.step_rewards, "step_rewards")?;
     let anchor = need(batch.anchor, "anchor")?;
@@ -67,9 +67,9 @@ pub(super) fn gigpo(batch: &Batch, group: &[u32], options: &Options) -> Result<A
     let trajectory = Groups::new(&[group, trajectory], group.len());
     let returns = returns(rewards, &trajectory, batch.step, options.gamma)?;
     let batch = Batch { trajectory: Some(&trajectory.of), ..*batch };
-    let part = Options { combine: Combine::Sum, drop_zero: false, ..options.clone() };
-    let whole = Options { unit: Unit::Trajectory, ..part.clone() };
-    let each = Options { unit: Unit::Row, singleton: options.subgroup_singleton, ..part };
+    let part = EstimatorOptions { combine: Combine::Sum, drop_zero: false, ..options.clone() };
+    let whole = EstimatorOptions { unit: Unit::Trajectory, ..part.clone() };
+    let each = EstimatorOptions { unit: Unit::Row, singleton: options.subgroup_singleton, ..part };
     let mut found = within(&batch, &[Scope::Keys(vec![group])], &whole)?;
     let by_step = Batch { rewards: &returns, ..batch };
     let steps = within(&by_step, &[Scope::Keys(vec![group, anchor])], &each)?;

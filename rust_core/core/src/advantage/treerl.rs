@@ -2,7 +2,7 @@
 
 use super::batch::Batch;
 use super::groups::within;
-use super::options::{Centre, Damping, Options, Scale, Scope, Signal};
+use super::options::{Centre, Damping, EstimatorOptions, Scale, Scope, Signal};
 use super::values::NodeValues;
 use crate::error::Result;
 use crate::forest::Forest;
@@ -20,7 +20,12 @@ const NOTHING: f64 = 1e-8;
 /// 4. The gain, V(s), or both land on the node; or the mean gain over all nodes above it, which is not filled.
 ///
 /// NaN where no scored or no selected leaf is below.
-pub(super) fn node_rewards(forest: &Forest, batch: &Batch, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+pub(super) fn node_rewards(
+    forest: &Forest,
+    batch: &Batch,
+    rewards: &[f64],
+    options: &EstimatorOptions,
+) -> Result<Vec<f64>> {
     let scores = leaf_scores(batch, rewards, options)?;
     let selected = selected_below(forest, batch, &scores);
     let mut found = NodeValues::default();
@@ -49,10 +54,14 @@ pub(super) fn node_rewards(forest: &Forest, batch: &Batch, rewards: &[f64], opti
 }
 
 /// Leave-one-out over all leaves of a task, selected or not.
-fn leaf_scores(batch: &Batch, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+fn leaf_scores(batch: &Batch, rewards: &[f64], options: &EstimatorOptions) -> Result<Vec<f64>> {
     let group = batch.group()?;
-    let options =
-        Options { centre: Centre::LeaveOneOut, scale: Scale::None, singleton: options.singleton, ..Options::default() };
+    let options = EstimatorOptions {
+        centre: Centre::LeaveOneOut,
+        scale: Scale::None,
+        singleton: options.singleton,
+        ..EstimatorOptions::default()
+    };
     within(&Batch { rewards, ..Batch::default() }, &[Scope::Keys(vec![&group])], &options).map(|found| found.values)
 }
 

@@ -7,7 +7,7 @@ use crate::forest::Forest;
 use crate::id::{self, NodeId, RolloutId};
 use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
-use crate::turn::drift::{Drift, Policy};
+use crate::turn::drift::{Drift, DriftPolicy};
 
 /// The code that stands for a rollout that has not ended, where a termination is expected.
 pub const GROWING: u8 = u8::MAX;
@@ -133,7 +133,8 @@ impl Harvest {
         let parent = base + tree.nodes.parent(node).get();
         let Some(Drift { policy, keep, run: Some(run) }) = tree.drifted(node) else { return parent };
         let keep = keep as usize;
-        let above = if policy == Policy::Fork { self.fork(base, parent, keep) } else { self.realign(parent, keep) };
+        let above =
+            if policy == DriftPolicy::Fork { self.fork(base, parent, keep) } else { self.realign(parent, keep) };
         // Whoever sampled it, here it is only what the model was given.
         self.tokens.extend(&TokenBuffer::given(tree.runs.get(run).ids.to_vec()).as_slice());
         above
@@ -172,7 +173,7 @@ impl Harvest {
             return;
         }
         let mut forks: Vec<NodeId> = tree.nodes.upward(tree.rollouts.leaf(rollout)).collect();
-        forks.retain(|&node| tree.drifted(node).is_some_and(|drift| drift.policy == Policy::Fork));
+        forks.retain(|&node| tree.drifted(node).is_some_and(|drift| drift.policy == DriftPolicy::Fork));
         let number = crate::id::count(self.leaves.len());
         for node in forks.into_iter().rev() {
             self.segment_leaves.push(base + tree.nodes.parent(node).get());

@@ -5,7 +5,7 @@ use crate::id;
 
 /// What a lane does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Activity {
     Running,
     Asking(u16),
     Away,
@@ -15,7 +15,7 @@ enum State {
 /// The place of a lane, and how many lanes that ended had it before.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    state: State,
+    state: Activity,
     generation: u32,
 }
 
@@ -24,7 +24,7 @@ struct Slot {
 /// A lane is its slot, with the slot's generation in the upper half: a slot is used again, and the lane that had it before
 /// stays ended for whoever still holds it.
 #[derive(Clone, Debug, Default)]
-pub struct Roster {
+pub struct ActivityCounter {
     slots: Vec<Slot>,
     free: Vec<u32>,
     running: usize,
@@ -33,7 +33,7 @@ pub struct Roster {
     queues: Vec<usize>,
 }
 
-impl Roster {
+impl ActivityCounter {
     /// Add a lane that runs.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl Roster {
     pub fn open(&mut self) -> Result<u64> {
         let number = self.free.pop().map_or_else(|| self.add(), Ok)?;
         let slot = &mut self.slots[number as usize];
-        slot.state = State::Running;
+        slot.state = Activity::Running;
         self.running += 1;
         Ok(u64::from(slot.generation) << 32 | u64::from(number))
     }
@@ -49,7 +49,7 @@ impl Roster {
     /// A new slot.
     fn add(&mut self) -> Result<u32> {
         let number = id::next(self.slots.len(), "lane")?;
-        self.slots.push(Slot { state: State::Ended, generation: 0 });
+        self.slots.push(Slot { state: Activity::Ended, generation: 0 });
         Ok(number)
     }
 
@@ -58,31 +58,31 @@ impl Roster {
     /// # Errors
     /// [`Error::Value`] if it was never opened; one that has ended stays ended, here and below.
     pub fn run(&mut self, lane: u64) -> Result<()> {
-        self.enter(lane, State::Running).map(|_| ())
+        self.enter(lane, Activity::Running).map(|_| ())
     }
 
     /// A lane waits at a queue. Whether it was the last that ran.
     ///
     /// # Errors
-    /// As [`Roster::run`].
+    /// As [`ActivityCounter::run`].
     pub fn ask(&mut self, lane: u64, queue: u16) -> Result<bool> {
-        self.enter(lane, State::Asking(queue))
+        self.enter(lane, Activity::Asking(queue))
     }
 
     /// A lane is somewhere else and will ask again, nobody knows when. Whether it was the last that ran.
     ///
     /// # Errors
-    /// As [`Roster::run`].
+    /// As [`ActivityCounter::run`].
     pub fn leave(&mut self, lane: u64) -> Result<bool> {
-        self.enter(lane, State::Away)
+        self.enter(lane, Activity::Away)
     }
 
     /// A lane is done for good, whatever it did. Whether none runs now.
     ///
     /// # Errors
-    /// As [`Roster::run`].
+    /// As [`ActivityCounter::run`].
     pub fn end(&mut self, lane: u64) -> Result<bool> {
-        self.enter(lane, State::Ended)
+        self.enter(lane, Activity::Ended)
     }
 
     /// Lanes that run.
@@ -110,31 +110,31 @@ impl Roster {
     }
 
     /// Change what a lane does. Whether nothing runs now, and it ran before or will not come back.
-    fn enter(&mut self, lane: u64, state: State) -> Result<bool> {
+    fn enter(&mut self, lane: u64, state: Activity) -> Result<bool> {
         let (number, generation) = parts(lane);
         let Some(slot) = self.slots.get_mut(number as usize).filter(|slot| generation <= slot.generation) else {
             return Err(Error::Value { value: format!("lane {lane} was never opened"), want: "one that open() gave" });
         };
         let before = slot.state;
-        if generation < slot.generation || before == State::Ended || before == state {
+        if generation < slot.generation || before == Activity::Ended || before == state {
             return Ok(false);
         }
         slot.state = state;
-        if state == State::Ended && slot.generation < u32::MAX {
+        if state == Activity::Ended && slot.generation < u32::MAX {
             slot.generation += 1;
             self.free.push(number);
         }
         self.uncount(before);
         self.count(state);
-        Ok(self.running == 0 && (before == State::Running || state == State::Ended))
+        Ok(self.running == 0 && (before == Activity::Running || state == Activity::Ended))
     }
 
-    fn count(&mut self, state: State) {
+    fn count(&mut self, state: Activity) {
         match state {
-            State::Running => self.running += 1,
-            State::Away => self.away += 1,
-            State::Ended => {}
-            State::Asking(queue) => {
+            Activity::Running => self.running += 1,
+            Activity::Away => self.away += 1,
+            Activity::Ended => {}
+            Activity::Asking(queue) => {
                 let queue = usize::from(queue);
                 self.queues.resize(self.queues.len().max(queue + 1), 0);
                 self.queues[queue] += 1;
@@ -143,12 +143,12 @@ impl Roster {
         }
     }
 
-    fn uncount(&mut self, state: State) {
+    fn uncount(&mut self, state: Activity) {
         match state {
-            State::Running => self.running -= 1,
-            State::Away => self.away -= 1,
-            State::Ended => {}
-            State::Asking(queue) => {
+            Activity::Running => self.running -= 1,
+            Activity::Away => self.away -= 1,
+            Activity::Ended => {}
+            Activity::Asking(queue) => {
                 self.queues[usize::from(queue)] -= 1;
                 self.asking -= 1;
             }
@@ -165,19 +165,19 @@ const fn parts(lane: u64) -> (u32, u32) {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::Roster;
+    use super::ActivityCounter;
 
     #[test]
     fn a_slot_is_used_again_until_its_generations_are_used_up() {
-        let mut roster = Roster::default();
-        let first = roster.open().unwrap();
-        roster.end(first).unwrap();
-        let second = roster.open().unwrap();
-        assert_eq!((first, second, roster.slots.len()), (0, 1 << 32, 1));
-        roster.slots[0].generation = u32::MAX;
+        let mut counter = ActivityCounter::default();
+        let first = counter.open().unwrap();
+        counter.end(first).unwrap();
+        let second = counter.open().unwrap();
+        assert_eq!((first, second, counter.slots.len()), (0, 1 << 32, 1));
+        counter.slots[0].generation = u32::MAX;
         let last = u64::from(u32::MAX) << 32;
-        assert_eq!(roster.end(last), Ok(true));
-        assert_eq!(roster.open(), Ok(1));
-        assert_eq!((roster.end(last), roster.running()), (Ok(false), 1));
+        assert_eq!(counter.end(last), Ok(true));
+        assert_eq!(counter.open(), Ok(1));
+        assert_eq!((counter.end(last), counter.running()), (Ok(false), 1));
     }
 }

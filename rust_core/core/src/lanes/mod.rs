@@ -5,7 +5,7 @@ pub mod plan;
 pub mod queue;
 
 use crate::error::{Error, Result};
-use crate::lanes::plan::Plan;
+use crate::lanes::plan::LanePlan;
 
 /// A set of lanes `0..len` that can only shrink. It lists the first 2^32 of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,10 +144,10 @@ impl Lanes {
     ///
     /// # Errors
     /// As [`Lanes::ones_into`].
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<LanePlan> {
         let mut lanes = Vec::new();
         self.ones_into(&mut lanes)?;
-        Ok(Plan::of(lanes, self.len))
+        Ok(LanePlan::of(lanes, self.len))
     }
 
     /// How many lanes there are, active or not.

@@ -8,12 +8,12 @@ use crate::error::{Error, Result, length};
 
 /// Some of the lanes of a batch, in order. It does not change when lanes finish later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct LanePlan {
     lanes: Vec<u32>,
     size: usize,
 }
 
-impl Plan {
+impl LanePlan {
     /// A plan for lanes that ascend and are below `size`.
     pub(super) const fn of(lanes: Vec<u32>, size: usize) -> Self {
         Self { lanes, size }
@@ -105,11 +105,11 @@ fn copy<S, T>(slot: &mut [T], row: &[S], read: impl Fn(&S) -> T) {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::Plan;
+    use super::LanePlan;
     use crate::lanes::Lanes;
 
-    fn plan(lanes: &[u32], size: usize) -> Plan {
-        Plan::of(lanes.to_vec(), size)
+    fn plan(lanes: &[u32], size: usize) -> LanePlan {
+        LanePlan::of(lanes.to_vec(), size)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::pack::Oversize;
-use crate::pack::tokens::Runs;
+use crate::pack::tokens::ForestTokens;
 
 /// Where every node of a forest stands depth first: every tree in one piece, every node before what is below it, children
 /// by number.
@@ -53,7 +53,7 @@ impl Places {
 
 /// A tree, or a part of one with the ancestors of its first node repeated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct TreePart {
     /// Ancestors, root first, that another part has too.
     pub repeated: Vec<u32>,
     /// What of the preorder is in this part.
@@ -67,13 +67,13 @@ pub(super) struct Part {
 /// A part is a stretch of the order. Whatever is above one of its nodes is in the stretch, or above its first node; so
 /// repeating the ancestors of the first node completes every path.
 pub(super) fn parts(
-    runs: &Runs<'_>,
+    runs: &ForestTokens<'_>,
     roots: &[u32],
     order: &[u32],
     max: usize,
     oversize: Oversize,
-) -> Result<Vec<Part>> {
-    let mut parts: Vec<Part> = Vec::new();
+) -> Result<Vec<TreePart>> {
+    let mut parts: Vec<TreePart> = Vec::new();
     let mut tree = None;
     for (at, &node) in order.iter().enumerate() {
         let (root, len, end) = (roots[node as usize], runs.run(node).len(), runs.end(node) as usize);
@@ -94,7 +94,7 @@ pub(super) fn parts(
                 let mut repeated: Vec<u32> = runs.up(node).skip(1).collect();
                 repeated.reverse();
                 // Above the first node of a whole tree there is none with tokens.
-                parts.push(Part { repeated, nodes: at..at + 1, tokens: end });
+                parts.push(TreePart { repeated, nodes: at..at + 1, tokens: end });
             }
         }
         tree = Some(root);

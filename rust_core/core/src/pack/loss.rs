@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::rows::Row;
-use super::tokens::{Runs, sampled};
-use super::{Export, Landing, Report, Unknown, narrow};
+use super::rows::ExportRow;
+use super::tokens::{ForestTokens, sampled};
+use super::{Export, PackReport, TokenValues, Unknown, narrow};
 use crate::error::{Error, Result};
 
 /// Values as they land, finite wherever something is trained and 0 elsewhere.
 #[derive(Clone, Debug)]
-pub(super) enum Landed {
+pub(super) enum LossValues {
     /// None.
     Nothing,
     /// One a row.
@@ -27,7 +27,7 @@ pub(super) struct Loss {
     pub mask: Vec<u8>,
     /// Log-probabilities where the mask is 1, and 0 elsewhere.
     pub logprobs: Vec<f32>,
-    pub values: Landed,
+    pub values: LossValues,
     /// Tokens whose log-probability became another one; ascending, as the places below.
     changed: Vec<usize>,
     /// Sampled tokens whose log-probability is not known.
@@ -40,7 +40,7 @@ pub(super) struct Loss {
 
 impl Loss {
     /// Look through all runs. What is wrong with them matters where a row trains it: see [`Loss::admit`].
-    pub(super) fn new(runs: &Runs<'_>, values: Landing<'_>) -> Self {
+    pub(super) fn new(runs: &ForestTokens<'_>, values: TokenValues<'_>) -> Self {
         let tokens = runs.tokens();
         let known = |(&flags, &logprob): (&u8, &f32)| u8::from(sampled(flags) & logprob.is_finite());
         let mask: Vec<u8> = tokens.flags.iter().zip(tokens.logprobs).map(known).collect();
@@ -49,17 +49,17 @@ impl Loss {
         let other = |(at, (new, old)): (usize, (&f32, &f32))| (new.to_bits() != old.to_bits()).then_some(at);
         let changed: Vec<usize> = logprobs.iter().zip(tokens.logprobs).enumerate().filter_map(other).collect();
         let unknown: Vec<usize> = changed.iter().copied().filter(|&at| sampled(tokens.flags[at])).collect();
-        let (values, invalid) = land(runs, values, &mask);
+        let (values, invalid) = narrowed(runs, values, &mask);
         Self { reported: vec![false; unknown.len()], mask, logprobs, values, changed, unknown, invalid }
     }
 
     /// Refuse what a row would train of a stretch and cannot, or count it where the options say so.
     pub(super) fn admit(
         &mut self,
-        runs: &Runs<'_>,
+        runs: &ForestTokens<'_>,
         export: &Export<'_>,
-        piece: &Piece,
-        report: &mut Report,
+        piece: &RowPiece,
+        report: &mut PackReport,
     ) -> Result<()> {
         if !piece.trained {
             return Ok(());
@@ -75,17 +75,17 @@ impl Loss {
         }
         let Some(&at) = self.invalid[within(&self.invalid, piece.run())].first() else { return Ok(()) };
         let value = match export.values {
-            Landing::Node(values) => format!("node {} is {}", piece.node, values[piece.node as usize]),
-            Landing::Token(values) => format!("token {at} is {}", values[at]),
+            TokenValues::Node(values) => format!("node {} is {}", piece.node, values[piece.node as usize]),
+            TokenValues::Token(values) => format!("token {at} is {}", values[at]),
             // Those of rollouts were checked with their rows.
-            Landing::Nothing | Landing::Rollout(_) => return Ok(()),
+            TokenValues::Nothing | TokenValues::Rollout(_) => return Ok(()),
         };
         let value = format!("the value of {value}");
         Err(Error::Value { value, want: "a finite 32-bit float where something is trained" })
     }
 
     /// Append the loss mask of a stretch.
-    pub(super) fn push_mask(&self, out: &mut Vec<u8>, piece: &Piece) {
+    pub(super) fn push_mask(&self, out: &mut Vec<u8>, piece: &RowPiece) {
         if piece.trained {
             out.extend_from_slice(&self.mask[piece.from..piece.to]);
         } else {
@@ -94,15 +94,15 @@ impl Loss {
     }
 
     /// Append the values of a stretch of a row whose rollouts have this mean.
-    pub(super) fn push_values(&self, out: &mut Vec<f32>, mean: f32, piece: &Piece) {
+    pub(super) fn push_values(&self, out: &mut Vec<f32>, mean: f32, piece: &RowPiece) {
         let value = match &self.values {
-            Landed::Row => mean,
-            Landed::Node(values) => values[piece.node as usize],
-            Landed::Nothing | Landed::Token(_) => 0.0,
+            LossValues::Row => mean,
+            LossValues::Node(values) => values[piece.node as usize],
+            LossValues::Nothing | LossValues::Token(_) => 0.0,
         };
         let mask = &self.mask[piece.from..piece.to];
         match &self.values {
-            Landed::Token(values) if piece.trained => out.extend_from_slice(&values[piece.from..piece.to]),
+            LossValues::Token(values) if piece.trained => out.extend_from_slice(&values[piece.from..piece.to]),
             _ if piece.trained => out.extend(mask.iter().map(|&mask| keep(mask, value))),
             _ => out.resize(out.len() + mask.len(), 0.0),
         }
@@ -116,7 +116,7 @@ impl Loss {
 
 /// A stretch of one node's tokens that is in a row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct RowPiece {
     pub node: u32,
     /// First token, of all runs.
     pub from: usize,
@@ -126,7 +126,7 @@ pub(super) struct Piece {
     pub trained: bool,
 }
 
-impl Piece {
+impl RowPiece {
     /// Its tokens.
     pub(super) const fn run(&self) -> Range<usize> {
         self.from..self.to
@@ -134,7 +134,7 @@ impl Piece {
 }
 
 /// The stretches that tokens `from..to` of a row's path consist of, root first.
-pub(super) fn pieces(runs: &Runs<'_>, row: &Row, (from, to): (u32, u32), out: &mut Vec<Piece>) {
+pub(super) fn pieces(runs: &ForestTokens<'_>, row: &ExportRow, (from, to): (u32, u32), out: &mut Vec<RowPiece>) {
     out.clear();
     for node in runs.up(row.leaf) {
         let (run, end) = (runs.run(node), runs.end(node));
@@ -146,14 +146,14 @@ pub(super) fn pieces(runs: &Runs<'_>, row: &Row, (from, to): (u32, u32), out: &m
         let kept = (end - from) as usize;
         if after < run.len() {
             let first = run.end - kept.min(run.len());
-            out.push(Piece { node, from: first, to: run.end - after, trained: row.trains(end) });
+            out.push(RowPiece { node, from: first, to: run.end - after, trained: row.trains(end) });
         }
     }
     out.reverse();
 }
 
 /// Append what a column has for these stretches.
-pub(super) fn gather<T: Copy>(out: &mut Vec<T>, column: &[T], pieces: &[Piece]) {
+pub(super) fn gather<T: Copy>(out: &mut Vec<T>, column: &[T], pieces: &[RowPiece]) {
     for piece in pieces {
         out.extend_from_slice(&column[piece.from..piece.to]);
     }
@@ -171,28 +171,28 @@ fn within(places: &[usize], run: Range<usize>) -> Range<usize> {
 }
 
 /// Values as they land, and the tokens in the loss on which none can.
-fn land(runs: &Runs<'_>, values: Landing<'_>, mask: &[u8]) -> (Landed, Vec<usize>) {
+fn narrowed(runs: &ForestTokens<'_>, values: TokenValues<'_>, mask: &[u8]) -> (LossValues, Vec<usize>) {
     let mut invalid = Vec::new();
-    let landed = match values {
-        Landing::Nothing => Landed::Nothing,
-        Landing::Rollout(_) => Landed::Row,
-        Landing::Node(values) => {
-            let mut landed: Vec<f32> = values.iter().map(|&value| narrow(value)).collect();
-            for (node, value) in (0u32..).zip(&mut landed).filter(|(_, value)| !value.is_finite()) {
+    let narrow_values = match values {
+        TokenValues::Nothing => LossValues::Nothing,
+        TokenValues::Rollout(_) => LossValues::Row,
+        TokenValues::Node(values) => {
+            let mut narrow_values: Vec<f32> = values.iter().map(|&value| narrow(value)).collect();
+            for (node, value) in (0u32..).zip(&mut narrow_values).filter(|(_, value)| !value.is_finite()) {
                 invalid.extend(runs.run(node).filter(|&at| mask[at] == 1));
                 *value = 0.0;
             }
-            Landed::Node(landed)
+            LossValues::Node(narrow_values)
         }
-        Landing::Token(values) => {
-            let mut landed: Vec<f32> =
+        TokenValues::Token(values) => {
+            let mut narrow_values: Vec<f32> =
                 mask.iter().zip(values).map(|(&mask, &value)| keep(mask, narrow(value))).collect();
-            for (at, value) in landed.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
+            for (at, value) in narrow_values.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
                 invalid.push(at);
                 *value = 0.0;
             }
-            Landed::Token(landed)
+            LossValues::Token(narrow_values)
         }
     };
-    (landed, invalid)
+    (narrow_values, invalid)
 }

@@ -9,7 +9,7 @@
 //! * a value (an advantage) stands where the loss mask is 1, and 0 elsewhere;
 //! * `unpack` gives back the four columns of a rollout's tokens as they were, bit by bit.
 //!
-//! What is cut, dropped, left out or taken out of the loss is counted in a [`Report`].
+//! What is cut, dropped, left out or taken out of the loss is counted in a [`PackReport`].
 
 mod layout;
 mod loss;
@@ -21,8 +21,8 @@ mod tree;
 
 pub use padded::Padded;
 pub use ragged::Ragged;
-pub use rows::Rows;
-pub use tokens::Runs;
+pub use rows::PackedRows;
+pub use tokens::ForestTokens;
 pub(crate) use tokens::sampled;
 pub use tree::{Segments, TreePacked};
 
@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 
 /// Values that land on tokens: advantages, as an estimator gave them.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Landing<'a> {
+pub enum TokenValues<'a> {
     /// None; the column is 0.
     #[default]
     Nothing,
@@ -79,7 +79,7 @@ pub struct Export<'a> {
     /// sampled token.
     pub splits: Option<&'a [u32]>,
     /// Values to land on tokens.
-    pub values: Landing<'a>,
+    pub values: TokenValues<'a>,
     /// What to do about log-probabilities that are not known.
     pub unknown: Unknown,
 }
@@ -124,7 +124,7 @@ pub enum Oversize {
 
 /// What packing left out, changed or repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct PackReport {
     /// Masked rollouts that were left out.
     pub left_out: u64,
     /// Rollouts that stand in the row of another one.

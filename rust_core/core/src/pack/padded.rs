@@ -1,9 +1,9 @@
 //! Rectangles: prompts padded on the left, responses on the right.
 
-use super::loss::{Loss, Piece, gather, pieces};
-use super::rows::{Hidden, Plan, Row, Rows};
-use super::tokens::Runs;
-use super::{Export, Fit, Report, afford, room};
+use super::loss::{Loss, RowPiece, gather, pieces};
+use super::rows::{ExportRow, Hidden, PackedRows, RowPlan};
+use super::tokens::ForestTokens;
+use super::{Export, Fit, PackReport, afford, room};
 use crate::error::Result;
 use crate::storage::tokens::TokenBuffer;
 
@@ -35,9 +35,9 @@ pub struct Padded {
     /// Values, 0 where the response mask is 0.
     pub advantages: Vec<f32>,
     /// What each row is.
-    pub rows: Rows,
+    pub rows: PackedRows,
     /// What was left out.
-    pub report: Report,
+    pub report: PackReport,
     hidden: Hidden,
 }
 
@@ -46,10 +46,10 @@ impl Padded {
     ///
     /// # Errors
     /// As [`super::Ragged::new`].
-    pub fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit, pad: u32) -> Result<Self> {
-        let plan = Plan::new(runs, export, fit)?;
+    pub fn new(runs: &ForestTokens<'_>, export: &Export<'_>, fit: &Fit, pad: u32) -> Result<Self> {
+        let plan = RowPlan::new(runs, export, fit)?;
         let mut loss = Loss::new(runs, export.values);
-        let widest = |limit: Option<u32>, of: &dyn Fn(&Row) -> u32| {
+        let widest = |limit: Option<u32>, of: &dyn Fn(&ExportRow) -> u32| {
             limit.unwrap_or_else(|| plan.rows.iter().map(of).max().unwrap_or(0)) as usize
         };
         let prompt_width = widest(fit.max_prompt, &|row| row.prompt - row.from);
@@ -69,7 +69,7 @@ impl Padded {
             logprobs: room(responses)?,
             versions: room(responses)?,
             advantages: room(responses)?,
-            rows: Rows::new(&plan, runs),
+            rows: PackedRows::new(&plan, runs),
             report: plan.report,
             hidden: Hidden::default(),
         };
@@ -87,7 +87,7 @@ impl Padded {
 
     /// Note what the arrays will not show of a row: all that a prompt has beside ids and flags, and log-probabilities
     /// that became others.
-    fn hide(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, [prompt, response]: [&[Piece]; 2]) {
+    fn hide(&mut self, runs: &ForestTokens<'_>, loss: &Loss, row: &ExportRow, [prompt, response]: [&[RowPiece]; 2]) {
         let tokens = runs.tokens();
         let mut place = self.input_ids.len() + self.prompt_width - (row.prompt - row.from) as usize;
         for piece in prompt {
@@ -106,7 +106,7 @@ impl Padded {
     }
 
     /// Append a row to the arrays of width P + R.
-    fn push_wide(&mut self, runs: &Runs<'_>, row: &Row, parts: [&[Piece]; 2], pad: u32) {
+    fn push_wide(&mut self, runs: &ForestTokens<'_>, row: &ExportRow, parts: [&[RowPiece]; 2], pad: u32) {
         let (before, len) = (self.input_ids.len(), row.to - row.from);
         let start = before + self.prompt_width - (row.prompt - row.from) as usize;
         let (end, row_end) = (start + row.len(), before + self.width());
@@ -128,7 +128,7 @@ impl Padded {
     }
 
     /// Append a row to the arrays of width R.
-    fn push_response(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, response: &[Piece]) {
+    fn push_response(&mut self, runs: &ForestTokens<'_>, loss: &Loss, row: &ExportRow, response: &[RowPiece]) {
         let row_end = self.response_mask.len() + self.response_width;
         gather(&mut self.logprobs, &loss.logprobs, response);
         gather(&mut self.versions, runs.tokens().versions, response);

@@ -1,9 +1,9 @@
 //! Rows end to end, without padding.
 
 use super::loss::{Loss, gather, pieces};
-use super::rows::{Hidden, Plan, Row, Rows};
-use super::tokens::Runs;
-use super::{Export, Fit, Report, afford, room};
+use super::rows::{ExportRow, Hidden, PackedRows, RowPlan};
+use super::tokens::ForestTokens;
+use super::{Export, Fit, PackReport, afford, room};
 use crate::error::Result;
 use crate::storage::tokens::TokenBuffer;
 
@@ -27,9 +27,9 @@ pub struct Ragged {
     /// Values, 0 where the loss mask is 0.
     pub advantages: Vec<f32>,
     /// What each row is.
-    pub rows: Rows,
+    pub rows: PackedRows,
     /// What was left out.
-    pub report: Report,
+    pub report: PackReport,
     hidden: Hidden,
 }
 
@@ -40,10 +40,10 @@ impl Ragged {
     /// [`crate::Error::Length`] for a column of the wrong length; [`crate::Error::Value`] for a rollout, mask or split
     /// node that does not exist, a row beyond a limit, an unknown log-probability or a value that is not finite, where the
     /// options refuse them, and where there is no memory.
-    pub fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
-        let plan = Plan::new(runs, export, fit)?;
+    pub fn new(runs: &ForestTokens<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
+        let plan = RowPlan::new(runs, export, fit)?;
         let mut loss = Loss::new(runs, export.values);
-        let len: usize = plan.rows.iter().map(Row::len).sum();
+        let len: usize = plan.rows.iter().map(ExportRow::len).sum();
         // Bytes of the seven columns.
         afford(len.checked_mul(22))?;
         let mut out = Self {
@@ -55,7 +55,7 @@ impl Ragged {
             versions: room(len)?,
             flags: room(len)?,
             advantages: room(len)?,
-            rows: Rows::new(&plan, runs),
+            rows: PackedRows::new(&plan, runs),
             report: plan.report,
             hidden: Hidden::default(),
         };

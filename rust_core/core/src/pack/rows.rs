@@ -8,13 +8,13 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 use crate::error::{Error, Result};
 use crate::id;
 use crate::pack::layout::Places;
-use crate::pack::tokens::Runs;
-use crate::pack::{Export, Fit, Landing, Over, Report, narrow};
+use crate::pack::tokens::ForestTokens;
+use crate::pack::{Export, Fit, Over, PackReport, TokenValues, narrow};
 use crate::storage::tokens::TokenBuffer;
 
 /// One row on its way. Places are tokens of its path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct ExportRow {
     /// The rollout it stands for, or the first of them.
     pub rollout: u32,
     /// Its leaf.
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub to: u32,
 }
 
-impl Row {
+impl ExportRow {
     /// Tokens that are kept.
     pub(super) const fn len(&self) -> usize {
         (self.to - self.from) as usize
@@ -52,7 +52,7 @@ impl Row {
 
 /// The rows of a flat layout. All columns but `rows` have one element a row.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
+pub struct PackedRows {
     /// The rollout a row stands for, or the first of them.
     pub rollouts: Vec<u32>,
     /// How many rollouts a row stands for.
@@ -69,10 +69,10 @@ pub struct Rows {
     pub rows: Vec<i32>,
 }
 
-impl Rows {
+impl PackedRows {
     /// The columns of planned rows.
-    pub(super) fn new(plan: &Plan, runs: &Runs<'_>) -> Self {
-        let column = |of: &dyn Fn(&Row) -> u32| plan.rows.iter().map(of).collect::<Vec<u32>>();
+    pub(super) fn new(plan: &RowPlan, runs: &ForestTokens<'_>) -> Self {
+        let column = |of: &dyn Fn(&ExportRow) -> u32| plan.rows.iter().map(of).collect::<Vec<u32>>();
         Self {
             rollouts: column(&|row| row.rollout),
             weights: plan.rows.iter().map(|row| narrow(f64::from(row.weight))).collect(),
@@ -93,19 +93,19 @@ impl Rows {
 
 /// The rows to write.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub rows: Vec<Row>,
+pub(super) struct RowPlan {
+    pub rows: Vec<ExportRow>,
     pub row_of: Vec<i32>,
-    pub report: Report,
+    pub report: PackReport,
 }
 
-impl Plan {
+impl RowPlan {
     /// Choose rollouts and fit them into their limits.
-    pub(super) fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
+    pub(super) fn new(runs: &ForestTokens<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
         check_lengths(runs, export)?;
         let rollouts = runs.forest().leaves().len();
         let splits = export.splits.map(|splits| (splits, Places::new(runs.forest().parents())));
-        let (mut rows, mut row_of, mut report) = (Vec::new(), vec![-1; rollouts], Report::default());
+        let (mut rows, mut row_of, mut report) = (Vec::new(), vec![-1; rollouts], PackReport::default());
         let mut known = HashMap::with_hasher(Xxh3DefaultBuilder);
         for rollout in chosen(export.rollouts, rollouts)? {
             let row = row(runs, export, splits.as_ref(), rollout)?;
@@ -119,7 +119,7 @@ impl Plan {
                 match known.entry((row.leaf, row.masked, row.prompt)) {
                     Entry::Vacant(place) => _ = place.insert(rows.len()),
                     Entry::Occupied(place) => {
-                        let same: &mut Row = &mut rows[*place.get()];
+                        let same: &mut ExportRow = &mut rows[*place.get()];
                         same.weight += 1;
                         same.value += row.value;
                         row_of[rollout as usize] = row_of[same.rollout as usize];
@@ -135,21 +135,21 @@ impl Plan {
     }
 }
 
-impl Report {
-    fn count_cuts(&mut self, row: &Row, end: u32) {
+impl PackReport {
+    fn count_cuts(&mut self, row: &ExportRow, end: u32) {
         self.cut_prompts += u64::from(row.from > 0);
         self.cut_responses += u64::from(row.to < end);
         self.cut_tokens += u64::from(row.from) + u64::from(end - row.to);
     }
 }
 
-fn check_lengths(runs: &Runs<'_>, export: &Export<'_>) -> Result<()> {
+fn check_lengths(runs: &ForestTokens<'_>, export: &Export<'_>) -> Result<()> {
     let rollouts = runs.forest().leaves().len();
     let values = match export.values {
-        Landing::Nothing => None,
-        Landing::Rollout(values) => Some(("values of rollouts", rollouts, values.len())),
-        Landing::Node(values) => Some(("values of nodes", runs.forest().parents().len(), values.len())),
-        Landing::Token(values) => Some(("values of tokens", runs.tokens().len(), values.len())),
+        TokenValues::Nothing => None,
+        TokenValues::Rollout(values) => Some(("values of rollouts", rollouts, values.len())),
+        TokenValues::Node(values) => Some(("values of nodes", runs.forest().parents().len(), values.len())),
+        TokenValues::Token(values) => Some(("values of tokens", runs.tokens().len(), values.len())),
     };
     let masked = export.masked.map(|masked| ("masks of rollouts", rollouts, masked.len()));
     let splits = export.splits.map(|splits| ("split nodes", rollouts, splits.len()));
@@ -175,7 +175,12 @@ fn chosen(rollouts: Option<&[u32]>, count: usize) -> Result<Vec<u32>> {
 }
 
 /// A rollout as a row of its own, whole.
-fn row(runs: &Runs<'_>, export: &Export<'_>, splits: Option<&(&[u32], Places)>, rollout: u32) -> Result<Row> {
+fn row(
+    runs: &ForestTokens<'_>,
+    export: &Export<'_>,
+    splits: Option<&(&[u32], Places)>,
+    rollout: u32,
+) -> Result<ExportRow> {
     let at = rollout as usize;
     let leaf = runs.forest().leaves()[at];
     let masked = match export.masked.map_or(0, |masked| masked[at]) {
@@ -187,7 +192,7 @@ fn row(runs: &Runs<'_>, export: &Export<'_>, splits: Option<&(&[u32], Places)>, 
         }
     };
     let value = match export.values {
-        Landing::Rollout(values) if !masked => values[at],
+        TokenValues::Rollout(values) if !masked => values[at],
         _ => 0.0,
     };
     if !narrow(value).is_finite() {
@@ -202,11 +207,11 @@ fn row(runs: &Runs<'_>, export: &Export<'_>, splits: Option<&(&[u32], Places)>, 
             return Err(Error::Value { value, want: "a node on the rollout's path" });
         }
     };
-    Ok(Row { rollout, leaf, weight: 1, masked, value, from: 0, prompt, to: runs.end(leaf) })
+    Ok(ExportRow { rollout, leaf, weight: 1, masked, value, from: 0, prompt, to: runs.end(leaf) })
 }
 
 /// A row within its limits, or none if it is dropped.
-fn fitted(mut row: Row, fit: &Fit, report: &mut Report) -> Result<Option<Row>> {
+fn fitted(mut row: ExportRow, fit: &Fit, report: &mut PackReport) -> Result<Option<ExportRow>> {
     let parts = [
         (fit.max_prompt, fit.long_prompt, row.prompt, "prompt"),
         (fit.max_response, fit.long_response, row.to - row.prompt, "response"),

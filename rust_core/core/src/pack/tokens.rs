@@ -14,7 +14,7 @@ pub(crate) const fn sampled(flags: u8) -> bool {
 
 /// A forest with a run of tokens at each node. A rollout is what stands on the path to its leaf.
 #[derive(Clone, Debug)]
-pub struct Runs<'a> {
+pub struct ForestTokens<'a> {
     forest: &'a Forest,
     tokens: TokenSlice<'a>,
     bounds: Vec<usize>,
@@ -24,7 +24,7 @@ pub struct Runs<'a> {
     first: Vec<u32>,
 }
 
-impl<'a> Runs<'a> {
+impl<'a> ForestTokens<'a> {
     /// Node i has the tokens `offsets[i]..offsets[i + 1]`.
     ///
     /// # Errors

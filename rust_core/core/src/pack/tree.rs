@@ -2,11 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::id;
-use crate::pack::layout::{Part, Places, first_fit_decreasing, parts};
-use crate::pack::loss::{Landed, Loss, Piece};
-use crate::pack::rows::{Hidden, Plan};
-use crate::pack::tokens::Runs;
-use crate::pack::{Export, Fit, Oversize, Report, Weighting, afford, narrow, room};
+use crate::pack::layout::{Places, TreePart, first_fit_decreasing, parts};
+use crate::pack::loss::{Loss, LossValues, RowPiece};
+use crate::pack::rows::{Hidden, RowPlan};
+use crate::pack::tokens::ForestTokens;
+use crate::pack::{Export, Fit, Oversize, PackReport, Weighting, afford, narrow, room};
 use crate::storage::tokens::TokenBuffer;
 
 /// Rows in which every token of a tree stands once, depth first. Row i has the tokens `offsets[i]..offsets[i + 1]`; all
@@ -45,7 +45,7 @@ pub struct TreePacked {
     /// Per rollout of the forest its last segment, counted from the row's first; -1 likewise.
     pub last_segments: Vec<i32>,
     /// What was left out.
-    pub report: Report,
+    pub report: PackReport,
     exported: Vec<bool>,
     hidden: Hidden,
 }
@@ -57,17 +57,17 @@ impl TreePacked {
     /// As [`super::Ragged::new`]; also [`Error::Value`] for a path, or unless `oversize` splits it a tree, beyond
     /// `max_tokens`.
     pub fn new(
-        runs: &Runs<'_>,
+        runs: &ForestTokens<'_>,
         export: &Export<'_>,
         weighting: Weighting,
         max_tokens: Option<u32>,
         oversize: Oversize,
     ) -> Result<Self> {
-        let plan = Plan::new(runs, export, &Fit::default())?;
+        let plan = RowPlan::new(runs, export, &Fit::default())?;
         let shares = Shares::new(runs, export, &plan);
         let mut loss = Loss::new(runs, export.values);
-        if let Landed::Row = loss.values {
-            loss.values = Landed::Node(shares.means());
+        if let LossValues::Row = loss.values {
+            loss.values = LossValues::Node(shares.means());
         }
         let (parents, leaves) = (runs.forest().parents(), runs.forest().leaves());
         let mut order = Places::new(parents).order();
@@ -148,7 +148,7 @@ impl TreePacked {
 
 /// Writes parts of trees, one after the other.
 struct Writer<'a> {
-    runs: &'a Runs<'a>,
+    runs: &'a ForestTokens<'a>,
     export: &'a Export<'a>,
     shares: &'a Shares,
     loss: &'a mut Loss,
@@ -162,7 +162,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(
-        runs: &'a Runs<'a>,
+        runs: &'a ForestTokens<'a>,
         export: &'a Export<'a>,
         shares: &'a Shares,
         loss: &'a mut Loss,
@@ -174,7 +174,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Append a part to a row.
-    fn push(&mut self, out: &mut TreePacked, order: &[u32], part: &Part, row: i32) -> Result<()> {
+    fn push(&mut self, out: &mut TreePacked, order: &[u32], part: &TreePart, row: i32) -> Result<()> {
         let first = out.segments.nodes.len();
         for &node in &part.repeated {
             self.push_segment(out, node, true);
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
         let (run, place) = (self.runs.run(node), out.loss_mask.len());
         let (passes, trained) = (self.shares.passes[node as usize], self.shares.trained[node as usize]);
         let total = self.shares.passes[self.roots[node as usize] as usize];
-        let piece = Piece { node, from: run.start, to: run.end, trained: trained > 0 };
+        let piece = RowPiece { node, from: run.start, to: run.end, trained: trained > 0 };
         self.loss.admit(self.runs, self.export, &piece, &mut out.report)?;
         self.loss.push_mask(&mut out.loss_mask, &piece);
         // The values of nodes, or of tokens: those of rows have become means of nodes.
@@ -320,7 +320,7 @@ struct Shares {
 }
 
 impl Shares {
-    fn new(runs: &Runs<'_>, export: &Export<'_>, plan: &Plan) -> Self {
+    fn new(runs: &ForestTokens<'_>, export: &Export<'_>, plan: &RowPlan) -> Self {
         let parents = runs.forest().parents();
         let mut sums =
             Self { passes: vec![0; parents.len()], trained: vec![0; parents.len()], values: vec![0.0; parents.len()] };
@@ -362,17 +362,17 @@ impl Shares {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::TreePacked;
-    use crate::pack::{Export, Fit, Landing, Oversize, Ragged, Runs, Weighting};
+    use crate::pack::{Export, Fit, ForestTokens, Oversize, Ragged, TokenValues, Weighting};
     use crate::storage::tokens::SAMPLED;
     use crate::{Forest, TokenBuffer};
 
     /// q -> A{A1, A2, A3}, B{B1{B1a, B1b}, B2}: a prompt of 20 tokens, 10 sampled ones a node.
-    fn with_uneven_tree(test: impl Fn(&Runs<'_>)) {
+    fn with_uneven_tree(test: impl Fn(&ForestTokens<'_>)) {
         let forest = Forest::new(vec![0, 0, 0, 1, 1, 1, 2, 2, 6, 6], vec![3, 4, 5, 8, 9, 7]).unwrap();
         let mut tokens = TokenBuffer::given((0..110).collect());
         tokens.flags[20..].fill(SAMPLED);
         let offsets: Vec<u64> = std::iter::once(0).chain((20..=110).step_by(10)).collect();
-        test(&Runs::new(&forest, &offsets, tokens.as_slice()).unwrap());
+        test(&ForestTokens::new(&forest, &offsets, tokens.as_slice()).unwrap());
     }
 
     #[test]
@@ -380,7 +380,7 @@ mod tests {
         with_uneven_tree(|runs| {
             let rewards = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0];
             let centred = rewards.map(|reward| reward - 0.5);
-            let export = Export { values: Landing::Rollout(&centred), ..Export::default() };
+            let export = Export { values: TokenValues::Rollout(&centred), ..Export::default() };
             let tree = TreePacked::new(runs, &export, Weighting::Share, None, Oversize::Error).unwrap();
             let flat = Ragged::new(runs, &export, &Fit::default()).unwrap();
             assert_eq!((flat.ids.len(), tree.ids.len()), (260, 110));

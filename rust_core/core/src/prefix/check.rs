@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Finding, Result};
 use crate::id::PrefixId;
-use crate::prefix::nodes::{Node, sampled};
+use crate::prefix::nodes::{RadixNode, sampled};
 use crate::prefix::spaces::Space;
 use crate::prefix::{Prefix, Reuse};
 
@@ -64,7 +64,7 @@ impl Prefix {
     fn check_passes(&self) -> Finding {
         let mut passes: Vec<u64> = self.nodes.iter().map(|node| node.ends.into()).collect();
         for id in self.ids() {
-            let Node { parent, passes: own, .. } = self.nodes[id.index()];
+            let RadixNode { parent, passes: own, .. } = self.nodes[id.index()];
             if parent != id {
                 passes[parent.index()] += u64::from(own);
             }

@@ -17,8 +17,8 @@ pub use spaces::Reuse;
 
 use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
-use crate::prefix::nodes::{Children, Node, sampled};
-use crate::prefix::spaces::{Run, Spaces};
+use crate::prefix::nodes::{Children, RadixNode, sampled};
+use crate::prefix::spaces::{RunTokens, Spaces};
 use crate::storage::chunks::Span;
 use crate::storage::tokens::{Columns, TokenSlice};
 
@@ -26,7 +26,7 @@ use crate::storage::tokens::{Columns, TokenSlice};
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
     spaces: Spaces,
-    nodes: Vec<Node>,
+    nodes: Vec<RadixNode>,
     children: Children,
     columns: Columns,
     total: Reuse,
@@ -45,7 +45,7 @@ impl Prefix {
         let span = self.columns.push(&TokenSlice::default())?;
         let root = PrefixId::new(id::next(self.nodes.len(), "node")?);
         let space = self.spaces.insert(name, root)?;
-        self.nodes.push(Node { span, parent: root, space, depth: 0, generated: 0, passes: 0, ends: 0 });
+        self.nodes.push(RadixNode { span, parent: root, space, depth: 0, generated: 0, passes: 0, ends: 0 });
         Ok(space)
     }
 
@@ -146,7 +146,7 @@ impl Prefix {
         let (front, tail) = whole.span.split(id::count(at));
         let depth = whole.depth - id::count(tail.len());
         let generated = sampled(self.columns.get(front).flags);
-        self.nodes.push(Node { span: front, depth, generated, ends: 0, ..whole });
+        self.nodes.push(RadixNode { span: front, depth, generated, ends: 0, ..whole });
         let below = &mut self.nodes[node.index()];
         (below.span, below.parent, below.generated) = (tail, head, whole.generated - generated);
         self.adopt(whole.parent, head);
@@ -159,7 +159,7 @@ impl Prefix {
         let node = PrefixId::new(id::count(self.nodes.len()));
         let space = self.nodes[parent.index()].space;
         let generated = sampled(self.columns.get(span).flags);
-        let new = Node { span, parent, space, depth, generated, passes: 0, ends: 0 };
+        let new = RadixNode { span, parent, space, depth, generated, passes: 0, ends: 0 };
         self.nodes.push(new);
         self.adopt(parent, node);
         self.count(node, |reuse| reuse.store(new.run()));
@@ -181,7 +181,7 @@ impl Prefix {
 
     /// Count what a path passes after the end of `from`.
     fn pass(&mut self, from: PrefixId, end: PrefixId) {
-        let (mut at, mut run) = (end, Run::default());
+        let (mut at, mut run) = (end, RunTokens::default());
         while at != from {
             let node = &mut self.nodes[at.index()];
             node.passes += 1;

@@ -5,14 +5,14 @@
 use hashbrown::HashTable;
 
 use crate::id::{PrefixId, SpaceId};
-use crate::prefix::spaces::Run;
+use crate::prefix::spaces::RunTokens;
 use crate::storage::chunks::Span;
 use crate::storage::hash::half;
 use crate::storage::tokens::SAMPLED;
 
 /// A node as it is kept. A walk reads most of it at every step, so it lies in one piece.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(super) struct RadixNode {
     pub(super) span: Span,
     pub(super) parent: PrefixId,
     pub(super) space: SpaceId,
@@ -22,10 +22,10 @@ pub(super) struct Node {
     pub(super) ends: u32,
 }
 
-impl Node {
+impl RadixNode {
     /// Its own tokens, counted.
-    pub(super) fn run(&self) -> Run {
-        Run { tokens: self.span.len() as u64, generated: self.generated.into() }
+    pub(super) fn run(&self) -> RunTokens {
+        RunTokens { tokens: self.span.len() as u64, generated: self.generated.into() }
     }
 
     /// What a reader sees.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{self, NONE, PrefixId, SpaceId};
-use crate::prefix::nodes::{Node, PrefixNode};
+use crate::prefix::nodes::{PrefixNode, RadixNode};
 use crate::prefix::{Prefix, Reuse};
 use crate::storage::tokens::{TokenBuffer, TokenSlice};
 
@@ -40,7 +40,7 @@ impl Prefix {
     /// # Errors
     /// [`Error::Unknown`] if it does not exist.
     pub fn node(&self, node: PrefixId) -> Result<PrefixNode> {
-        self.get(node).map(Node::view)
+        self.get(node).map(RadixNode::view)
     }
 
     /// The tokens that are a node's own.
@@ -86,12 +86,12 @@ impl Prefix {
     /// Bytes that memory is held for.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let nodes = self.nodes.capacity() * size_of::<Node>();
+        let nodes = self.nodes.capacity() * size_of::<RadixNode>();
         nodes + self.columns.memory() + self.children.memory() + self.spaces.memory()
     }
 
     /// A node, if it exists.
-    pub(super) fn get(&self, node: PrefixId) -> Result<&Node> {
+    pub(super) fn get(&self, node: PrefixId) -> Result<&RadixNode> {
         let unknown = || Error::Unknown { what: "node", id: node.get(), count: self.nodes() };
         self.nodes.get(node.index()).ok_or_else(unknown)
     }

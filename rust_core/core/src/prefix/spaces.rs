@@ -126,13 +126,13 @@ impl Reuse {
     }
 
     /// Count tokens that were stored.
-    pub(super) const fn store(&mut self, run: Run) {
+    pub(super) const fn store(&mut self, run: RunTokens) {
         self.unique += run.tokens;
         self.unique_generated += run.generated;
     }
 
     /// Count tokens that a path passes, and how deep it is now.
-    pub(super) fn pass(&mut self, run: Run, depth: u64) {
+    pub(super) fn pass(&mut self, run: RunTokens, depth: u64) {
         self.flat += run.tokens;
         self.flat_generated += run.generated;
         self.longest = self.longest.max(depth);
@@ -146,12 +146,12 @@ fn quotient(flat: u64, unique: u64) -> f64 {
 
 /// Tokens of a run, and how many of them were sampled.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Run {
+pub(super) struct RunTokens {
     pub(super) tokens: u64,
     pub(super) generated: u64,
 }
 
-impl Run {
+impl RunTokens {
     /// Both together.
     pub(super) const fn plus(self, other: Self) -> Self {
         Self { tokens: self.tokens + other.tokens, generated: self.generated + other.generated }

@@ -1,9 +1,9 @@
 //! One choice of a completion: its message, its tokens and why it ended.
 
 use super::logprobs::{Listed, Logprobs, logprobs};
-use super::message::{Message, label};
+use super::message::{ReplyMessage, label};
 use super::scanner::Scanner;
-use super::{Form, Options, ReplyResult, fail};
+use super::{Form, ReplyOptions, ReplyResult, fail};
 use crate::reply::Uncertainty;
 use crate::storage::tokens::{SAMPLED, TRUNCATED, TokenBuffer};
 
@@ -12,11 +12,11 @@ const SHORT: usize = 64;
 
 /// One completion.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct ParsedChoice {
     /// Its number; its place in the list where the server numbers none.
     pub index: u32,
     /// What the model said.
-    pub message: Message,
+    pub message: ReplyMessage,
     /// `stop`, `length`, `tool_calls`, `content_filter` or what was sent, cut to 64 characters; empty for null.
     pub finish: String,
     /// The sampled tokens, where the server gives their ids. Their log-probabilities are those of `listed` if there is one
@@ -26,7 +26,7 @@ pub struct Choice {
     pub listed: Option<Logprobs>,
 }
 
-impl Choice {
+impl ParsedChoice {
     /// Mean entropy and perplexity by region.
     #[must_use]
     pub fn uncertainty(&self) -> Uncertainty {
@@ -54,24 +54,24 @@ pub struct Numbered {
     /// Its number, if it has one.
     pub index: Option<u32>,
     /// The choice, without its number.
-    pub choice: Choice,
+    pub choice: ParsedChoice,
     /// Token ids of the prompt, where the server gives them with each choice.
     pub prompt_ids: Option<Vec<u32>>,
 }
 
 impl Numbered {
     /// Read an element of `choices`.
-    pub fn read(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Self> {
+    pub fn read(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Self> {
         let offset = scan.offset();
-        let mut choice = Choice::default();
+        let mut choice = ParsedChoice::default();
         let (mut index, mut message, mut listed, mut ids, mut prompt_ids) = (None, None, None, None, None);
         let said = if options.form == Form::Completion { "text" } else { "message" };
         let names = ["index", said, "finish_reason", "logprobs", "token_ids", "prompt_token_ids"];
         scan.object(&names, |scan, name| {
             match name {
                 "index" => index = scan.optional(|scan| integer(scan, "an index"))?,
-                "message" => message = scan.optional(Message::read)?,
-                "text" => message = scan.optional(Message::raw)?,
+                "message" => message = scan.optional(ReplyMessage::read)?,
+                "text" => message = scan.optional(ReplyMessage::raw)?,
                 "finish_reason" => choice.finish = scan.optional(label)?.map(|label| cut(&label)).unwrap_or_default(),
                 "logprobs" => listed = scan.optional(|scan| logprobs(scan, options))?.flatten(),
                 "token_ids" => ids = scan.optional(token_ids)?,
@@ -89,7 +89,7 @@ impl Numbered {
 }
 
 /// The columns of sampled tokens.
-fn sampled(ids: Vec<u32>, choice: &Choice, version: i32) -> TokenBuffer {
+fn sampled(ids: Vec<u32>, choice: &ParsedChoice, version: i32) -> TokenBuffer {
     let len = ids.len();
     // Which tokens a shorter list leaves out nobody says, so it is of no use to any of them.
     let aligned = choice.listed.as_ref().filter(|listed| listed.logprobs.len() == len);

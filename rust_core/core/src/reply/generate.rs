@@ -5,20 +5,20 @@
 //! "output_top_logprobs": [[[logprob, id, text or null], ...], ...]}}`
 
 use super::choice::{cut, integer, token_ids};
-use super::logprobs::{Listed, Reader, logprob};
-use super::message::{Message, label};
+use super::logprobs::{Listed, LogprobReader, logprob};
+use super::message::{ReplyMessage, label};
 use super::scanner::Scanner;
 use super::usage::count;
-use super::{Choice, Counts, Options, Reply, ReplyResult, fail};
+use super::{ParsedChoice, ParsedReply, ReplyOptions, ReplyResult, UsageCounts, fail};
 
 /// Read the body.
-pub fn body(mut scan: Scanner<'_>, options: &Options) -> ReplyResult<Reply> {
-    let mut reply = Reply::default();
+pub fn body(mut scan: Scanner<'_>, options: &ReplyOptions) -> ReplyResult<ParsedReply> {
+    let mut reply = ParsedReply::default();
     let mut take = |scan: &mut Scanner<'_>| {
         let index = u32::try_from(reply.choices.len()).unwrap_or(u32::MAX);
         let (choice, counts) = completion(scan, options)?;
         reply.counts = if index == 0 { counts } else { together(reply.counts, counts) };
-        reply.choices.push(Choice { index, ..choice });
+        reply.choices.push(ParsedChoice { index, ..choice });
         Ok(())
     };
     if scan.peek() == b'[' {
@@ -31,34 +31,34 @@ pub fn body(mut scan: Scanner<'_>, options: &Options) -> ReplyResult<Reply> {
 }
 
 /// The figures of one prompt's completions: each of them reports the whole prompt.
-fn together(all: Counts, one: Counts) -> Counts {
+fn together(all: UsageCounts, one: UsageCounts) -> UsageCounts {
     let sum = |(all, one): (u32, u32)| all.saturating_add(one);
-    Counts { generated: all.generated.zip(one.generated).map(sum), ..all }
+    UsageCounts { generated: all.generated.zip(one.generated).map(sum), ..all }
 }
 
 /// What `meta_info` says.
 #[derive(Default)]
 struct Meta {
     finish: String,
-    counts: Counts,
-    own: Option<Vec<Entry>>,
+    counts: UsageCounts,
+    own: Option<Vec<TokenEntry>>,
     tops: Option<Vec<Vec<f64>>>,
 }
 
 /// A token: its log-probability, id and text.
-struct Entry {
+struct TokenEntry {
     logprob: f64,
     id: u32,
     text: String,
 }
 
-fn completion(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<(Choice, Counts)> {
+fn completion(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<(ParsedChoice, UsageCounts)> {
     let start = scan.offset();
     let (mut text, mut ids, mut meta, mut error) = (None, None, None, None);
     scan.object(&["text", "output_ids", "meta_info", "error"], |scan, name| {
         let at = scan.offset();
         match name {
-            "text" => text = scan.optional(Message::raw)?,
+            "text" => text = scan.optional(ReplyMessage::raw)?,
             "output_ids" => ids = scan.optional(token_ids)?,
             "meta_info" => meta = scan.optional(Meta::read)?.map(|meta| (at, meta)),
             _ => error = scan.optional(Scanner::skip)?.map(|()| at),
@@ -75,21 +75,21 @@ fn completion(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<(Choice,
         return fail(start, "the member \"meta_info\" is missing");
     };
     let Meta { finish, counts, own, tops } = meta;
-    let mut choice = Choice { message, finish, ..Choice::default() };
+    let mut choice = ParsedChoice { message, finish, ..ParsedChoice::default() };
     let listed = own.map(|own| listed(own, tops, at, options)).transpose()?;
     choice.give(ids, listed, options.version);
     Ok((choice, counts))
 }
 
 /// The columns of the sampled tokens.
-fn listed(own: Vec<Entry>, tops: Option<Vec<Vec<f64>>>, at: usize, options: &Options) -> ReplyResult<Listed> {
+fn listed(own: Vec<TokenEntry>, tops: Option<Vec<Vec<f64>>>, at: usize, options: &ReplyOptions) -> ReplyResult<Listed> {
     if let Some(count) = tops.as_ref().map(Vec::len).filter(|count| *count != own.len()) {
         return fail(at, format!("there are {count} lists of likeliest tokens and {} log-probabilities", own.len()));
     }
     let ids = own.iter().map(|entry| entry.id).collect();
     let mut tops = tops.unwrap_or_default().into_iter();
-    let mut reader = Reader::default();
-    for Entry { logprob, text, .. } in own {
+    let mut reader = LogprobReader::default();
+    for TokenEntry { logprob, text, .. } in own {
         reader.top = tops.next().unwrap_or_default();
         reader.push(&text, logprob, options);
     }
@@ -118,7 +118,7 @@ impl Meta {
             }
             Ok(())
         })?;
-        let Counts { prompt, cached, .. } = meta.counts;
+        let UsageCounts { prompt, cached, .. } = meta.counts;
         meta.counts.cached = cached.zip(prompt).map(|(cached, prompt)| cached.min(prompt));
         Ok(meta)
     }
@@ -137,7 +137,7 @@ fn finish(scan: &mut Scanner<'_>) -> ReplyResult<String> {
     Ok(reason)
 }
 
-fn entries(scan: &mut Scanner<'_>) -> ReplyResult<Vec<Entry>> {
+fn entries(scan: &mut Scanner<'_>) -> ReplyResult<Vec<TokenEntry>> {
     let mut found = Vec::new();
     scan.list(|scan| {
         found.push(entry(scan)?);
@@ -147,7 +147,7 @@ fn entries(scan: &mut Scanner<'_>) -> ReplyResult<Vec<Entry>> {
 }
 
 /// A token: `[logprob, id]` or `[logprob, id, text or null]`.
-fn entry(scan: &mut Scanner<'_>) -> ReplyResult<Entry> {
+fn entry(scan: &mut Scanner<'_>) -> ReplyResult<TokenEntry> {
     let start = scan.offset();
     let (mut own, mut id, mut text) = (None, None, String::new());
     let mut place = 0;
@@ -162,7 +162,7 @@ fn entry(scan: &mut Scanner<'_>) -> ReplyResult<Entry> {
         Ok(())
     })?;
     match (own, id) {
-        (Some(logprob), Some(id)) => Ok(Entry { logprob, id, text }),
+        (Some(logprob), Some(id)) => Ok(TokenEntry { logprob, id, text }),
         _ => fail(start, "a log-probability and a token id are needed"),
     }
 }
@@ -181,11 +181,11 @@ fn likeliest(scan: &mut Scanner<'_>) -> ReplyResult<Vec<Vec<f64>>> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use crate::reply::{Form, Options, Reply, ReplyError, read};
+    use crate::reply::{Form, ParsedReply, ReplyError, ReplyOptions, read};
     use crate::storage::tokens::{SAMPLED, TRUNCATED};
 
-    fn found(json: &str) -> Result<Reply, ReplyError> {
-        read(json.as_bytes(), &Options { form: Form::Generate, ..Options::default() })
+    fn found(json: &str) -> Result<ParsedReply, ReplyError> {
+        read(json.as_bytes(), &ReplyOptions { form: Form::Generate, ..ReplyOptions::default() })
     }
 
     fn one(text: &str, tokens: &str, finish: &str) -> String {

@@ -7,7 +7,7 @@ use crate::reply::number::Number;
 use crate::reply::regions::uncertainty;
 use crate::reply::scanner::{Scanner, integers};
 use crate::reply::string::plain;
-use crate::reply::{Options, ReplyResult, Uncertainty, fail};
+use crate::reply::{ReplyOptions, ReplyResult, Uncertainty, fail};
 
 /// What stands for a probability of zero, as vLLM writes it.
 const FLOOR: f64 = -9999.0;
@@ -20,7 +20,7 @@ const ROUNDING: f64 = 1e-5;
 pub struct Logprobs {
     /// Log-probabilities of the sampled tokens in nats, -9999 to 0; NaN where the server does not know one.
     pub logprobs: Vec<f32>,
-    /// Their entropies in nats, as [`Options::entropy`] defines them; NaN where not known.
+    /// Their entropies in nats, as [`ReplyOptions::entropy`] defines them; NaN where not known.
     pub entropies: Vec<f32>,
     /// Mean entropy and perplexity by region, and ARPO's sum.
     pub uncertainty: Uncertainty,
@@ -37,7 +37,7 @@ pub struct Listed {
 }
 
 /// Read the value of `logprobs`; None where it lists no tokens.
-pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Option<Listed>> {
+pub fn logprobs(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Option<Listed>> {
     let start = scan.offset();
     let mut found = None;
     let mut lists = Lists::default();
@@ -61,15 +61,15 @@ pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Option
     }))
 }
 
-fn entries(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Reader> {
-    let mut reader = Reader::default();
+fn entries(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<LogprobReader> {
+    let mut reader = LogprobReader::default();
     scan.list(|scan| reader.entry(scan, options))?;
     Ok(reader)
 }
 
 /// Columns that grow by one token at a time.
 #[derive(Default)]
-pub struct Reader {
+pub struct LogprobReader {
     logprobs: Vec<f32>,
     entropies: Vec<f32>,
     /// Ids of those tokens that are named by them.
@@ -82,8 +82,8 @@ pub struct Reader {
     arpo: Arpo,
 }
 
-impl Reader {
-    fn entry(&mut self, scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<()> {
+impl LogprobReader {
+    fn entry(&mut self, scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<()> {
         let start = scan.offset();
         let mut token = None;
         let mut own = None;
@@ -106,7 +106,7 @@ impl Reader {
 
     /// Append a token, whose bytes are already part of the text if they are known, and those of the likeliest in `top`.
     #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
-    pub fn push(&mut self, token: &str, own: f64, options: &Options) {
+    pub fn push(&mut self, token: &str, own: f64, options: &ReplyOptions) {
         let start = self.ends.last().copied().unwrap_or_default();
         // `--return-tokens-as-token-ids` of vLLM. Such a name spells nothing, even where it is given as bytes.
         let id = token.strip_prefix("token_id:").and_then(|id| id.parse::<u32>().ok());
@@ -134,7 +134,7 @@ impl Reader {
     }
 
     /// The columns, and figures of the whole.
-    pub fn finish(self, options: &Options) -> Listed {
+    pub fn finish(self, options: &ReplyOptions) -> Listed {
         let regions = uncertainty(&self.text, &self.ends, &self.entropies, &options.think, &options.tool);
         let Self { logprobs, entropies, ids, arpo, .. } = self;
         #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
@@ -249,7 +249,7 @@ impl Lists {
     }
 
     /// The columns; None without log-probabilities of the tokens. `start` is where the lists stand.
-    pub fn into_reader(self, start: usize, options: &Options) -> ReplyResult<Option<Reader>> {
+    pub fn into_reader(self, start: usize, options: &ReplyOptions) -> ReplyResult<Option<LogprobReader>> {
         let Some(logprobs) = self.logprobs else {
             return Ok(None);
         };
@@ -263,7 +263,7 @@ impl Lists {
         }
         let mut tokens = self.tokens.unwrap_or_default().into_iter();
         let mut tops = self.tops.unwrap_or_default().into_iter();
-        let mut reader = Reader::default();
+        let mut reader = LogprobReader::default();
         for own in logprobs {
             reader.top = tops.next().unwrap_or_default();
             reader.push(&tokens.next().unwrap_or_default(), own, options);
@@ -297,7 +297,7 @@ fn likeliest(scan: &mut Scanner<'_>) -> ReplyResult<Vec<f64>> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Listed, Scanner, alternative, logprobs, usual};
-    use crate::reply::{Options, ReplyError};
+    use crate::reply::{ReplyError, ReplyOptions};
 
     /// What an alternative says, or where it is wrong.
     fn read(json: &str) -> Result<Vec<f64>, usize> {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn columns(json: &str) -> Result<Option<Listed>, Box<ReplyError>> {
-        logprobs(&mut Scanner::new(json.as_bytes()).unwrap(), &Options::default())
+        logprobs(&mut Scanner::new(json.as_bytes()).unwrap(), &ReplyOptions::default())
     }
 
     #[test]

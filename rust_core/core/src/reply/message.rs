@@ -19,7 +19,7 @@ pub struct ToolCall {
 
 /// What the model said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct ReplyMessage {
     /// Who speaks; empty where the server does not say.
     pub role: String,
     /// The visible text, parts joined; empty where the server sent null.
@@ -32,7 +32,7 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
 }
 
-impl Message {
+impl ReplyMessage {
     /// What the user sees: the content, or the refusal where there is none.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -301,11 +301,11 @@ pub fn escape(out: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Message, ToolCall, assistant};
+    use super::{ReplyMessage, ToolCall, assistant};
     use crate::reply::scanner::Scanner;
 
-    fn message(json: &str) -> Message {
-        Message::read(&mut Scanner::new(json.as_bytes()).unwrap()).unwrap()
+    fn message(json: &str) -> ReplyMessage {
+        ReplyMessage::read(&mut Scanner::new(json.as_bytes()).unwrap()).unwrap()
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
         let expected =
             [call("7", "f", r#"{"q": ["a", 1]}"#), call("", "", "é {"), call("a", "", ""), call("", "g", "")];
         assert_eq!(message(json).tool_calls, expected);
-        assert!(Message::read(&mut Scanner::new(br#"{"tool_calls":[{"id":1.5}]}"#).unwrap()).is_err());
+        assert!(ReplyMessage::read(&mut Scanner::new(br#"{"tool_calls":[{"id":1.5}]}"#).unwrap()).is_err());
     }
 
     #[test]

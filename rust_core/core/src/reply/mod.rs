@@ -14,13 +14,13 @@ mod scanner;
 mod string;
 mod usage;
 
-pub use choice::Choice;
+pub use choice::ParsedChoice;
 pub use entropy::{Arpo, Entropy, per_vocabulary};
 pub use logprobs::Logprobs;
 pub(crate) use message::escape;
-pub use message::{Message, ToolCall};
+pub use message::{ReplyMessage, ToolCall};
 pub use regions::{Region, Tags, Uncertainty};
-pub use usage::Counts;
+pub use usage::UsageCounts;
 
 use std::borrow::Cow;
 
@@ -61,7 +61,7 @@ impl Form {
 
 /// How to read a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ReplyOptions {
     /// What kind of reply it is.
     pub form: Form,
     /// What a token's entropy is.
@@ -76,7 +76,7 @@ pub struct Options {
     pub tool: Tags,
 }
 
-impl Default for Options {
+impl Default for ReplyOptions {
     /// A chat completion; consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`.
     fn default() -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ReplyOptions {
     /// Whether they make sense.
     ///
     /// # Errors
@@ -109,13 +109,13 @@ impl Options {
 
 /// What a reply says.
 #[derive(Clone, Debug, Default)]
-pub struct Reply {
+pub struct ParsedReply {
     /// The choices by their number; none where the server sent an empty list.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ParsedChoice>,
     /// Token ids of the prompt, where the server gives them.
     pub prompt_ids: Option<Vec<u32>>,
     /// What was counted.
-    pub counts: Counts,
+    pub counts: UsageCounts,
     /// The model the server names, and its fingerprint, each cut to 64 characters; separated by a space.
     pub served: String,
 }
@@ -124,7 +124,7 @@ pub struct Reply {
 ///
 /// # Errors
 /// [`ReplyError`] with the byte at which something is wrong.
-pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyError> {
+pub fn read(data: &[u8], options: &ReplyOptions) -> std::result::Result<ParsedReply, ReplyError> {
     let found = Scanner::new(data).and_then(|mut scan| {
         refuse_no_json(&mut scan)?;
         match options.form {
@@ -136,14 +136,14 @@ pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyE
 }
 
 /// Read what has `choices`.
-fn completion(mut scan: Scanner<'_>, options: &Options) -> ReplyResult<Reply> {
-    let mut reply = Reply::default();
+fn completion(mut scan: Scanner<'_>, options: &ReplyOptions) -> ReplyResult<ParsedReply> {
+    let mut reply = ParsedReply::default();
     let (mut model, mut fingerprint, mut found, mut error) = (None, None, None, None);
     let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "error"];
     scan.object(&names, |scan, name| {
         match name {
             "choices" => found = scan.optional(|scan| choices(scan, options))?,
-            "usage" => reply.counts = Counts::read(scan)?,
+            "usage" => reply.counts = UsageCounts::read(scan)?,
             "model" => model = loose(scan)?,
             "system_fingerprint" => fingerprint = loose(scan)?,
             "prompt_token_ids" => reply.prompt_ids = scan.optional(token_ids)?,
@@ -184,7 +184,7 @@ fn refuse_no_json(scan: &mut Scanner<'_>) -> ReplyResult<()> {
 }
 
 /// Read the value of `choices`, and the token ids of the prompt where a choice has them.
-fn choices(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<(Vec<Choice>, Option<Vec<u32>>)> {
+fn choices(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<(Vec<ParsedChoice>, Option<Vec<u32>>)> {
     let mut found = Vec::new();
     let mut prompt_ids = None;
     scan.list(|scan| {
@@ -198,7 +198,7 @@ fn choices(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<(Vec<Choice
 
 /// Choices by their number. Numbers must be those from 0 on; no choice has one, or every choice. Of one choice alone the
 /// number does not matter.
-fn in_order(mut found: Vec<Numbered>) -> ReplyResult<Vec<Choice>> {
+fn in_order(mut found: Vec<Numbered>) -> ReplyResult<Vec<ParsedChoice>> {
     if found.len() > 1 && found.iter().any(|numbered| numbered.index.is_some()) {
         if let Some(bare) = found.iter().find(|numbered| numbered.index.is_none()) {
             return fail(bare.offset, "the member \"index\" is missing, though other choices have it");
@@ -213,7 +213,7 @@ fn in_order(mut found: Vec<Numbered>) -> ReplyResult<Vec<Choice>> {
         }
     }
     let number =
-        |(place, numbered): (u32, Numbered)| Choice { index: numbered.index.unwrap_or(place), ..numbered.choice };
+        |(place, numbered): (u32, Numbered)| ParsedChoice { index: numbered.index.unwrap_or(place), ..numbered.choice };
     Ok((0..).zip(found).map(number).collect())
 }
 

@@ -43,30 +43,28 @@ impl Tags {
     }
 }
 
-/// A tag (no region), or what lies between tags.
-type Part = Option<Region>;
-
 /// A part of a text, from its first byte to the one after its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct RegionSpan {
     start: usize,
     end: usize,
-    part: Part,
+    // None for a tag.
+    part: Option<Region>,
 }
 
 /// The tags and regions of a text, in order. They do not overlap, and the rest of the text is in no region.
 #[derive(Default)]
-struct Spans {
-    done: Vec<Span>,
+struct RegionSpans {
+    done: Vec<RegionSpan>,
     /// The region that the next close tag ends, and where it starts.
     open: Option<(Region, usize)>,
     /// Whether there was a tag of thinking and one of a tool call.
     seen: [bool; 2],
 }
 
-impl Spans {
+impl RegionSpans {
     /// Look for tags. Inside a region only its own close tag is one.
-    fn find(text: &[u8], think: &Tags, tool: &Tags) -> Vec<Span> {
+    fn find(text: &[u8], think: &Tags, tool: &Tags) -> Vec<RegionSpan> {
         let pairs = [(Region::Think, think), (Region::Tool, tool)];
         let mut spans = Self::default();
         let mut at = 0;
@@ -89,7 +87,7 @@ impl Spans {
                 spans.close(region, at);
             }
             spans.seen[region as usize] = true;
-            spans.done.push(Span { start: at, end: at + len, part: None });
+            spans.done.push(RegionSpan { start: at, end: at + len, part: None });
             at += len;
         }
         spans.close_last(text.len());
@@ -99,20 +97,20 @@ impl Spans {
     /// End a region at its close tag. Where nothing opened it and it is the first tag of its kind, the prompt did.
     fn close(&mut self, region: Region, end: usize) {
         if let Some((region, start)) = self.open.take() {
-            self.done.push(Span { start, end, part: Some(region) });
+            self.done.push(RegionSpan { start, end, part: Some(region) });
         } else if !self.seen[region as usize] {
             if region == Region::Think {
                 // What looked like a tool call until here was thought of only.
                 *self = Self::default();
             }
             let start = self.done.last().map_or(0, |last| last.end);
-            self.done.push(Span { start, end, part: Some(region) });
+            self.done.push(RegionSpan { start, end, part: Some(region) });
         }
     }
 
     fn close_last(&mut self, end: usize) {
         if let Some((region, start)) = self.open {
-            self.done.push(Span { start, end, part: Some(region) });
+            self.done.push(RegionSpan { start, end, part: Some(region) });
         }
     }
 }
@@ -120,7 +118,7 @@ impl Spans {
 /// The region of every token, of which `ends` are the ends in the text they spell.
 ///
 /// A token is in a region if at least one of its bytes is and none is part of a tag.
-fn assign<'a>(ends: &'a [usize], spans: &'a [Span]) -> impl Iterator<Item = Part> + 'a {
+fn assign<'a>(ends: &'a [usize], spans: &'a [RegionSpan]) -> impl Iterator<Item = Option<Region>> + 'a {
     let mut first = 0;
     let mut start = 0;
     ends.iter().map(move |&end| {
@@ -144,7 +142,7 @@ fn assign<'a>(ends: &'a [usize], spans: &'a [Span]) -> impl Iterator<Item = Part
 /// Mean entropy and perplexity (its exponential) by region: over all regions of a kind together, and over the tokens whose
 /// entropy is known.
 pub fn uncertainty(text: &[u8], ends: &[usize], entropies: &[f32], think: &Tags, tool: &Tags) -> Uncertainty {
-    let spans = Spans::find(text, think, tool);
+    let spans = RegionSpans::find(text, think, tool);
     let mut sums = [(0.0, 0u32); 3];
     let known = entropies.iter().zip(assign(ends, &spans)).filter(|(entropy, _)| !entropy.is_nan());
     for (&entropy, part) in known {
@@ -244,11 +242,11 @@ impl PartialEq for Uncertainty {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Region, Spans, Tags, assign};
+    use super::{Region, RegionSpans, Tags, assign};
 
     /// One letter a token of one byte: h thinking, t tool call, - neither.
     fn letters(text: &str) -> String {
-        let spans = Spans::find(text.as_bytes(), &Tags::new("(", ")").unwrap(), &Tags::new("[", "]").unwrap());
+        let spans = RegionSpans::find(text.as_bytes(), &Tags::new("(", ")").unwrap(), &Tags::new("[", "]").unwrap());
         assert!(spans.is_sorted_by(|a, b| a.end <= b.start));
         let ends: Vec<usize> = (1..=text.len()).collect();
         let letter = |part| match part {
@@ -292,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_token_with_a_byte_of_a_tag_is_in_no_region() {
-        let spans = Spans::find(b"<think>ab</think>", &Tags::think(), &Tags::tool());
+        let spans = RegionSpans::find(b"<think>ab</think>", &Tags::think(), &Tags::tool());
         let parts = |ends: &[usize]| assign(ends, &spans).collect::<Vec<_>>();
         let h = Some(Region::Think);
         assert_eq!(parts(&[3, 7, 8, 8, 9, 17]), [None, None, h, None, h, None]);

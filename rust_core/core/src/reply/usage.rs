@@ -8,7 +8,7 @@ const ABSURD: u64 = 1 << 31;
 
 /// Token counts of a completion. One that is missing, negative, no integer or above 2^31 - 1 is None, alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct UsageCounts {
     /// Tokens of the prompt.
     pub prompt: Option<u32>,
     /// Of these, tokens that the server had cached; never more than `prompt`, and None where that is.
@@ -19,7 +19,7 @@ pub struct Counts {
     pub reasoning: Option<u32>,
 }
 
-impl Counts {
+impl UsageCounts {
     /// Read them; what is no object says nothing.
     pub(super) fn read(scan: &mut Scanner<'_>) -> ReplyResult<Self> {
         let mut counts = Self::default();
@@ -76,11 +76,11 @@ pub fn count(scan: &mut Scanner<'_>) -> ReplyResult<Option<u32>> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::Counts;
+    use super::UsageCounts;
     use crate::reply::scanner::Scanner;
 
     fn read(json: &str) -> [Option<u32>; 4] {
-        let counts = Counts::read(&mut Scanner::new(json.as_bytes()).unwrap()).unwrap();
+        let counts = UsageCounts::read(&mut Scanner::new(json.as_bytes()).unwrap()).unwrap();
         [counts.prompt, counts.cached, counts.generated, counts.reasoning]
     }
 

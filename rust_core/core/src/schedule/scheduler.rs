@@ -93,7 +93,7 @@ impl Scheduler {
                 continue;
             };
             let told = self.tasks.get_mut(number.into()).and_then(|task| task.refuse(&refusal));
-            round.refused.extend(told.map(|work| Refused { task: number, work, refusal }));
+            round.refused.extend(told.map(|work| RefusedStart { task: number, work, refusal }));
             refused.push(number);
         }
         // Not asked again before the next time.
@@ -274,7 +274,7 @@ pub struct Start {
 
 /// Work that the ledger does not allow. It stays ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedStart {
     /// Whose it is.
     pub task: u32,
     /// What it is.
@@ -289,7 +289,7 @@ pub struct Round {
     /// To be started, in this order.
     pub starts: Vec<Start>,
     /// Refused for the first time since some of the same work was started.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedStart>,
 }
 
 /// Units of a start tag for one draw at weight 1, so that the greatest weights still differ by one part in 2^32. A tag of
@@ -305,7 +305,7 @@ struct Task {
     /// Its start tag: the smallest is served next.
     pub tag: u128,
     /// Where it stands in the ready set, if it does.
-    pub stand: Option<Stand>,
+    pub stand: Option<QueuePlace>,
     /// It takes no more work.
     pub cancelled: bool,
     rows: VecDeque<Ready>,
@@ -349,9 +349,9 @@ impl Task {
     }
 
     /// Where it belongs in the ready set: nowhere if nothing is ready, or only draws and its rollouts have no room.
-    fn place(&self) -> Option<Stand> {
+    fn place(&self) -> Option<QueuePlace> {
         let Ready { work, short, .. } = self.front()?;
-        (work.kind == WorkKind::Rows || self.room() > 0).then_some(Stand { kind: work.kind, short: *short })
+        (work.kind == WorkKind::Rows || self.room() > 0).then_some(QueuePlace { kind: work.kind, short: *short })
     }
 
     /// Take the first `n` draws or rows off what starts next, which has as many.
@@ -389,7 +389,7 @@ impl Task {
 /// Where a ready task stands: what it would start, and of which currency there was too little when it was asked last, and
 /// how much one draw or row needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stand {
+struct QueuePlace {
     pub kind: WorkKind,
     pub short: Option<(Currency, u64)>,
 }
@@ -399,22 +399,22 @@ struct Stand {
 /// So many refused tasks cost nothing while there is too little for each of them, and a run without room for rollouts looks
 /// at no draws.
 #[derive(Clone, Debug, Default)]
-struct Order(BTreeMap<(WorkKind, Option<Currency>), Queue>);
+struct Order(BTreeMap<(WorkKind, Option<Currency>), TaskQueue>);
 
 #[derive(Clone, Debug, Default)]
-struct Queue {
+struct TaskQueue {
     tags: BTreeSet<(u128, u32)>,
     needs: BTreeSet<(u64, u32)>,
 }
 
 impl Order {
-    fn insert(&mut self, task: u32, tag: u128, stand: Stand) {
+    fn insert(&mut self, task: u32, tag: u128, stand: QueuePlace) {
         let queue = self.0.entry(stand.queue()).or_default();
         queue.tags.insert((tag, task));
         queue.needs.extend(stand.short.map(|(_, need)| (need, task)));
     }
 
-    fn remove(&mut self, task: u32, tag: u128, stand: Stand) {
+    fn remove(&mut self, task: u32, tag: u128, stand: QueuePlace) {
         let Some(queue) = self.0.get_mut(&stand.queue()) else { return };
         queue.tags.remove(&(tag, task));
         if let Some((_, need)) = stand.short {
@@ -424,7 +424,7 @@ impl Order {
 
     /// The task with the smallest start tag of which something may start; of equal tags the one that was added first.
     fn first(&self, lanes: u32, ledger: &Ledger) -> Option<u32> {
-        let open = |kind: WorkKind, short: Option<Currency>, queue: &Queue| {
+        let open = |kind: WorkKind, short: Option<Currency>, queue: &TaskQueue| {
             (kind == WorkKind::Rows || lanes > 0) && short.is_none_or(|currency| queue.suffices(currency, ledger))
         };
         let queues = self.0.iter().filter(|((kind, short), queue)| open(*kind, *short, queue));
@@ -432,13 +432,13 @@ impl Order {
     }
 }
 
-impl Stand {
+impl QueuePlace {
     fn queue(&self) -> (WorkKind, Option<Currency>) {
         (self.kind, self.short.map(|(currency, _)| currency))
     }
 }
 
-impl Queue {
+impl TaskQueue {
     /// Whether enough is left for the smallest need.
     fn suffices(&self, currency: Currency, ledger: &Ledger) -> bool {
         let need = self.needs.first().map_or(0, |(need, _)| *need);

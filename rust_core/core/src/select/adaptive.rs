@@ -29,14 +29,14 @@ impl FromStr for Rule {
 
 /// A row that is active after a tool round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct EntropyRow {
     /// Entropy of its first tokens after this round; NaN where not known.
     pub entropy: f64,
     /// The first entropy ever known of this row; NaN where this is the first.
     pub baseline: f64,
 }
 
-impl Row {
+impl EntropyRow {
     /// Rows from two columns.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Adaptive {
     /// # Errors
     /// [`Error::Value`] naming an option that is out of range, or a row whose entropy or baseline is infinite or
     /// absurd (beyond 1e100).
-    pub fn branch(&self, rows: &[Row], free: u32, streak: u32, random: &mut Random) -> Result<(Vec<u32>, u32)> {
+    pub fn branch(&self, rows: &[EntropyRow], free: u32, streak: u32, random: &mut Random) -> Result<(Vec<u32>, u32)> {
         self.check()?;
         for (at, row) in rows.iter().enumerate() {
             for (name, figure) in [("entropy", row.entropy), ("baseline", row.baseline)] {
@@ -151,7 +151,7 @@ pub fn initial_chains(total: u32, root: f64, tool: &[f64]) -> Result<u32> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Adaptive, Row, Rule, initial_chains};
+    use super::{Adaptive, EntropyRow, Rule, initial_chains};
     use crate::select::random::Random;
 
     const ARPO: Adaptive = Adaptive { rule: Rule::Arpo, probability: 0.5, weight: 0.2, beam: 2 };
@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn these_branches_are_for_good() {
-        let rows: Vec<Row> = (0..12).map(|at| Row { entropy: f64::from(at) / 4.0, baseline: 1.0 }).collect();
+        let rows: Vec<EntropyRow> =
+            (0..12).map(|at| EntropyRow { entropy: f64::from(at) / 4.0, baseline: 1.0 }).collect();
         let beam = Adaptive { beam: 3, ..ARPO };
         let (all, streak) = beam.branch(&rows, 99, 4, &mut Random::new(6)).unwrap();
         assert_eq!((all.as_slice(), streak), (PINNED.as_slice(), 5));
@@ -213,8 +214,8 @@ mod tests {
     fn what_is_not_known_does_not_branch() {
         let sure = Adaptive { probability: 1.0, ..ARPO };
         let nan = f64::NAN;
-        let rows =
-            [(nan, 1.0), (1.0, nan), (nan, nan), (1.0, 1.0)].map(|(entropy, baseline)| Row { entropy, baseline });
+        let rows = [(nan, 1.0), (1.0, nan), (nan, nan), (1.0, 1.0)]
+            .map(|(entropy, baseline)| EntropyRow { entropy, baseline });
         assert_eq!(sure.branch(&rows, 9, 1, &mut Random::new(0)).unwrap(), (vec![0, 1, 0, 1], 2));
         assert_eq!(sure.branch(&rows, 1, 1, &mut Random::new(0)).unwrap(), (vec![0, 1, 0, 0], 2));
         assert_eq!(sure.branch(&rows, 0, 1, &mut Random::new(0)).unwrap(), (vec![0; 4], 0));
@@ -240,7 +241,7 @@ mod tests {
         assert!(ARPO.probability(f64::NAN, 0).is_err());
         let text = Adaptive { beam: 0, ..ARPO }.branch(&[], 1, 0, &mut Random::new(0)).unwrap_err().to_string();
         assert_eq!(text, "the beam is 0; it must be 1 or more");
-        let endless = [Row { entropy: f64::INFINITY, baseline: 0.0 }];
+        let endless = [EntropyRow { entropy: f64::INFINITY, baseline: 0.0 }];
         let text = ARPO.branch(&endless, 1, 0, &mut Random::new(0)).unwrap_err().to_string();
         assert_eq!(text, "the entropy of row 0 is inf; it must be a number from -1e100 to 1e100");
         let text = Adaptive { beam: 4097, ..ARPO }.probability(0.0, 0).unwrap_err().to_string();

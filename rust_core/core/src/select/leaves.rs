@@ -9,7 +9,7 @@ use super::option::{enough, named, need};
 
 /// How leaves are chosen. None is chosen twice.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Choice {
+pub enum LeafChoice {
     /// Each as likely as any other.
     Random,
     /// A correct one first if there is any, then random others.
@@ -21,7 +21,7 @@ pub enum Choice {
     },
 }
 
-impl FromStr for Choice {
+impl FromStr for LeafChoice {
     type Err = Error;
 
     /// The name of a choice; a balanced one is half and half.
@@ -35,7 +35,7 @@ impl FromStr for Choice {
     }
 }
 
-impl Choice {
+impl LeafChoice {
     /// The same with this ratio.
     ///
     /// # Errors
@@ -87,12 +87,12 @@ fn share(count: usize, ratio: f64) -> usize {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::Choice;
+    use super::LeafChoice;
     use crate::select::random::Random;
 
     const CORRECT: [u8; 8] = [0, 1, 0, 0, 1, 0, 0, 1];
 
-    fn picks(choice: Choice, count: usize, seed: u64) -> Vec<u32> {
+    fn picks(choice: LeafChoice, count: usize, seed: u64) -> Vec<u32> {
         choice.pick(&CORRECT, count, &mut Random::new(seed)).unwrap()
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn these_picks_are_for_good() {
-        let choices = [Choice::Random, Choice::FirstCorrect, Choice::Balanced { ratio: 0.5 }];
+        let choices = [LeafChoice::Random, LeafChoice::FirstCorrect, LeafChoice::Balanced { ratio: 0.5 }];
         assert_eq!(choices.map(|choice| picks(choice, 4, 11)), PINNED);
     }
 
@@ -111,29 +111,32 @@ mod tests {
     #[test]
     fn quotas_come_first_as_far_as_they_can_be_filled() {
         for seed in 0..50 {
-            assert_eq!(correct(&picks(Choice::FirstCorrect, 1, seed)), 1);
-            let half = picks(Choice::Balanced { ratio: 0.5 }, 4, seed);
+            assert_eq!(correct(&picks(LeafChoice::FirstCorrect, 1, seed)), 1);
+            let half = picks(LeafChoice::Balanced { ratio: 0.5 }, 4, seed);
             assert_eq!(correct(&half), 2);
-            assert_eq!(correct(&picks(Choice::Balanced { ratio: 0.3 }, 4, seed)[..2]), 1);
+            assert_eq!(correct(&picks(LeafChoice::Balanced { ratio: 0.3 }, 4, seed)[..2]), 1);
             // Four are wanted and three are there.
-            assert_eq!(correct(&picks(Choice::Balanced { ratio: 0.5 }, 8, seed)), 3);
+            assert_eq!(correct(&picks(LeafChoice::Balanced { ratio: 0.5 }, 8, seed)), 3);
         }
-        let none = Choice::FirstCorrect.pick(&[0, 0], 2, &mut Random::new(0)).unwrap();
+        let none = LeafChoice::FirstCorrect.pick(&[0, 0], 2, &mut Random::new(0)).unwrap();
         assert_eq!(none.len(), 2);
-        assert_eq!(picks(Choice::FirstCorrect, 0, 0), []);
+        assert_eq!(picks(LeafChoice::FirstCorrect, 0, 0), []);
     }
 
     #[test]
     fn too_many_leaves_and_odd_ratios_are_refused() {
-        let text = Choice::Random.pick(&CORRECT, 9, &mut Random::new(0)).unwrap_err().to_string();
+        let text = LeafChoice::Random.pick(&CORRECT, 9, &mut Random::new(0)).unwrap_err().to_string();
         assert_eq!(text, "k is 9, with 8 leaves to choose from; it must be no more than there are");
         for ratio in [-0.1, 0.6, f64::NAN] {
-            let text = Choice::Balanced { ratio }.pick(&CORRECT, 2, &mut Random::new(0)).unwrap_err().to_string();
+            let text = LeafChoice::Balanced { ratio }.pick(&CORRECT, 2, &mut Random::new(0)).unwrap_err().to_string();
             assert!(text.ends_with("it must be between 0 and 0.5"), "{text}");
         }
-        let text = Choice::Random.sharing(0.5).unwrap_err().to_string();
+        let text = LeafChoice::Random.sharing(0.5).unwrap_err().to_string();
         assert_eq!(text, "a ratio of 0.5 is given; it must be left out, or the choice \"balanced\"");
-        assert_eq!("balanced".parse::<Choice>().unwrap().sharing(0.3).unwrap(), Choice::Balanced { ratio: 0.3 });
-        assert!("best".parse::<Choice>().is_err());
+        assert_eq!(
+            "balanced".parse::<LeafChoice>().unwrap().sharing(0.3).unwrap(),
+            LeafChoice::Balanced { ratio: 0.3 }
+        );
+        assert!("best".parse::<LeafChoice>().is_err());
     }
 }

@@ -9,13 +9,13 @@ use crate::select::option::{few, finite, named, need, positive};
 
 /// What a search knows of one node.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct SearchNode {
     visits: u32,
     value: f64,
     in_flight: u32,
 }
 
-impl Node {
+impl SearchNode {
     /// Visits, those in flight included.
     fn count(&self) -> u64 {
         u64::from(self.visits) + u64::from(self.in_flight)
@@ -97,9 +97,9 @@ impl Search {
         &self.in_flight
     }
 
-    fn node(&self, node: u32) -> Node {
+    fn node(&self, node: u32) -> SearchNode {
         let at = node as usize;
-        Node { visits: self.visits[at], value: self.values[at], in_flight: self.in_flight[at] }
+        SearchNode { visits: self.visits[at], value: self.values[at], in_flight: self.in_flight[at] }
     }
 
     fn check_room(&self, room: &[u32]) -> Result<()> {
@@ -260,7 +260,7 @@ impl Scoring {
     }
 
     /// How a node rates under a parent with this logarithm.
-    fn score(&self, log: f64, node: &Node) -> f64 {
+    fn score(&self, log: f64, node: &SearchNode) -> f64 {
         let (value, count) = (node.mean(self.loss), real(node.count()));
         match self.formula {
             Formula::Uct => (value + self.offset + 1e-8) / 2.0 + self.c * (log / (count + 1e-10)).sqrt(),
@@ -286,7 +286,7 @@ impl<'a> Logs<'a> {
         Self { scoring, few: (0..256).map(|count| scoring.log(count)).collect() }
     }
 
-    fn of(&self, parent: &Node) -> f64 {
+    fn of(&self, parent: &SearchNode) -> f64 {
         let few = usize::try_from(parent.count()).ok().and_then(|count| self.few.get(count));
         few.copied().unwrap_or_else(|| self.scoring.log(parent.count()))
     }

@@ -11,7 +11,7 @@ use super::option::{few, need};
 
 /// The tokens of a forest's nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Runs<'a> {
+pub struct LogprobColumns<'a> {
     /// One element more than nodes: node n has the tokens `offsets[n]..offsets[n + 1]`.
     pub offsets: &'a [u64],
     /// Log-probabilities of all tokens, in nats; NaN where not known.
@@ -48,7 +48,13 @@ pub struct Position {
 /// # Errors
 /// [`crate::Error::Length`] or [`crate::Error::Value`] if columns do not fit each other, [`crate::Error::Value`] naming a
 /// positive log-probability of what might be picked, or if more than 4,096 diverse tokens are asked for.
-pub fn surprising(forest: &Forest, runs: &Runs<'_>, count: usize, limit: u32, diverse: bool) -> Result<Vec<Position>> {
+pub fn surprising(
+    forest: &Forest,
+    runs: &LogprobColumns<'_>,
+    count: usize,
+    limit: u32,
+    diverse: bool,
+) -> Result<Vec<Position>> {
     let bounds = runs.check(forest)?;
     if diverse {
         few("k", count)?;
@@ -71,7 +77,7 @@ pub fn surprising(forest: &Forest, runs: &Runs<'_>, count: usize, limit: u32, di
     Ok(if diverse { spread(&found, count) } else { found })
 }
 
-impl Runs<'_> {
+impl LogprobColumns<'_> {
     /// Where each node's tokens are.
     fn check(&self, forest: &Forest) -> Result<Vec<usize>> {
         let nodes = forest.parents().len();
@@ -183,11 +189,11 @@ const fn distance(one: Position, other: Position) -> u32 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Position, Runs, surprising};
+    use super::{LogprobColumns, Position, surprising};
     use crate::forest::Forest;
 
     const NAN: f32 = f32::NAN;
-    const RUNS: Runs<'static> = Runs {
+    const RUNS: LogprobColumns<'static> = LogprobColumns {
         offsets: &[0, 2, 7, 7, 11, 14],
         logprobs: &[0.0, 0.0, -9.0, -1.0, -3.0, NAN, -2.0, -9.0, -3.0, -0.5, -9.0, -9.0, 9.0, -4.0],
         flags: &[0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1],
@@ -218,7 +224,7 @@ mod tests {
     #[test]
     fn only_what_rollouts_pass_counts_and_the_first_to_pass_wins_a_tie() {
         let tokens = |leaves: &[u32], logprobs: &[f32]| {
-            let runs = Runs { offsets: &[0, 0, 2, 4], logprobs, flags: &[1; 4], cuts: None };
+            let runs = LogprobColumns { offsets: &[0, 0, 2, 4], logprobs, flags: &[1; 4], cuts: None };
             let side_by_side = Forest::new(vec![0, 0, 0], leaves.to_vec()).unwrap();
             surprising(&side_by_side, &runs, 9, 9, false).unwrap().iter().map(|at| at.node).collect::<Vec<_>>()
         };
@@ -233,7 +239,7 @@ mod tests {
         assert_eq!(picks(3, u32::MAX, true), [(4, 2), (1, 2), (3, 1)]);
         assert_eq!(picks(5, u32::MAX, true), [(4, 2), (1, 2), (3, 1), (1, 4), (1, 1)]);
         let logprobs: Vec<f32> = [0.0, -9.0, -8.9, -8.8, -1.0, -1.1, -1.2].to_vec();
-        let one = Runs { offsets: &[0, 7], logprobs: &logprobs, flags: &[1; 7], cuts: None };
+        let one = LogprobColumns { offsets: &[0, 7], logprobs: &logprobs, flags: &[1; 7], cuts: None };
         let chain = Forest::new(vec![0], vec![0]).unwrap();
         let tokens =
             |diverse| surprising(&chain, &one, 3, 99, diverse).unwrap().iter().map(|at| at.token).collect::<Vec<_>>();
@@ -243,19 +249,19 @@ mod tests {
 
     #[test]
     fn columns_that_do_not_fit_are_refused() {
-        let refuse = |runs: Runs<'_>| surprising(&forest(&[4]), &runs, 1, 99, false).unwrap_err().to_string();
-        assert_eq!(refuse(Runs { cuts: Some(&[1]), ..RUNS }), "1 cuts where 5 are needed");
-        assert_eq!(refuse(Runs { flags: &[1], ..RUNS }), "1 flags where 14 are needed");
-        assert_eq!(refuse(Runs { offsets: &[0, 14], ..RUNS }), "2 offsets where 6 are needed");
-        let text = refuse(Runs { offsets: &[0, 2, 1, 7, 11, 14], ..RUNS });
+        let refuse = |runs: LogprobColumns<'_>| surprising(&forest(&[4]), &runs, 1, 99, false).unwrap_err().to_string();
+        assert_eq!(refuse(LogprobColumns { cuts: Some(&[1]), ..RUNS }), "1 cuts where 5 are needed");
+        assert_eq!(refuse(LogprobColumns { flags: &[1], ..RUNS }), "1 flags where 14 are needed");
+        assert_eq!(refuse(LogprobColumns { offsets: &[0, 14], ..RUNS }), "2 offsets where 6 are needed");
+        let text = refuse(LogprobColumns { offsets: &[0, 2, 1, 7, 11, 14], ..RUNS });
         assert!(text.starts_with("offset 2 of the runs is 1"), "{text}");
         let flags = [1; 14];
-        let text = refuse(Runs { flags: &flags, ..RUNS });
+        let text = refuse(LogprobColumns { flags: &flags, ..RUNS });
         assert!(text.starts_with("the log-probability of token 1 of node 4 is 9"), "{text}");
         // Also where nothing below it would be picked any more.
         let mut logprobs = vec![-1.0; 200];
         logprobs[190] = 0.5;
-        let long = Runs { offsets: &[0, 200], logprobs: &logprobs, flags: &[1; 200], cuts: None };
+        let long = LogprobColumns { offsets: &[0, 200], logprobs: &logprobs, flags: &[1; 200], cuts: None };
         let chain = Forest::new(vec![0], vec![0]).unwrap();
         let text = surprising(&chain, &long, 1, 999, false).unwrap_err().to_string();
         assert!(text.starts_with("the log-probability of token 190 of node 0 is 0.5"), "{text}");

@@ -1,7 +1,7 @@
 //! What only model turns have: what their model calls said beside the message.
 
 use crate::error::{Finding, Result};
-use crate::id::{self, ContextId, NONE, NameId, RolloutId, Tokens};
+use crate::id::{self, ContextId, NONE, NameId, RolloutId, TokenCount};
 use crate::reply::Uncertainty;
 use crate::storage::hash::fingerprint;
 use crate::storage::held;
@@ -10,12 +10,12 @@ use crate::wire::op::Call;
 
 /// One turn's part, 32 bytes. What few turns have is a number of a store beside.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct CallRow {
     namespace: NameId,
     context: u32,
     finish: NameId,
-    prompt: Tokens,
-    generated: Tokens,
+    prompt: TokenCount,
+    generated: TokenCount,
     aside: u32,
     uncertainty: u32,
     by: RolloutId,
@@ -24,7 +24,7 @@ struct Row {
 /// The rows of a tree's model turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
-    rows: Vec<Row>,
+    rows: Vec<CallRow>,
     asides: Pool<u8>,
     uncertainties: Vec<Uncertainty>,
 }
@@ -39,7 +39,7 @@ impl Calls {
     pub(crate) fn insert(&mut self, by: RolloutId, call: &Call<'_>) -> Result<u32> {
         let row = id::next(self.rows.len(), "turn")?;
         let (aside, uncertainty) = (self.aside_of(call)?, self.uncertainty_of(call)?);
-        self.rows.push(Row {
+        self.rows.push(CallRow {
             namespace: call.namespace,
             context: id::pack(call.context.map(ContextId::get)),
             finish: call.finish,
@@ -103,8 +103,8 @@ impl Calls {
     }
 
     /// Prompt and completion tokens as the server reported them.
-    pub(crate) fn figures(&self, row: u32) -> (Tokens, Tokens) {
-        let Row { prompt, generated, .. } = self.rows[row as usize];
+    pub(crate) fn figures(&self, row: u32) -> (TokenCount, TokenCount) {
+        let CallRow { prompt, generated, .. } = self.rows[row as usize];
         (prompt, generated)
     }
 
@@ -188,7 +188,7 @@ mod tests {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut calls = Calls::new();
             let call = |rollout: u32| Call {
-                prompt: Tokens::new(100 + i64::from(rollout), "prompt").unwrap(),
+                prompt: TokenCount::new(100 + i64::from(rollout), "prompt").unwrap(),
                 ..said(Some(words[rollout as usize].0), words[rollout as usize].1)
             };
             let row = calls.insert(RolloutId::new(order[0]), &call(order[0])).unwrap();

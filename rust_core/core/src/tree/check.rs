@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Finding, Result};
 use crate::id::{NameId, NodeId, RolloutId};
-use crate::tree::nodes::{Key, Kind};
+use crate::tree::nodes::{Kind, NodeKey};
 use crate::tree::statistics::Totals;
 use crate::tree::{Tree, digest};
 
@@ -41,7 +41,7 @@ impl Tree {
         holds(turn == row.is_some(), "has a call and is no model turn, or is one and has none")?;
         let key = nodes.key(id, &self.runs);
         if id == NodeId::ROOT {
-            let empty = key == Key::plain(id, Kind::Root, NameId::EMPTY) && run.is_none();
+            let empty = key == NodeKey::plain(id, Kind::Root, NameId::EMPTY) && run.is_none();
             holds(empty, "is not an empty root")?;
             holds(nodes.depth(id) == 0, "is the root and not at depth 0")?;
             holds(nodes.turns(id) == 0, "is the root and has turns")?;
@@ -152,8 +152,8 @@ pub(super) mod tests {
     use super::*;
     use crate::id::FragmentId;
     use crate::storage::tokens::TokenBuffer;
-    use crate::tree::fragments::Message;
-    use crate::tree::nodes::Said;
+    use crate::tree::fragments::EncodedMessage;
+    use crate::tree::nodes::ContentKey;
     use crate::tree::rollouts::Usage;
     use crate::tree::termination::Termination;
 
@@ -177,14 +177,14 @@ pub(super) mod tests {
     }
 
     /// Put a node into the columns behind the tree's back.
-    fn smuggle(tree: &mut Tree, key: Key, fragment: u32, digest: u128) {
+    fn smuggle(tree: &mut Tree, key: NodeKey, fragment: u32, digest: u128) {
         tree.nodes.insert(key, (FragmentId::new(fragment), None), None, (digest, &tree.runs)).unwrap();
     }
 
     /// The key of the first observation.
-    fn key() -> Key {
-        let said = Said::Message(FragmentId::new(1));
-        Key::plain(NodeId::new(1), Kind::Observation, NameId::EMPTY).saying(said)
+    fn key() -> NodeKey {
+        let said = ContentKey::Message(FragmentId::new(1));
+        NodeKey::plain(NodeId::new(1), Kind::Observation, NameId::EMPTY).saying(said)
     }
 
     #[test]
@@ -199,15 +199,15 @@ pub(super) mod tests {
 
     #[test]
     fn a_wrong_digest_is_found() {
-        let text = finding(|tree| smuggle(tree, Key { kind: Kind::Message, ..key() }, 1, 1));
+        let text = finding(|tree| smuggle(tree, NodeKey { kind: Kind::Message, ..key() }, 1, 1));
         assert_eq!(text, "tree is inconsistent: node 4: has the wrong digest");
     }
 
     #[test]
     fn a_missing_message_and_a_missing_name_are_found() {
-        let text = finding(|tree| smuggle(tree, key().saying(Said::Message(FragmentId::new(9))), 9, 1));
+        let text = finding(|tree| smuggle(tree, key().saying(ContentKey::Message(FragmentId::new(9))), 9, 1));
         assert!(text.ends_with("has no message"), "{text}");
-        let text = finding(|tree| smuggle(tree, Key { agent: NameId::new(9), ..key() }, 1, 1));
+        let text = finding(|tree| smuggle(tree, NodeKey { agent: NameId::new(9), ..key() }, 1, 1));
         assert!(text.ends_with("uses a name that does not exist"), "{text}");
     }
 
@@ -254,11 +254,11 @@ pub(super) mod tests {
     #[test]
     fn a_message_stored_twice_or_under_a_wrong_hash_is_found() {
         let text = finding(|tree| {
-            tree.fragments.insert(&Message::new(b"{}")).unwrap();
+            tree.fragments.insert(&EncodedMessage::new(b"{}")).unwrap();
         });
         assert!(text.contains("fragment 3 is not found under its number"), "{text}");
         let text = finding(|tree| {
-            tree.fragments.insert(&Message { bytes: b"{4}", hash: 4 }).unwrap();
+            tree.fragments.insert(&EncodedMessage { bytes: b"{4}", hash: 4 }).unwrap();
         });
         assert!(text.contains("fragment 3 is not what was hashed"), "{text}");
     }

@@ -4,13 +4,13 @@ use crate::error::Result;
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
 use crate::tree::digest::{self, NodeContent};
-use crate::tree::fragments::Message;
-use crate::tree::nodes::{Key, Kind, Said};
+use crate::tree::fragments::EncodedMessage;
+use crate::tree::nodes::{ContentKey, Kind, NodeKey};
 use crate::tree::rollouts::Usage;
 use crate::tree::termination::Termination;
-use crate::turn::drift::Policy;
+use crate::turn::drift::DriftPolicy;
 use crate::wire::op::{Call, Op};
-use crate::wire::rules::{Counts, View};
+use crate::wire::rules::{ObjectCounts, View};
 
 /// What a node is made of: its message, and its tokens where they came with it.
 type Content = (FragmentId, Option<RunId>);
@@ -24,7 +24,7 @@ impl Tree {
             Op::Run(run) => self.runs.insert(run).map(RunId::get),
             Op::Context(list) => self.contexts.insert(list, &self.fragments, &self.runs).map(ContextId::get),
             Op::Append { parent, kind, fragment, run, agent } => {
-                let key = Key::plain(*parent, *kind, *agent);
+                let key = NodeKey::plain(*parent, *kind, *agent);
                 self.merge(&key, (*fragment, *run), None).map(NodeId::get)
             }
             Op::Open { point, path, subgroup } => {
@@ -33,19 +33,19 @@ impl Tree {
                 Ok(rollout.get())
             }
             Op::Turn { rollout, fragment, run, call } => {
-                let key = Key::turn(self.rollouts.leaf(*rollout), call);
+                let key = NodeKey::turn(self.rollouts.leaf(*rollout), call);
                 let drift = call.context.and_then(|context| self.contexts.drift(context));
                 let cost = cost(call, drift.map(|drift| drift.policy));
                 self.advance(*rollout, &key, (*fragment, *run), Some(call), &cost)
             }
             Op::Observe { rollout, fragment, run, agent, micros, failed } => {
-                let key = Key::plain(self.rollouts.leaf(*rollout), Kind::Observation, *agent);
+                let key = NodeKey::plain(self.rollouts.leaf(*rollout), Kind::Observation, *agent);
                 let tool_errors = u64::from(*failed);
                 let cost = Usage { tools: 1, tool_errors, tool_micros: *micros, ..Usage::default() };
                 self.advance(*rollout, &key, (*fragment, *run), None, &cost)
             }
             Op::Tell { rollout, fragment, run, agent } => {
-                let key = Key::plain(self.rollouts.leaf(*rollout), Kind::Message, *agent);
+                let key = NodeKey::plain(self.rollouts.leaf(*rollout), Kind::Message, *agent);
                 self.advance(*rollout, &key, (*fragment, *run), None, &Usage::default())
             }
             Op::Tokenise { node, run } => {
@@ -81,7 +81,7 @@ impl Tree {
     fn advance(
         &mut self,
         rollout: RolloutId,
-        key: &Key,
+        key: &NodeKey,
         content: Content,
         call: Option<&Call<'_>>,
         cost: &Usage,
@@ -93,8 +93,13 @@ impl Tree {
     }
 
     /// The node with this key and content: the one that is there, or a new one.
-    fn merge(&mut self, key: &Key, (fragment, run): Content, call: Option<(RolloutId, &Call<'_>)>) -> Result<NodeId> {
-        let key = key.saying(Said::new(fragment, run, &self.runs));
+    fn merge(
+        &mut self,
+        key: &NodeKey,
+        (fragment, run): Content,
+        call: Option<(RolloutId, &Call<'_>)>,
+    ) -> Result<NodeId> {
+        let key = key.saying(ContentKey::new(fragment, run, &self.runs));
         if let Some(known) = self.nodes.find(&key, &self.runs) {
             call.map_or(Ok(()), |(by, call)| self.nodes.fill(known, by, call))?;
             return Ok(known);
@@ -106,11 +111,11 @@ impl Tree {
     }
 
     /// What a node says, as hashes.
-    pub(crate) fn content(&self, key: &Key) -> NodeContent {
+    pub(crate) fn content(&self, key: &NodeKey) -> NodeContent {
         let (said, tokens) = match key.said {
-            Said::Nothing => (0, false),
-            Said::Message(fragment) => (self.fragments.hash(fragment), false),
-            Said::Tokens(run) => (self.runs.hash(run), true),
+            ContentKey::Nothing => (0, false),
+            ContentKey::Message(fragment) => (self.fragments.hash(fragment), false),
+            ContentKey::Tokens(run) => (self.runs.hash(run), true),
         };
         NodeContent {
             parent: self.nodes.digest(key.parent),
@@ -125,13 +130,13 @@ impl Tree {
 }
 
 /// What a model call costs its rollout. A call that lacks a figure is counted as unreported and in no total.
-fn cost(call: &Call<'_>, drift: Option<Policy>) -> Usage {
+fn cost(call: &Call<'_>, drift: Option<DriftPolicy>) -> Usage {
     let base = Usage {
         calls: 1,
         retries: u64::from(call.retries),
-        bridged: u64::from(drift == Some(Policy::Bridge)),
-        realigned: u64::from(drift == Some(Policy::Realign)),
-        forked: u64::from(drift == Some(Policy::Fork)),
+        bridged: u64::from(drift == Some(DriftPolicy::Bridge)),
+        realigned: u64::from(drift == Some(DriftPolicy::Realign)),
+        forked: u64::from(drift == Some(DriftPolicy::Fork)),
         llm_micros: call.micros,
         ..Usage::default()
     };
@@ -148,8 +153,8 @@ fn cost(call: &Call<'_>, drift: Option<Policy>) -> Usage {
 }
 
 impl View for Tree {
-    fn counts(&self) -> Counts {
-        Counts {
+    fn counts(&self) -> ObjectCounts {
+        ObjectCounts {
             names: self.names.count(),
             fragments: self.fragments.count(),
             runs: self.runs.count(),
@@ -163,7 +168,7 @@ impl View for Tree {
         self.names.find(text).is_some()
     }
 
-    fn has_fragment(&self, message: &Message<'_>) -> bool {
+    fn has_fragment(&self, message: &EncodedMessage<'_>) -> bool {
         self.fragments.find(message).is_some()
     }
 

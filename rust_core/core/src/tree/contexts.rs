@@ -5,8 +5,8 @@ use crate::id::{ContextId, FragmentId};
 use crate::storage::hash::{fingerprint_joined, fingerprint_list, fingerprint_words};
 use crate::storage::held;
 use crate::storage::intern::Pool;
-use crate::tree::fragments::{self, Fragments, Part};
-use crate::tree::runs::Runs;
+use crate::tree::fragments::{self, FragmentKind, Fragments};
+use crate::tree::runs::TokenRuns;
 use crate::turn::drift::Drift;
 
 /// The recorded contexts of a tree.
@@ -30,7 +30,7 @@ impl Contexts {
 
     /// Record a list that [`Contexts::find`] does not know. Its fragments must exist and make messages, or the run of its
     /// drift must exist.
-    pub(crate) fn insert(&mut self, list: &[u32], store: &Fragments, runs: &Runs) -> Result<ContextId> {
+    pub(crate) fn insert(&mut self, list: &[u32], store: &Fragments, runs: &TokenRuns) -> Result<ContextId> {
         let id = self.lists.insert(list, fingerprint_words(list))?;
         self.digests.push(content(list, store, runs));
         Ok(ContextId::new(id))
@@ -62,7 +62,7 @@ impl Contexts {
     }
 
     /// Walk the invariants of the contexts.
-    pub(crate) fn check(&self, store: &Fragments, runs: &Runs) -> Finding {
+    pub(crate) fn check(&self, store: &Fragments, runs: &TokenRuns) -> Finding {
         self.lists.check(fingerprint_words)?;
         for id in 0..self.count() {
             let list = self.lists.get(id);
@@ -92,7 +92,7 @@ impl Contexts {
 }
 
 /// The hash of what a list stands for: of its messages, or of where a prompt parted and how it went on.
-fn content(list: &[u32], store: &Fragments, runs: &Runs) -> u128 {
+fn content(list: &[u32], store: &Fragments, runs: &TokenRuns) -> u128 {
     if let Some(Ok(Drift { policy, keep, run })) = Drift::of(list) {
         let place = fingerprint_words(&[policy as u32, keep]);
         return fingerprint_list([place].into_iter().chain(run.map(|run| runs.hash(run))));
@@ -105,7 +105,7 @@ fn content(list: &[u32], store: &Fragments, runs: &Runs) -> u128 {
 fn said(message: &[u32], store: &Fragments) -> u128 {
     let parts = message.iter().map(|&fragment| fragments::part(store.get(fragment.into())));
     match *message {
-        [whole] if parts.clone().all(|(part, _)| part == Part::Whole) => store.hash(FragmentId::new(whole)),
+        [whole] if parts.clone().all(|(part, _)| part == FragmentKind::Whole) => store.hash(FragmentId::new(whole)),
         _ => fingerprint_joined(parts.map(|(_, text)| text)),
     }
 }

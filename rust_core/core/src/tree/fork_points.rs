@@ -8,7 +8,7 @@ use crate::tree::termination::Termination;
 
 /// A state of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct ForkPoint {
     /// Fork path of the rollout that came here first, in the order they were opened; empty before the first turn.
     pub path: Vec<u32>,
     /// Model turns on the path to it.
@@ -30,7 +30,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the node does not exist or is no state.
-    pub fn state(&self, id: NodeId) -> Result<State> {
+    pub fn state(&self, id: NodeId) -> Result<ForkPoint> {
         self.known_node(id)?;
         let turn = self.nodes.turns(id);
         let first = self.first_through(id);
@@ -45,7 +45,12 @@ impl Tree {
                 _ => None,
             });
         let draw = taken.max().unwrap_or(0).max(u32::from(turn > 0));
-        Ok(State { path, turn, draw, subgroup: first.filter(|_| turn > 0).map(|first| self.rollouts.subgroup(first)) })
+        Ok(ForkPoint {
+            path,
+            turn,
+            draw,
+            subgroup: first.filter(|_| turn > 0).map(|first| self.rollouts.subgroup(first)),
+        })
     }
 
     fn is_state(&self, id: NodeId, turn: u32) -> bool {
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn a_state_is_named_by_the_first_rollout_there_and_counts_its_draws() {
         let (mut tree, prompt, nodes) = chain();
-        let state = |path: &[u32], turn, draw, subgroup| State { path: path.into(), turn, draw, subgroup };
+        let state = |path: &[u32], turn, draw, subgroup| ForkPoint { path: path.into(), turn, draw, subgroup };
         assert_eq!(tree.state(prompt).unwrap(), state(&[], 0, 1, None));
         assert_eq!(tree.state(nodes[1]).unwrap(), state(&[0, 0], 1, 1, Some(4)));
         assert_eq!(tree.state(nodes[3]).unwrap(), state(&[0, 0], 2, 1, Some(4)));
@@ -148,7 +153,7 @@ mod tests {
         let two = tree.turn(rollout, b"{\"t\":2}", None, call()).unwrap();
         assert!(tree.state(two).is_ok(), "a rollout that grows stands there");
         tree.close(rollout, Termination::Answer, Some("a"), None).unwrap();
-        let state = |turn, draw| State { path: vec![0, 0], turn, draw, subgroup: Some(4) };
+        let state = |turn, draw| ForkPoint { path: vec![0, 0], turn, draw, subgroup: Some(4) };
         assert_eq!(tree.state(one).unwrap(), state(1, 1));
         assert!(tree.state(two).is_err(), "it ended a rollout");
         let fork = tree.open(one, &[0, 0, 1, 1], 4).unwrap();
@@ -164,10 +169,10 @@ mod tests {
     fn draws_after_a_message_to_the_model_are_draws_of_the_prompt() {
         let (mut tree, prompt, nodes) = chain();
         let hint = tree.append(prompt, Kind::Message, b"{\"h\":1}", None, NameId::EMPTY).unwrap();
-        assert_eq!(tree.state(hint).unwrap(), State { path: Vec::new(), turn: 0, draw: 1, subgroup: None });
+        assert_eq!(tree.state(hint).unwrap(), ForkPoint { path: Vec::new(), turn: 0, draw: 1, subgroup: None });
         assert!(tree.state(prompt).is_ok());
         let later = tree.append(nodes[1], Kind::Message, b"{\"h\":2}", None, NameId::EMPTY).unwrap();
-        assert_eq!(tree.state(later).unwrap(), State { path: vec![0, 0], turn: 1, draw: 1, subgroup: Some(4) });
+        assert_eq!(tree.state(later).unwrap(), ForkPoint { path: vec![0, 0], turn: 1, draw: 1, subgroup: Some(4) });
         let never = tree.append(nodes[4], Kind::Message, b"{\"h\":3}", None, NameId::EMPTY).unwrap();
         assert!(tree.state(never).is_err(), "a message changes nothing about what ended");
     }

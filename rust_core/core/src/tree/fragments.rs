@@ -12,14 +12,14 @@ use crate::storage::intern::Pool;
 
 /// A message or a piece of one, and its hash, on its way into a tree.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct EncodedMessage<'a> {
     /// The bytes as they are stored.
     pub(crate) bytes: &'a [u8],
     /// Their hash.
     pub(crate) hash: u128,
 }
 
-impl<'a> Message<'a> {
+impl<'a> EncodedMessage<'a> {
     /// Hash a message.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, hash: fingerprint(bytes) }
@@ -28,7 +28,7 @@ impl<'a> Message<'a> {
     /// Whether bytes can be stored: as a message, or as a piece of one.
     pub(crate) fn check(bytes: &[u8]) -> Result<()> {
         match part(bytes) {
-            (Part::Whole, message) => Self::check_object(message),
+            (FragmentKind::Whole, message) => Self::check_object(message),
             (part, text) => check(part, text),
         }
     }
@@ -36,7 +36,7 @@ impl<'a> Message<'a> {
     /// Whether bytes that can be stored are a whole message, as a node's must be.
     pub(crate) fn check_whole(bytes: &[u8]) -> Result<()> {
         match part(bytes) {
-            (Part::Whole, _) => Ok(()),
+            (FragmentKind::Whole, _) => Ok(()),
             _ => Err(Error::Message { reason: "it is only a piece of one" }),
         }
     }
@@ -71,12 +71,12 @@ impl Fragments {
     }
 
     /// The id of an equal message, if there is one.
-    pub(crate) fn find(&self, message: &Message<'_>) -> Option<FragmentId> {
+    pub(crate) fn find(&self, message: &EncodedMessage<'_>) -> Option<FragmentId> {
         self.pool.find(message.bytes, message.hash).map(FragmentId::new)
     }
 
     /// Store a message that [`Fragments::find`] does not know.
-    pub(crate) fn insert(&mut self, message: &Message<'_>) -> Result<FragmentId> {
+    pub(crate) fn insert(&mut self, message: &EncodedMessage<'_>) -> Result<FragmentId> {
         self.pool.insert(message.bytes, message.hash).map(FragmentId::new)
     }
 
@@ -123,7 +123,7 @@ pub(crate) const GOES_ON: u8 = 1;
 
 /// What a fragment is to the message it stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FragmentKind {
     /// All of it.
     Whole,
     /// Its first piece.
@@ -133,21 +133,21 @@ pub(crate) enum Part {
 }
 
 /// What a fragment is, and its bytes as they are sent.
-pub(crate) fn part(fragment: &[u8]) -> (Part, &[u8]) {
+pub(crate) fn part(fragment: &[u8]) -> (FragmentKind, &[u8]) {
     match fragment {
-        [OPENS, text @ ..] => (Part::Opening, text),
-        [GOES_ON, text @ ..] => (Part::Continuation, text),
-        _ => (Part::Whole, fragment),
+        [OPENS, text @ ..] => (FragmentKind::Opening, text),
+        [GOES_ON, text @ ..] => (FragmentKind::Continuation, text),
+        _ => (FragmentKind::Whole, fragment),
     }
 }
 
 /// Whether a piece can be one, by itself: an opening begins an object, and neither has what JSON keeps out of strings.
-pub(crate) fn check(part: Part, text: &[u8]) -> Result<()> {
+pub(crate) fn check(part: FragmentKind, text: &[u8]) -> Result<()> {
     let refuse = |reason| Err(Error::Piece { reason });
     if u32::try_from(text.len()).is_err() {
         return Err(Error::TooLong { what: "piece of a message", len: text.len() });
     }
-    if part == Part::Opening && text.first() != Some(&b'{') {
+    if part == FragmentKind::Opening && text.first() != Some(&b'{') {
         return refuse("it opens a message and does not start with {");
     }
     // No way out of the loop, which would keep it from looking at many bytes at once.
@@ -162,7 +162,7 @@ pub(crate) fn check(part: Part, text: &[u8]) -> Result<()> {
 
 /// The messages of a list of fragments: each as the fragments it is made of.
 pub(crate) fn messages<'l, 'f>(list: &'l [u32], get: impl Fn(u32) -> &'f [u8]) -> impl Iterator<Item = &'l [u32]> {
-    list.chunk_by(move |_, &next| part(get(next)).0 == Part::Continuation)
+    list.chunk_by(move |_, &next| part(get(next)).0 == FragmentKind::Continuation)
 }
 
 /// Whether a list of fragments is whole messages, and pieces that make whole ones.
@@ -172,8 +172,8 @@ pub(crate) fn check_all<'f>(list: &[u32], get: impl Fn(u32) -> &'f [u8]) -> Resu
     for message in messages(list, &get) {
         let mut parts = message.iter().map(|&id| part(get(id)));
         // Only the first of a list can be a continuation here, and only an opening can have one.
-        let cut = parts.clone().position(|(part, _)| part == Part::Continuation);
-        if let Some(at) = cut.filter(|_| parts.clone().next().is_none_or(|(part, _)| part != Part::Opening)) {
+        let cut = parts.clone().position(|(part, _)| part == FragmentKind::Continuation);
+        if let Some(at) = cut.filter(|_| parts.clone().next().is_none_or(|(part, _)| part != FragmentKind::Opening)) {
             return refuse(place + at, "goes on with a message that no piece before it opens");
         }
         place += message.len();

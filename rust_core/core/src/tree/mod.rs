@@ -22,10 +22,10 @@ use crate::id::{ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
 use crate::storage::intern::Names;
 use crate::storage::tokens::TokenSlice;
 use crate::tree::contexts::Contexts;
-use crate::tree::fragments::{Fragments, Message};
-use crate::tree::nodes::{Key, Kind, Nodes, Reports, Said};
+use crate::tree::fragments::{EncodedMessage, Fragments};
+use crate::tree::nodes::{ContentKey, Kind, NodeKey, NodeReports, Nodes};
 use crate::tree::rollouts::Rollouts;
-use crate::tree::runs::{Run, Runs};
+use crate::tree::runs::{TokenRun, TokenRuns};
 use crate::tree::termination::Termination;
 use crate::tree::visits::Visits;
 use crate::wire::delta::Journal;
@@ -40,13 +40,13 @@ use crate::wire::rules::{self, View};
 pub struct Tree {
     pub(crate) names: Names,
     pub(crate) fragments: Fragments,
-    pub(crate) runs: Runs,
+    pub(crate) runs: TokenRuns,
     pub(crate) contexts: Contexts,
     pub(crate) nodes: Nodes,
     pub(crate) visits: Visits,
     pub(crate) rollouts: Rollouts,
     pub(crate) marks: Vec<Box<str>>,
-    pub(crate) reports: Reports,
+    pub(crate) reports: NodeReports,
     pub(crate) journal: Journal,
 }
 
@@ -63,13 +63,13 @@ impl Tree {
         Self {
             names: Names::new(),
             fragments: Fragments::new(),
-            runs: Runs::default(),
+            runs: TokenRuns::default(),
             contexts: Contexts::new(),
             nodes: Nodes::new(),
             visits: Visits::new(),
             rollouts: Rollouts::new(),
             marks: Vec::new(),
-            reports: Reports::default(),
+            reports: NodeReports::default(),
             journal: Journal::default(),
         }
     }
@@ -107,7 +107,7 @@ impl Tree {
     /// # Errors
     /// If it can be neither, or no id is left.
     pub fn fragment(&mut self, message: &[u8]) -> Result<FragmentId> {
-        let message = Message::new(message);
+        let message = EncodedMessage::new(message);
         if let Some(id) = self.fragments.find(&message) {
             return Ok(id);
         }
@@ -139,7 +139,7 @@ impl Tree {
         agent: NameId,
     ) -> Result<NodeId> {
         Kind::loose(kind as u32)?;
-        let key = Key::plain(parent, kind, agent);
+        let key = NodeKey::plain(parent, kind, agent);
         self.say(&key, message, tokens, |fragment, run| Op::Append { parent, kind, fragment, run, agent })
     }
 
@@ -165,7 +165,7 @@ impl Tree {
         tokens: Option<TokenSlice<'_>>,
         call: Call<'_>,
     ) -> Result<NodeId> {
-        let key = Key::turn(self.leaf(rollout), &call);
+        let key = NodeKey::turn(self.leaf(rollout), &call);
         self.say(&key, message, tokens, |fragment, run| Op::Turn { rollout, fragment, run, call })
     }
 
@@ -183,7 +183,7 @@ impl Tree {
         micros: u64,
         failed: bool,
     ) -> Result<NodeId> {
-        let key = Key::plain(self.leaf(rollout), Kind::Observation, agent);
+        let key = NodeKey::plain(self.leaf(rollout), Kind::Observation, agent);
         let op = |fragment, run| Op::Observe { rollout, fragment, run, agent, micros, failed };
         self.say(&key, message, tokens, op)
     }
@@ -199,7 +199,7 @@ impl Tree {
         tokens: Option<TokenSlice<'_>>,
         agent: NameId,
     ) -> Result<NodeId> {
-        let key = Key::plain(self.leaf(rollout), Kind::Message, agent);
+        let key = NodeKey::plain(self.leaf(rollout), Kind::Message, agent);
         self.say(&key, message, tokens, |fragment, run| Op::Tell { rollout, fragment, run, agent })
     }
 
@@ -215,7 +215,7 @@ impl Tree {
         if let Some(run) = self.nodes.run(node) {
             return if self.runs.get(run).ids == tokens.ids { Ok(()) } else { Err(rules::tokenised(node)) };
         }
-        let run = Run::new(tokens);
+        let run = TokenRun::new(tokens);
         if let Some(run) = self.runs.same(&run) {
             return self.perform(&Op::Tokenise { node, run }).map(|_| ());
         }
@@ -286,23 +286,23 @@ impl Tree {
     /// only once everything is known to be allowed.
     fn say<'a>(
         &mut self,
-        key: &Key,
+        key: &NodeKey,
         message: &'a [u8],
         tokens: Option<TokenSlice<'a>>,
         op: impl FnOnce(FragmentId, Option<RunId>) -> Op<'a>,
     ) -> Result<NodeId> {
-        Message::check_whole(message)?;
-        let run = tokens.filter(|tokens| !tokens.is_empty()).map(Run::new);
-        let said = run.as_ref().and_then(|run| self.runs.find(run)).map(Said::Tokens);
+        EncodedMessage::check_whole(message)?;
+        let run = tokens.filter(|tokens| !tokens.is_empty()).map(TokenRun::new);
+        let said = run.as_ref().and_then(|run| self.runs.find(run)).map(ContentKey::Tokens);
         if let Some(node) = said.and_then(|said| self.nodes.find(&key.saying(said), &self.runs))
             && let Some(fragment) = self.nodes.fragment(node)
         {
             // Nothing of it is kept, and yet what would be refused elsewhere is refused here.
-            Message::check(message)?;
+            EncodedMessage::check(message)?;
             run.as_ref().map_or(Ok(()), |run| run.tokens().check())?;
             return self.perform(&op(fragment, self.nodes.run(node))).map(NodeId::new);
         }
-        let message = Message::new(message);
+        let message = EncodedMessage::new(message);
         let known = (self.fragments.find(&message), run.as_ref().and_then(|run| self.runs.same(run)));
         let fragment = known.0.unwrap_or(FragmentId::new(self.fragments.count()));
         let number = run.as_ref().map(|_| known.1.unwrap_or(RunId::new(self.runs.count())));

@@ -11,7 +11,7 @@ use crate::id::{self, ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, Ru
 use crate::storage::{hash, held};
 use crate::tree::calls::Calls;
 use crate::tree::digest;
-use crate::tree::runs::Runs;
+use crate::tree::runs::TokenRuns;
 use crate::wire::op::Call;
 
 /// The columns. What only model turns have is in `calls`.
@@ -78,13 +78,13 @@ impl Nodes {
     }
 
     fn push_root(&mut self) {
-        let root = Key::plain(NodeId::ROOT, Kind::Root, NameId::EMPTY);
+        let root = NodeKey::plain(NodeId::ROOT, Kind::Root, NameId::EMPTY);
         self.push(root, (None, None, NONE), (0, 0), digest::root());
     }
 
     fn push(
         &mut self,
-        key: Key,
+        key: NodeKey,
         (fragment, run, row): (Option<FragmentId>, Option<RunId>, u32),
         (depth, turns): (u32, u32),
         digest: u128,
@@ -106,7 +106,7 @@ impl Nodes {
     }
 
     /// The node with a key, if there is one.
-    pub(crate) fn find(&self, key: &Key, runs: &Runs) -> Option<NodeId> {
+    pub(crate) fn find(&self, key: &NodeKey, runs: &TokenRuns) -> Option<NodeId> {
         let same = |&id: &u32| self.key(NodeId::new(id), runs) == *key;
         self.index.find(key.hash(), same).copied().map(NodeId::new)
     }
@@ -114,10 +114,10 @@ impl Nodes {
     /// Append a node that [`Nodes::find`] does not know, as the last child of its parent. A model turn comes with its call.
     pub(crate) fn insert(
         &mut self,
-        key: Key,
+        key: NodeKey,
         (fragment, run): (FragmentId, Option<RunId>),
         call: Option<(RolloutId, &Call<'_>)>,
-        (digest, runs): (u128, &Runs),
+        (digest, runs): (u128, &TokenRuns),
     ) -> Result<NodeId> {
         let id = id::next(self.parents.len(), "node")?;
         let row = call.map_or(Ok(NONE), |(by, call)| self.calls.insert(by, call))?;
@@ -136,7 +136,7 @@ impl Nodes {
         Ok(NodeId::new(id))
     }
 
-    fn index(&mut self, id: u32, runs: &Runs) {
+    fn index(&mut self, id: u32, runs: &TokenRuns) {
         // Taken out for a moment, so that the keys of the others can be read from the columns.
         let mut index = std::mem::take(&mut self.index);
         let hash = |id: u32| self.key(NodeId::new(id), runs).hash();
@@ -165,17 +165,17 @@ impl Nodes {
     }
 
     /// What makes a node the one it is.
-    pub(crate) fn key(&self, id: NodeId, runs: &Runs) -> Key {
+    pub(crate) fn key(&self, id: NodeId, runs: &TokenRuns) -> NodeKey {
         let at = id.index();
         let (namespace, context) = match self.row(id) {
             Some(row) => (self.calls.namespace(row), self.calls.context(row)),
             None => (NameId::EMPTY, None),
         };
         let said = match (self.fragment(id), self.keyed[at]) {
-            (Some(fragment), keyed) => Said::new(fragment, self.run(id).filter(|_| keyed), runs),
-            (None, _) => Said::Nothing,
+            (Some(fragment), keyed) => ContentKey::new(fragment, self.run(id).filter(|_| keyed), runs),
+            (None, _) => ContentKey::Nothing,
         };
-        Key { parent: self.parents[at], kind: self.kinds[at], agent: self.agents[at], namespace, context, said }
+        NodeKey { parent: self.parents[at], kind: self.kinds[at], agent: self.agents[at], namespace, context, said }
     }
 
     /// Per node the one before it.
@@ -307,7 +307,7 @@ impl Kind {
 
 /// What a node says, as its key has it: the ids of its tokens where they came with it, else its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Said {
+pub(crate) enum ContentKey {
     /// The root says nothing.
     Nothing,
     /// A message.
@@ -316,16 +316,16 @@ pub(crate) enum Said {
     Tokens(RunId),
 }
 
-impl Said {
+impl ContentKey {
     /// What a message says that comes with tokens or without.
-    pub(crate) fn new(fragment: FragmentId, run: Option<RunId>, runs: &Runs) -> Self {
+    pub(crate) fn new(fragment: FragmentId, run: Option<RunId>, runs: &TokenRuns) -> Self {
         run.map_or(Self::Message(fragment), |run| Self::Tokens(runs.first(run)))
     }
 }
 
 /// What makes two nodes one: nodes with equal keys merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct NodeKey {
     /// The node before.
     pub(crate) parent: NodeId,
     /// What it is.
@@ -337,32 +337,32 @@ pub(crate) struct Key {
     /// What was sent, where it is not the path.
     pub(crate) context: Option<ContextId>,
     /// What it says.
-    pub(crate) said: Said,
+    pub(crate) said: ContentKey,
 }
 
-impl Key {
+impl NodeKey {
     /// The key of what is no model turn.
     pub(crate) const fn plain(parent: NodeId, kind: Kind, agent: NameId) -> Self {
-        Self { parent, kind, agent, namespace: NameId::EMPTY, context: None, said: Said::Nothing }
+        Self { parent, kind, agent, namespace: NameId::EMPTY, context: None, said: ContentKey::Nothing }
     }
 
     /// The key of a model turn.
     pub(crate) const fn turn(parent: NodeId, call: &Call<'_>) -> Self {
         let Call { agent, namespace, context, .. } = *call;
-        Self { parent, kind: Kind::Turn, agent, namespace, context, said: Said::Nothing }
+        Self { parent, kind: Kind::Turn, agent, namespace, context, said: ContentKey::Nothing }
     }
 
     /// The same key, saying something.
-    pub(crate) const fn saying(self, said: Said) -> Self {
+    pub(crate) const fn saying(self, said: ContentKey) -> Self {
         Self { said, ..self }
     }
 
     /// Where an index of nodes looks for it.
     pub(crate) fn hash(&self) -> u64 {
         let (way, said) = match self.said {
-            Said::Nothing => (0, NONE),
-            Said::Message(fragment) => (1, fragment.get()),
-            Said::Tokens(run) => (2, run.get()),
+            ContentKey::Nothing => (0, NONE),
+            ContentKey::Message(fragment) => (1, fragment.get()),
+            ContentKey::Tokens(run) => (2, run.get()),
         };
         let context = id::pack(self.context.map(ContextId::get));
         hash::mix([
@@ -378,11 +378,11 @@ impl Key {
 
 /// The reports, by node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reports {
+pub(crate) struct NodeReports {
     texts: BTreeMap<u32, Box<str>>,
 }
 
-impl Reports {
+impl NodeReports {
     /// Forget all of them.
     pub(crate) fn reset(&mut self) {
         self.texts.clear();
@@ -428,7 +428,7 @@ mod tests {
     use crate::id::{NameId, NodeId};
     use crate::storage::tokens::TokenBuffer;
     use crate::tree::Tree;
-    use crate::tree::runs::Run;
+    use crate::tree::runs::TokenRun;
 
     #[test]
     fn a_wrong_count_of_turns_and_a_wrong_depth_are_found() {
@@ -462,8 +462,8 @@ mod tests {
         let text = finding(|tree| tree.nodes.keyed[1] = true);
         assert!(text.ends_with("node 1: is known by tokens that it does not have"), "{text}");
         let text = finding(|tree| {
-            let run = tree.runs.insert(&Run::owned(TokenBuffer::default())).unwrap();
-            let key = Key::plain(NodeId::ROOT, Kind::Message, NameId::EMPTY).saying(Said::Tokens(run));
+            let run = tree.runs.insert(&TokenRun::owned(TokenBuffer::default())).unwrap();
+            let key = NodeKey::plain(NodeId::ROOT, Kind::Message, NameId::EMPTY).saying(ContentKey::Tokens(run));
             let digest = digest::node(&tree.content(&key));
             tree.nodes.insert(key, (FragmentId::new(0), Some(run)), None, (digest, &tree.runs)).unwrap();
         });
@@ -471,14 +471,14 @@ mod tests {
         let text = finding(|tree| tree.nodes.rows[2] = 1);
         assert!(text.ends_with("node 2: has a call that does not exist"), "{text}");
         let text = finding(|tree| {
-            let run = Run::owned(TokenBuffer::given(vec![1]));
+            let run = TokenRun::owned(TokenBuffer::given(vec![1]));
             tree.nodes.runs[0] = tree.runs.insert(&run).unwrap().get();
         });
         assert!(text.ends_with("node 0: is not an empty root"), "{text}");
         let text = finding(|tree| tree.nodes.rows[1] = 0);
         assert!(text.ends_with("node 1: has a call and is no model turn, or is one and has none"), "{text}");
         let text = finding(|tree| {
-            let run = Run::owned(TokenBuffer::given(vec![1]));
+            let run = TokenRun::owned(TokenBuffer::given(vec![1]));
             tree.nodes.runs[2] = tree.runs.insert(&run).unwrap().get();
         });
         assert!(text.ends_with("node 2: is a model turn and was given its tokens later"), "{text}");

@@ -1,7 +1,7 @@
 //! Reading a tree. Nothing here changes anything.
 
 use crate::error::Result;
-use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
+use crate::id::{ContextId, NameId, NodeId, RolloutId, TokenCount};
 use crate::reply::Uncertainty;
 use crate::storage::held;
 use crate::storage::tokens::TokenSlice;
@@ -29,9 +29,9 @@ pub struct NodeView<'t> {
     /// Why the model stopped.
     pub finish: &'t str,
     /// Prompt tokens as first reported.
-    pub prompt: Tokens,
+    pub prompt: TokenCount,
     /// Completion tokens as first reported.
-    pub generated: Tokens,
+    pub generated: TokenCount,
     /// What was sent, where it is not the path.
     pub context: Option<ContextId>,
     /// How sure the model was of a turn.
@@ -179,7 +179,8 @@ impl Tree {
         self.known_node(id)?;
         let (nodes, calls) = (&self.nodes, self.nodes.calls());
         let row = nodes.row(id);
-        let (prompt, generated) = row.map_or((Tokens::UNREPORTED, Tokens::UNREPORTED), |row| calls.figures(row));
+        let (prompt, generated) =
+            row.map_or((TokenCount::UNREPORTED, TokenCount::UNREPORTED), |row| calls.figures(row));
         Ok(NodeView {
             parent: nodes.parent(id),
             kind: nodes.kind(id),

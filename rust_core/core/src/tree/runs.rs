@@ -14,7 +14,7 @@ use crate::storage::tokens::{Columns, SAMPLED, TokenBuffer, TokenSlice};
 
 /// A run on its way into a tree, and the hash of its ids.
 #[derive(Clone, Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct TokenRun<'a> {
     tokens: Held<'a>,
     /// The hash of the ids.
     pub(crate) hash: u128,
@@ -28,7 +28,7 @@ enum Held<'a> {
     Owned(TokenBuffer),
 }
 
-impl<'a> Run<'a> {
+impl<'a> TokenRun<'a> {
     /// Hash what a caller has.
     pub(crate) fn new(tokens: TokenSlice<'a>) -> Self {
         Self { tokens: Held::Borrowed(tokens), hash: fingerprint_words(tokens.ids) }
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
 
 /// What is kept of a run beside its columns.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RunEntry {
     span: Span,
     // The first run with these ids, maybe itself.
     first: RunId,
@@ -60,17 +60,17 @@ struct Entry {
 
 /// The runs of a tree.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Runs {
+pub(crate) struct TokenRuns {
     columns: Columns,
-    entries: Vec<Entry>,
+    entries: Vec<RunEntry>,
     hashes: Vec<u128>,
     // Of the first runs only.
     index: HashTable<u32>,
 }
 
-impl Runs {
+impl TokenRuns {
     /// The first run with these ids, if there is one.
-    pub(crate) fn find(&self, run: &Run<'_>) -> Option<RunId> {
+    pub(crate) fn find(&self, run: &TokenRun<'_>) -> Option<RunId> {
         self.find_ids(run.tokens().ids, run.hash)
     }
 
@@ -81,16 +81,16 @@ impl Runs {
 
     /// A run that is the same in every column. Only the first of equal ids is looked at: what was not sampled is always
     /// the same, and what was sampled almost never.
-    pub(crate) fn same(&self, run: &Run<'_>) -> Option<RunId> {
+    pub(crate) fn same(&self, run: &TokenRun<'_>) -> Option<RunId> {
         self.find(run).filter(|&first| self.get(first).same(&run.tokens()))
     }
 
     /// Store a run.
-    pub(crate) fn insert(&mut self, run: &Run<'_>) -> Result<RunId> {
+    pub(crate) fn insert(&mut self, run: &TokenRun<'_>) -> Result<RunId> {
         let id = id::next(self.entries.len(), "run")?;
         let (tokens, known) = (run.tokens(), self.find(run));
         let span = self.columns.push(&tokens)?;
-        self.entries.push(Entry { span, first: known.unwrap_or(RunId::new(id)), sampled: sampled(&tokens) });
+        self.entries.push(RunEntry { span, first: known.unwrap_or(RunId::new(id)), sampled: sampled(&tokens) });
         self.hashes.push(run.hash);
         if known.is_none() {
             let hashes = &self.hashes;
@@ -173,7 +173,7 @@ fn sampled(tokens: &TokenSlice<'_>) -> u32 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Run, Runs};
+    use super::{TokenRun, TokenRuns};
     use crate::id::RunId;
     use crate::storage::tokens::TokenBuffer;
 
@@ -181,11 +181,11 @@ mod tests {
         TokenBuffer::sampled(ids.to_vec(), vec![logprob; ids.len()], 3).unwrap()
     }
 
-    fn runs() -> Runs {
-        let mut runs = Runs::default();
+    fn runs() -> TokenRuns {
+        let mut runs = TokenRuns::default();
         for (ids, logprob) in [(&[1, 2][..], -1.0), (&[1, 2], -2.0), (&[1], -1.0)] {
             let tokens = sampled(ids, logprob);
-            runs.insert(&Run::new(tokens.as_slice())).unwrap();
+            runs.insert(&TokenRun::new(tokens.as_slice())).unwrap();
         }
         assert_eq!(runs.check(), Ok(()));
         runs
@@ -197,14 +197,14 @@ mod tests {
         let firsts: Vec<u32> = (0..3).map(|id| runs.first(RunId::new(id)).get()).collect();
         assert_eq!(firsts, [0, 0, 2]);
         let [one, other] = [-1.0, -2.0].map(|logprob| sampled(&[1, 2], logprob));
-        assert_eq!(runs.same(&Run::new(one.as_slice())), Some(RunId::new(0)));
-        assert_eq!(runs.same(&Run::new(other.as_slice())), None);
+        assert_eq!(runs.same(&TokenRun::new(one.as_slice())), Some(RunId::new(0)));
+        assert_eq!(runs.same(&TokenRun::new(other.as_slice())), None);
         assert_eq!((runs.len(RunId::new(1)), runs.sampled(RunId::new(1))), (2, 2));
     }
 
     #[test]
     fn what_is_wrong_with_a_run_is_found() {
-        let finding = |break_it: fn(&mut Runs)| {
+        let finding = |break_it: fn(&mut TokenRuns)| {
             let mut runs = runs();
             break_it(&mut runs);
             runs.check().unwrap_err()
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(outside, "run 0 lies outside its storage");
         let infinite = finding(|runs| {
             let tokens = sampled(&[9], f32::INFINITY);
-            runs.insert(&Run::new(tokens.as_slice())).unwrap();
+            runs.insert(&TokenRun::new(tokens.as_slice())).unwrap();
         });
         assert!(infinite.starts_with("run 3: the log-probability of token 0 is inf"), "{infinite}");
         let unindexed = finding(|runs| {

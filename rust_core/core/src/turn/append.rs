@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
-use crate::reply::{Choice, Reply, Uncertainty};
+use crate::reply::{ParsedChoice, ParsedReply, Uncertainty};
 use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::turn::prompt_ids;
@@ -18,7 +18,7 @@ const ENDED: &str = "the rollout had ended before its reply came";
 
 /// The beginning of an earlier turn that the model was given to go on from, where a rollout forks inside a turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
+pub struct KeptPrefix<'a> {
     /// The turn.
     pub turn: NodeId,
     /// How many of its tokens.
@@ -29,7 +29,7 @@ pub struct Kept<'a> {
 
 /// What the turns of one reply have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RequestInfo<'a> {
     /// Who spoke.
     pub agent: NameId,
     /// Model, sampling parameters and weight version.
@@ -45,11 +45,11 @@ pub struct Asked<'a> {
     /// Whether a choice needs token ids and log-probabilities.
     pub exact: bool,
     /// What every choice goes on from, inside a turn.
-    pub kept: Option<Kept<'a>>,
+    pub kept: Option<KeptPrefix<'a>>,
 }
 
 /// Nobody, at once.
-impl Default for Asked<'_> {
+impl Default for RequestInfo<'_> {
     fn default() -> Self {
         Self {
             agent: NameId::EMPTY,
@@ -66,7 +66,7 @@ impl Default for Asked<'_> {
 
 /// What became of one choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum AppendedChoice {
     /// The node of its turn, and how many bytes its message has.
     Turn(NodeId, usize),
     /// Why it cannot be a turn, though others of its reply can.
@@ -85,13 +85,18 @@ impl Tree {
     ///
     /// # Errors
     /// If a rollout, a name or a context does not exist, or what was kept. Turns before that one stay.
-    pub fn take(&mut self, rollouts: &[RolloutId], reply: &Reply, asked: Asked<'_>) -> Result<Vec<Taken>> {
+    pub fn append_reply(
+        &mut self,
+        rollouts: &[RolloutId],
+        reply: &ParsedReply,
+        request: RequestInfo<'_>,
+    ) -> Result<Vec<AppendedChoice>> {
         let pairs = rollouts.len().min(reply.choices.len());
-        let messages = reply.choices[..pairs].iter().map(|choice| message(choice, asked)).collect::<Vec<_>>();
+        let messages = reply.choices[..pairs].iter().map(|choice| message(choice, request)).collect::<Vec<_>>();
         let lengths = messages.iter().map(|message| message.as_ref().map_or(0, Vec::len)).collect::<Vec<_>>();
         let generated = generated(reply, &lengths);
-        let beginning = asked.kept.map(|kept| self.beginning(kept)).transpose()?;
-        let mut taken = Vec::with_capacity(pairs);
+        let beginning = request.kept.map(|kept| self.beginning(kept)).transpose()?;
+        let mut appended = Vec::with_capacity(pairs);
         let mut first = true;
         for (place, message) in messages.into_iter().enumerate() {
             // Whoever asked may have been stopped while the reply was on its way; its siblings still want theirs.
@@ -99,36 +104,36 @@ impl Tree {
             let message = match message.and_then(|message| if ended { Err(ENDED.to_owned()) } else { Ok(message) }) {
                 Ok(message) => message,
                 Err(fault) => {
-                    taken.push(Taken::Fault(fault));
+                    appended.push(AppendedChoice::Fault(fault));
                     continue;
                 }
             };
             let choice = &reply.choices[place];
             let call = Call {
-                agent: asked.agent,
-                namespace: asked.namespace,
+                agent: request.agent,
+                namespace: request.namespace,
                 finish: self.name(&choice.finish)?,
                 prompt: reply.counts.prompt.into(),
                 cached: if first { reply.counts.cached } else { reply.counts.prompt }.into(),
                 generated: generated[place].into(),
-                retries: if first { asked.retries } else { 0 },
-                micros: asked.micros,
+                retries: if first { request.retries } else { 0 },
+                micros: request.micros,
                 aside: choice.message.reasoning.as_deref().filter(|thought| !thought.is_empty()),
-                context: asked.context,
+                context: request.context,
                 uncertainty: if beginning.is_some() { Uncertainty::UNKNOWN } else { choice.uncertainty() },
             };
             let sampled = choice.tokens.as_ref().map(TokenBuffer::as_slice);
             let whole = beginning.as_ref().map(|kept| kept.followed_by(sampled.as_ref()));
             let tokens = whole.as_ref().map(TokenBuffer::as_slice).or(sampled);
             let node = self.turn(rollouts[place], &message, tokens, call)?;
-            taken.push(Taken::Turn(node, message.len()));
+            appended.push(AppendedChoice::Turn(node, message.len()));
             first = false;
         }
-        Ok(taken)
+        Ok(appended)
     }
 
     /// The tokens that a fork inside a turn keeps.
-    pub(crate) fn beginning(&self, kept: Kept<'_>) -> Result<TokenBuffer> {
+    pub(crate) fn beginning(&self, kept: KeptPrefix<'_>) -> Result<TokenBuffer> {
         let tokens = self.tokens_of(kept.turn)?.map_or_else(TokenBuffer::default, |all| all.first(kept.tokens).into());
         if tokens.ids.len() == kept.tokens {
             return Ok(tokens);
@@ -138,28 +143,28 @@ impl Tree {
     }
 }
 
-impl Choice {
+impl ParsedChoice {
     /// Bytes of the message that a turn of it would leave.
     ///
     /// # Errors
     /// Why it cannot be a turn, though others of its reply can.
     pub fn size(&self, turn: u32) -> std::result::Result<usize, String> {
-        message(self, Asked { turn, ..Asked::default() }).map(|message| message.len())
+        message(self, RequestInfo { turn, ..RequestInfo::default() }).map(|message| message.len())
     }
 }
 
 /// The message of a choice for the history, or why it cannot have one.
-fn message(choice: &Choice, asked: Asked<'_>) -> std::result::Result<Vec<u8>, String> {
-    if let Some(fault) = Some(choice).filter(|_| asked.exact).and_then(prompt_ids::fault) {
+fn message(choice: &ParsedChoice, request: RequestInfo<'_>) -> std::result::Result<Vec<u8>, String> {
+    if let Some(fault) = Some(choice).filter(|_| request.exact).and_then(prompt_ids::fault) {
         return Err(fault);
     }
     let calls = choice.message.tool_calls.len();
     if calls > MOST_CALLS {
         return Err(format!("the reply asks for {calls} tool calls; a turn may make {MOST_CALLS}"));
     }
-    let message = match asked.kept {
-        Some(kept) => choice.message.after(kept.text).canonical(asked.turn),
-        None => choice.message.canonical(asked.turn),
+    let message = match request.kept {
+        Some(kept) => choice.message.after(kept.text).canonical(request.turn),
+        None => choice.message.canonical(request.turn),
     };
     let message = message.map_err(|error| error.to_string())?;
     if message.len() > LONGEST {
@@ -169,11 +174,11 @@ fn message(choice: &Choice, asked: Asked<'_>) -> std::result::Result<Vec<u8>, St
 }
 
 /// Generated tokens of each choice.
-fn generated(reply: &Reply, lengths: &[usize]) -> Vec<Option<u32>> {
+fn generated(reply: &ParsedReply, lengths: &[usize]) -> Vec<Option<u32>> {
     if let ([_], [_]) = (&*reply.choices, lengths) {
         return vec![reply.counts.generated];
     }
-    let listed = |choice: &Choice| {
+    let listed = |choice: &ParsedChoice| {
         let ids = choice.tokens.as_ref().map(|tokens| tokens.ids.len());
         ids.or_else(|| choice.listed.as_ref().map(|listed| listed.logprobs.len()))
             .and_then(|len| u32::try_from(len).ok())
@@ -211,9 +216,9 @@ fn shares(sum: u32, weights: &[usize]) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::Kind;
-    use crate::reply::{Options, read};
+    use crate::reply::{ReplyOptions, read};
 
-    const ASKED: Asked<'_> = Asked {
+    const REQUEST: RequestInfo<'_> = RequestInfo {
         agent: NameId::EMPTY,
         namespace: NameId::EMPTY,
         context: None,
@@ -224,9 +229,9 @@ mod tests {
         kept: None,
     };
 
-    fn reply(choices: &str, usage: &str) -> Reply {
+    fn reply(choices: &str, usage: &str) -> ParsedReply {
         let body = format!(r#"{{"choices":[{choices}],"usage":{usage}}}"#);
-        read(body.as_bytes(), &Options::default()).unwrap()
+        read(body.as_bytes(), &ReplyOptions::default()).unwrap()
     }
 
     fn planted(rollouts: u32) -> (Tree, Vec<RolloutId>) {
@@ -242,9 +247,11 @@ mod tests {
         let choices = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"bb"}},
             {"index":2,"message":{"content":"a","reasoning":"hm"}}"#;
         let usage = r#"{"prompt_tokens":40,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":7}}"#;
-        let taken = tree.take(&rollouts, &reply(choices, usage), ASKED).unwrap();
-        let [Taken::Turn(first, 34), Taken::Turn(second, 35), Taken::Turn(third, 34)] = taken[..] else {
-            panic!("{taken:?}");
+        let appended = tree.append_reply(&rollouts, &reply(choices, usage), REQUEST).unwrap();
+        let [AppendedChoice::Turn(first, 34), AppendedChoice::Turn(second, 35), AppendedChoice::Turn(third, 34)] =
+            appended[..]
+        else {
+            panic!("{appended:?}");
         };
         assert!(first == third && first != second, "equal turns are one node");
         let usage = rollouts.iter().map(|&rollout| tree.rollout(rollout).unwrap().usage).collect::<Vec<_>>();
@@ -258,7 +265,8 @@ mod tests {
         let (mut tree, rollouts) = planted(2);
         let choices = r#"{"index":0,"message":{"content":"a"},"token_ids":[1,2,3]},
             {"index":1,"message":{"content":"b"},"token_ids":[4]}"#;
-        tree.take(&rollouts, &reply(choices, r#"{"prompt_tokens":5,"completion_tokens":90}"#), ASKED).unwrap();
+        tree.append_reply(&rollouts, &reply(choices, r#"{"prompt_tokens":5,"completion_tokens":90}"#), REQUEST)
+            .unwrap();
         let generated = rollouts.iter().map(|&rollout| tree.rollout(rollout).unwrap().usage.generated);
         assert_eq!(generated.collect::<Vec<_>>(), [3, 1]);
     }
@@ -270,9 +278,12 @@ mod tests {
         let many = vec![call; MOST_CALLS + 1].join(",");
         let choices =
             format!(r#"{{"index":0,"message":{{"tool_calls":[{many}]}}}},{{"index":1,"message":{{"content":"b"}}}}"#);
-        let taken = tree.take(&rollouts, &reply(&choices, "null"), ASKED).unwrap();
-        assert_eq!(taken[0], Taken::Fault("the reply asks for 1001 tool calls; a turn may make 1000".to_owned()));
-        assert!(matches!(taken[1], Taken::Turn(..)));
+        let appended = tree.append_reply(&rollouts, &reply(&choices, "null"), REQUEST).unwrap();
+        assert_eq!(
+            appended[0],
+            AppendedChoice::Fault("the reply asks for 1001 tool calls; a turn may make 1000".to_owned())
+        );
+        assert!(matches!(appended[1], AppendedChoice::Turn(..)));
         assert_eq!(tree.rollout(rollouts[0]).unwrap().leaf, NodeId::new(1));
     }
 
@@ -281,9 +292,11 @@ mod tests {
         let (mut tree, rollouts) = planted(2);
         tree.close(rollouts[0], crate::Termination::Cancelled, None, None).unwrap();
         let two = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}"#;
-        let taken = tree.take(&rollouts, &reply(two, r#"{"prompt_tokens":40,"completion_tokens":4}"#), ASKED).unwrap();
-        assert_eq!(taken[0], Taken::Fault(ENDED.to_owned()));
-        assert!(matches!(taken[1], Taken::Turn(..)));
+        let appended = tree
+            .append_reply(&rollouts, &reply(two, r#"{"prompt_tokens":40,"completion_tokens":4}"#), REQUEST)
+            .unwrap();
+        assert_eq!(appended[0], AppendedChoice::Fault(ENDED.to_owned()));
+        assert!(matches!(appended[1], AppendedChoice::Turn(..)));
         let usage = tree.rollout(rollouts[1]).unwrap().usage;
         assert_eq!((usage.prompt, usage.cached, usage.retries), (40, 0, 2), "somebody had the prompt computed");
     }
@@ -293,10 +306,10 @@ mod tests {
         let (mut tree, rollouts) = planted(2);
         let two = r#"{"index":0,"message":{"content":"aa"}},{"index":1,"message":{"content":"aa"}}"#;
         let usage = r#"{"prompt_tokens":5,"completion_tokens":80}"#;
-        assert_eq!(tree.take(&rollouts[..1], &reply(two, usage), ASKED).unwrap().len(), 1);
+        assert_eq!(tree.append_reply(&rollouts[..1], &reply(two, usage), REQUEST).unwrap().len(), 1);
         assert!(tree.rollout(rollouts[0]).unwrap().usage.generated > 40, "only what it took part in");
         let one = r#"{"message":{"content":"x"}}"#;
-        assert_eq!(tree.take(&rollouts[1..], &reply(one, usage), ASKED).unwrap().len(), 1);
+        assert_eq!(tree.append_reply(&rollouts[1..], &reply(one, usage), REQUEST).unwrap().len(), 1);
         assert_eq!(tree.rollout(rollouts[1]).unwrap().usage.generated, 80);
     }
 
@@ -306,16 +319,19 @@ mod tests {
         let exact = |choices: &str| reply(choices, r#"{"prompt_tokens":5,"completion_tokens":9}"#);
         let logprobs = |values: &str| format!(r#""logprobs":{{"tokens":["",""],"token_logprobs":{values}}}"#);
         let first = format!(r#"{{"message":{{"content":"abcd"}},"token_ids":[7,8],{}}}"#, logprobs("[-0.5,-1.5]"));
-        let taken = tree.take(&rollouts[..1], &exact(&first), Asked { exact: true, ..ASKED }).unwrap();
-        let [Taken::Turn(turn, _)] = taken[..] else { panic!("{taken:?}") };
-        let asked = Asked { exact: true, kept: Some(Kept { turn, tokens: 1, text: "ab" }), ..ASKED };
+        let appended =
+            tree.append_reply(&rollouts[..1], &exact(&first), RequestInfo { exact: true, ..REQUEST }).unwrap();
+        let [AppendedChoice::Turn(turn, _)] = appended[..] else { panic!("{appended:?}") };
+        let request = RequestInfo { exact: true, kept: Some(KeptPrefix { turn, tokens: 1, text: "ab" }), ..REQUEST };
         let rest = |index, text, ids, logs| {
             format!(r#"{{"index":{index},"message":{{"content":"{text}"}},"token_ids":{ids},{}}}"#, logprobs(logs))
         };
         let two = format!("{},{}", rest(0, "xy", "[9,10]", "[-0.25,-3]"), rest(1, "cd", "[8]", "[-1.5]"));
         let two = two.replacen(r#"["",""],"token_logprobs":[-1.5]"#, r#"[""],"token_logprobs":[-1.5]"#, 1);
-        let taken = tree.take(&rollouts[1..], &exact(&two), asked).unwrap();
-        let [Taken::Turn(branch, _), Taken::Turn(same, _)] = taken[..] else { panic!("{taken:?}") };
+        let appended = tree.append_reply(&rollouts[1..], &exact(&two), request).unwrap();
+        let [AppendedChoice::Turn(branch, _), AppendedChoice::Turn(same, _)] = appended[..] else {
+            panic!("{appended:?}")
+        };
         assert_eq!(same, turn, "the same tokens are the same turn");
         let tokens = tree.tokens_of(branch).unwrap().unwrap();
         assert_eq!((tokens.ids, tokens.logprobs), (&[7, 9, 10][..], &[-0.5, -0.25, -3.0][..]));
@@ -324,14 +340,19 @@ mod tests {
         let generated = rollouts.iter().map(|&rollout| tree.rollout(rollout).unwrap().usage.generated);
         assert_eq!(generated.collect::<Vec<_>>(), [9, 2, 1], "what was kept is nobody's cost");
         let point = tree.rollout(rollouts[0]).unwrap().point;
-        let prompt = |tree: &Tree, ids: &[u32]| tree.same_prompt(point, asked, ids).is_ok();
+        let prompt = |tree: &Tree, ids: &[u32]| tree.same_prompt(point, request, ids).is_ok();
         tree.give(point, &[1, 2]).unwrap();
         assert_eq!(
             [&[1, 2, 7][..], &[1, 2], &[1, 2, 8], &[1, 2, 7, 7]].map(|ids| prompt(&tree, ids)),
             [true, false, false, false]
         );
-        let beyond = Asked { kept: Some(Kept { turn, tokens: 3, text: "" }), ..asked };
-        assert!(tree.take(&rollouts[2..], &exact(&first), beyond).unwrap_err().to_string().contains("has no 3 tokens"));
+        let beyond = RequestInfo { kept: Some(KeptPrefix { turn, tokens: 3, text: "" }), ..request };
+        assert!(
+            tree.append_reply(&rollouts[2..], &exact(&first), beyond)
+                .unwrap_err()
+                .to_string()
+                .contains("has no 3 tokens")
+        );
     }
 
     #[test]

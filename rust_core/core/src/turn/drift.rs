@@ -9,14 +9,14 @@ use crate::id::{ContextId, NONE, NodeId, RunId};
 use crate::storage::tokens::TokenSlice;
 use crate::tree::Tree;
 use crate::tree::nodes::Kind;
-use crate::tree::runs::Run;
+use crate::tree::runs::TokenRun;
 use crate::wire::op::Op;
 use crate::wire::rules::known;
 
 /// What is made of a prompt that parts from its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum Policy {
+pub enum DriftPolicy {
     /// The path's ids stay what they are: only what is new was appended to them.
     Bridge = 0,
     /// What the model was given replaces the rest of the path, for this turn and those after it.
@@ -25,7 +25,7 @@ pub enum Policy {
     Fork = 2,
 }
 
-impl Policy {
+impl DriftPolicy {
     /// Every policy, in the order of their codes.
     pub const ALL: [Self; 3] = [Self::Bridge, Self::Realign, Self::Fork];
 
@@ -55,7 +55,7 @@ impl Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drift {
     /// What was made of it.
-    pub(crate) policy: Policy,
+    pub(crate) policy: DriftPolicy,
     /// Ids that prompt and path have in common at the beginning.
     pub(crate) keep: u32,
     /// What the model was given after these, where that counts.
@@ -72,14 +72,14 @@ impl Drift {
     pub(crate) fn of(words: &[u32]) -> Option<Result<Self>> {
         let (&NONE, rest) = words.split_first()? else { return None };
         let found = match *rest {
-            [policy, keep, run] => Policy::ALL.get(policy as usize).map(|&policy| {
+            [policy, keep, run] => DriftPolicy::ALL.get(policy as usize).map(|&policy| {
                 let run = (run != NONE).then_some(RunId::new(run));
                 Self { policy, keep, run }
             }),
             _ => None,
         };
         // A bridge keeps the path, so nothing replaces it; the others have something that does.
-        let sound = found.filter(|drift| drift.run.is_none() == (drift.policy == Policy::Bridge));
+        let sound = found.filter(|drift| drift.run.is_none() == (drift.policy == DriftPolicy::Bridge));
         let value = || format!("a context is {words:?}");
         Some(sound.ok_or_else(|| Error::Value { value: value(), want: "a list of messages or a drift" }))
     }
@@ -89,7 +89,7 @@ impl Drift {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DriftView<'t> {
     /// What was made of it.
-    pub policy: Policy,
+    pub policy: DriftPolicy,
     /// Ids that prompt and path have in common at the beginning.
     pub keep: u32,
     /// What the model was given after these; nothing where the path was kept.
@@ -101,9 +101,9 @@ impl Tree {
     ///
     /// # Errors
     /// If a bridge replaces tokens, another policy replaces none, a column holds what it may not, or no id is left.
-    pub fn drift(&mut self, policy: Policy, keep: u32, given: Option<TokenSlice<'_>>) -> Result<ContextId> {
-        let run = given.map(Run::new);
-        if run.is_none() != (policy == Policy::Bridge) {
+    pub fn drift(&mut self, policy: DriftPolicy, keep: u32, given: Option<TokenSlice<'_>>) -> Result<ContextId> {
+        let run = given.map(TokenRun::new);
+        if run.is_none() != (policy == DriftPolicy::Bridge) {
             let value = format!("a {} {} tokens", policy.as_str(), if run.is_none() { "without" } else { "with" });
             return Err(Error::Value { value, want: "a bridge, which keeps the path, or have tokens in its place" });
         }
@@ -139,7 +139,7 @@ impl Tree {
 
 /// Ids that are stored together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'t> {
+pub(crate) struct IdPiece<'t> {
     /// The ids.
     pub(crate) ids: &'t [u32],
     /// Their run, if they are the whole of a model turn.
@@ -148,19 +148,19 @@ pub(crate) struct Piece<'t> {
 
 /// Ids in the pieces in which they are stored.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pieces<'t> {
-    pieces: Vec<Piece<'t>>,
+pub(crate) struct PathIds<'t> {
+    pieces: Vec<IdPiece<'t>>,
     len: usize,
 }
 
-impl<'t> Pieces<'t> {
+impl<'t> PathIds<'t> {
     /// How many ids.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     /// The pieces, in order.
-    pub(crate) fn pieces(&self) -> &[Piece<'t>] {
+    pub(crate) fn pieces(&self) -> &[IdPiece<'t>] {
         &self.pieces
     }
 
@@ -170,7 +170,7 @@ impl<'t> Pieces<'t> {
     }
 
     fn push(&mut self, ids: &'t [u32], turn: Option<RunId>) {
-        self.pieces.push(Piece { ids, turn });
+        self.pieces.push(IdPiece { ids, turn });
         self.len += ids.len();
     }
 
@@ -187,21 +187,21 @@ impl<'t> Pieces<'t> {
 }
 
 /// What a path says, as far as its ids are known.
-pub(crate) struct Known<'t> {
+pub(crate) struct KnownIds<'t> {
     /// The ids.
-    pub(crate) ids: Pieces<'t>,
+    pub(crate) ids: PathIds<'t>,
     /// Nodes after the last one whose ids are known.
     pub(crate) pending: Vec<NodeId>,
 }
 
 impl Tree {
     /// What a model is given at a node, up to the first node without ids.
-    pub(crate) fn known_ids(&self, node: NodeId) -> Result<Known<'_>> {
+    pub(crate) fn known_ids(&self, node: NodeId) -> Result<KnownIds<'_>> {
         let path = self.path(node)?;
-        let mut ids = Pieces { pieces: Vec::with_capacity(path.len()), len: 0 };
+        let mut ids = PathIds { pieces: Vec::with_capacity(path.len()), len: 0 };
         for (place, &node) in path.iter().enumerate() {
             let Some(run) = self.nodes.run(node) else {
-                return Ok(Known { ids, pending: path[place..].to_vec() });
+                return Ok(KnownIds { ids, pending: path[place..].to_vec() });
             };
             if let Some(drift) = self.drifted(node) {
                 self.part(&mut ids, drift);
@@ -209,20 +209,20 @@ impl Tree {
             let turn = (self.nodes.kind(node) == Kind::Turn).then_some(run);
             ids.push(self.runs.get(run).ids, turn);
         }
-        Ok(Known { ids, pending: Vec::new() })
+        Ok(KnownIds { ids, pending: Vec::new() })
     }
 
     /// Put what a model was given in the place of what the path says.
-    fn part<'t>(&'t self, ids: &mut Pieces<'t>, drift: Drift) {
-        if let Some(run) = drift.run.filter(|_| drift.policy != Policy::Bridge) {
+    fn part<'t>(&'t self, ids: &mut PathIds<'t>, drift: Drift) {
+        if let Some(run) = drift.run.filter(|_| drift.policy != DriftPolicy::Bridge) {
             ids.truncate(drift.keep as usize);
             ids.push(self.runs.get(run).ids, None);
         }
     }
 
     /// What a model is given at a node, all of it; with a drift as context, what that makes of it.
-    pub(crate) fn prompt(&self, node: NodeId, context: Option<ContextId>) -> Result<Pieces<'_>> {
-        let Known { mut ids, pending } = self.known_ids(node)?;
+    pub(crate) fn prompt(&self, node: NodeId, context: Option<ContextId>) -> Result<PathIds<'_>> {
+        let KnownIds { mut ids, pending } = self.known_ids(node)?;
         if let Some(first) = pending.first() {
             let value = format!("node {} has no token ids", first.get());
             return Err(Error::Value { value, want: "given some before its path is a prompt of ids" });

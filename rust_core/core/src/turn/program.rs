@@ -1,16 +1,16 @@
-//! A turn of a program, landed: it goes onto the tree together with the program's record of it.
+//! A turn of a program: it is appended together with the program's record of it.
 
 use std::fmt::Write as _;
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
-use crate::reply::{Reply, escape};
+use crate::reply::{ParsedReply, escape};
 use crate::tree::Tree;
-use crate::turn::append::{Asked, Taken};
+use crate::turn::append::{AppendedChoice, RequestInfo};
 
 /// What a program's record says of a turn, besides its node. The turn's agent is its key.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct TurnRecord<'a> {
     /// Turns of the same agent that the program had asked for before.
     pub nth: u32,
     /// Turns of any that it had asked for before.
@@ -27,9 +27,9 @@ pub struct Entry<'a> {
     pub alone: bool,
 }
 
-/// A turn that has landed.
+/// A turn that was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landed {
+pub struct AppendedTurn {
     /// Its node.
     pub node: NodeId,
     /// Bytes of its message.
@@ -49,24 +49,32 @@ impl Tree {
     /// before, and so the ids of its tool calls, is what the tree says.
     ///
     /// # Errors
-    /// As for [`Tree::take`], or if the choice cannot be a turn. Then there is no record either.
-    pub fn land(&mut self, rollout: RolloutId, reply: &Reply, asked: Asked<'_>, entry: &Entry<'_>) -> Result<Landed> {
+    /// As for [`Tree::append_reply`], or if the choice cannot be a turn. Then there is no record either.
+    pub fn append_turn(
+        &mut self,
+        rollout: RolloutId,
+        reply: &ParsedReply,
+        request: RequestInfo<'_>,
+        record: &TurnRecord<'_>,
+    ) -> Result<AppendedTurn> {
         let leaf = self.rollout(rollout)?.leaf;
         let (turn, nodes) = (self.node(leaf)?.turns, self.nodes());
-        let (node, size) = match self.take(&[rollout], reply, Asked { turn, ..asked })?.pop() {
-            Some(Taken::Turn(node, size)) => (node, size),
-            Some(Taken::Fault(value)) => return Err(Error::Value { value, want: "a reply that can be a turn" }),
+        let (node, size) = match self.append_reply(&[rollout], reply, RequestInfo { turn, ..request })?.pop() {
+            Some(AppendedChoice::Turn(node, size)) => (node, size),
+            Some(AppendedChoice::Fault(value)) => {
+                return Err(Error::Value { value, want: "a reply that can be a turn" });
+            }
             None => return Err(Error::Value { value: "no choice".to_owned(), want: "a reply with a choice" }),
         };
-        let record = self.record_of(rollout, asked.agent, node, entry);
+        let record = self.record_of(rollout, request.agent, node, record);
         self.mark(&record)?;
         let view = self.node(node)?;
         let (prompt, generated) = (view.prompt.get(), view.generated.get());
-        Ok(Landed { node, size, turns: turn + 1, first: node.get() >= nodes, prompt, generated })
+        Ok(AppendedTurn { node, size, turns: turn + 1, first: node.get() >= nodes, prompt, generated })
     }
 
     /// The record of a turn, as those have it that read marks.
-    fn record_of(&self, rollout: RolloutId, agent: NameId, node: NodeId, entry: &Entry<'_>) -> String {
+    fn record_of(&self, rollout: RolloutId, agent: NameId, node: NodeId, record: &TurnRecord<'_>) -> String {
         let mut key = Vec::new();
         escape(&mut key, self.names.get(agent));
         let key = String::from_utf8_lossy(&key);
@@ -76,21 +84,21 @@ impl Tree {
             out,
             r#"{{"record":[{},{},"ask","{key}",[{}],[[{},{},"#,
             rollout.get(),
-            entry.nth,
+            record.nth,
             node.get(),
-            entry.asked,
-            entry.leaf.get(),
+            record.asked,
+            record.leaf.get(),
         );
-        let _ = match entry.context {
+        let _ = match record.context {
             Some(context) => write!(out, "{}", context.get()),
             None => write!(out, "null"),
         };
-        let _ = write!(out, ",{}],null", entry.namespace.get());
-        if let Some(note) = entry.note {
+        let _ = write!(out, ",{}],null", record.namespace.get());
+        if let Some(note) = record.note {
             out.push(',');
             out.push_str(note);
         }
-        out.push_str(if entry.alone { r#"],"alone"]}"# } else { r#"],""]}"# });
+        out.push_str(if record.alone { r#"],"alone"]}"# } else { r#"],""]}"# });
         out
     }
 }
@@ -98,20 +106,20 @@ impl Tree {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Entry, Landed};
-    use crate::reply::{Options, read};
-    use crate::{Asked, Kind, NameId, Termination, Tree};
+    use super::{AppendedTurn, TurnRecord};
+    use crate::reply::{ReplyOptions, read};
+    use crate::{Kind, NameId, RequestInfo, Termination, Tree};
 
     #[test]
-    fn a_turn_lands_with_its_record_or_not_at_all() {
+    fn a_turn_is_appended_with_its_record_or_not_at_all() {
         let mut tree = Tree::new();
         let point = tree.append(0.into(), Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
         let rollouts = [0, 1].map(|draw| tree.open(point, &[0, draw], 0).unwrap());
         let reply = br#"{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":7,"completion_tokens":2}}"#;
-        let reply = read(reply, &Options::default()).unwrap();
-        let asked = Asked { agent: tree.name("so\"l").unwrap(), ..Asked::default() };
+        let reply = read(reply, &ReplyOptions::default()).unwrap();
+        let request = RequestInfo { agent: tree.name("so\"l").unwrap(), ..RequestInfo::default() };
         let context = tree.context(&[0]).unwrap();
-        let entry = Entry {
+        let record = TurnRecord {
             nth: 3,
             asked: 4,
             leaf: point,
@@ -120,21 +128,22 @@ mod tests {
             note: Some("[true,0.5]"),
             alone: true,
         };
-        let landed = tree.land(rollouts[0], &reply, asked, &entry).unwrap();
-        let expected = Landed { node: 2.into(), size: 34, turns: 1, first: true, prompt: Some(7), generated: Some(2) };
-        assert_eq!(landed, expected);
-        let entry = Entry { context: Some(context), note: None, alone: false, ..entry };
-        let again = tree.land(rollouts[1], &reply, asked, &entry).unwrap();
-        assert_eq!(again, Landed { first: false, ..expected });
+        let appended = tree.append_turn(rollouts[0], &reply, request, &record).unwrap();
+        let expected =
+            AppendedTurn { node: 2.into(), size: 34, turns: 1, first: true, prompt: Some(7), generated: Some(2) };
+        assert_eq!(appended, expected);
+        let record = TurnRecord { context: Some(context), note: None, alone: false, ..record };
+        let again = tree.append_turn(rollouts[1], &reply, request, &record).unwrap();
+        assert_eq!(again, AppendedTurn { first: false, ..expected });
         let marks = [
             r#"{"record":[0,3,"ask","so\"l",[2],[[4,1,null,0],null,[true,0.5]],"alone"]}"#,
             r#"{"record":[1,3,"ask","so\"l",[2],[[4,1,0,0],null],""]}"#,
         ];
         assert_eq!(tree.marks(0).collect::<Vec<_>>(), marks);
         tree.close(rollouts[0], Termination::Cancelled, None, None).unwrap();
-        assert!(tree.land(rollouts[0], &reply, asked, &entry).unwrap_err().to_string().contains("had ended"));
-        let none = read(br#"{"choices":[]}"#, &Options::default()).unwrap();
-        assert!(tree.land(rollouts[1], &none, asked, &entry).is_err());
+        assert!(tree.append_turn(rollouts[0], &reply, request, &record).unwrap_err().to_string().contains("had ended"));
+        let none = read(br#"{"choices":[]}"#, &ReplyOptions::default()).unwrap();
+        assert!(tree.append_turn(rollouts[1], &none, request, &record).is_err());
         assert_eq!(tree.marks(0).count(), 2);
     }
 }

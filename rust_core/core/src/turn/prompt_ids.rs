@@ -3,18 +3,18 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId, count};
-use crate::reply::{Choice, Reply};
+use crate::reply::{ParsedChoice, ParsedReply};
 use crate::storage::tokens::{TRUNCATED, TokenBuffer, TokenSlice};
 use crate::tree::Tree;
-use crate::turn::append::{Asked, Taken};
-use crate::turn::drift::{Known, Policy};
+use crate::turn::append::{AppendedChoice, RequestInfo};
+use crate::turn::drift::{DriftPolicy, KnownIds};
 use crate::wire::rules;
 
 /// What to do with a prompt that drifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parting {
+pub struct DriftOptions {
     /// What is made of it where that can be done.
-    pub policy: Policy,
+    pub policy: DriftPolicy,
     /// A fork where this many ids of the path, or more, would have to give way to a realignment.
     pub limit: u32,
 }
@@ -27,7 +27,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the node does not exist, or a model turn on its path has no ids.
-    pub fn settle(&mut self, node: NodeId, prompt: &[u32], parting: Parting) -> Result<Option<ContextId>> {
+    pub fn settle(&mut self, node: NodeId, prompt: &[u32], drift: DriftOptions) -> Result<Option<ContextId>> {
         let Alignment { common, known, pending } = self.align(node, prompt)?;
         let (keep, rest) = (count(common), &prompt[common..]);
         let given = TokenBuffer::given(rest.to_vec());
@@ -36,18 +36,18 @@ impl Tree {
                 return self.give_to(&pending, rest).map(|()| None);
             }
             // The last message has no ids of its own, as others followed it in another rollout: nothing has to give way.
-            return self.drift(Policy::Realign, keep, Some(given.as_slice())).map(Some);
+            return self.drift(DriftPolicy::Realign, keep, Some(given.as_slice())).map(Some);
         }
-        if parting.policy == Policy::Bridge
+        if drift.policy == DriftPolicy::Bridge
             && let Some(at) = self.resumes(node, prompt)?
         {
             self.give_to(&pending, &prompt[at..])?;
-            return self.drift(Policy::Bridge, keep, None).map(Some);
+            return self.drift(DriftPolicy::Bridge, keep, None).map(Some);
         }
         let lost = count(known - common);
-        let realigns = parting.policy != Policy::Fork && lost < parting.limit;
+        let realigns = drift.policy != DriftPolicy::Fork && lost < drift.limit;
         self.give_to(&pending, &[])?;
-        let policy = if realigns { Policy::Realign } else { Policy::Fork };
+        let policy = if realigns { DriftPolicy::Realign } else { DriftPolicy::Fork };
         self.drift(policy, keep, Some(given.as_slice())).map(Some)
     }
 
@@ -78,7 +78,7 @@ impl Tree {
     /// What a model sampled may be cut into other ids there, but ends with the same one if that is what ended the turn: ids
     /// that no text can spell do. Nothing may be new where no message waits for it, and something must be where one does.
     fn resumes(&self, node: NodeId, prompt: &[u32]) -> Result<Option<usize>> {
-        let Known { ids, pending } = self.known_ids(node)?;
+        let KnownIds { ids, pending } = self.known_ids(node)?;
         let mut at = 0;
         for piece in ids.pieces() {
             let rest = &prompt[at..];
@@ -108,10 +108,10 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Value`] saying where it differs.
-    pub fn same_prompt(&self, node: NodeId, asked: Asked<'_>, prompt: &[u32]) -> Result<()> {
+    pub fn same_prompt(&self, node: NodeId, request: RequestInfo<'_>, prompt: &[u32]) -> Result<()> {
         let mut at = 0;
-        let ids = self.prompt(node, asked.context)?;
-        let kept = asked.kept.map(|kept| self.beginning(kept)).transpose()?.map_or_else(Vec::new, |kept| kept.ids);
+        let ids = self.prompt(node, request.context)?;
+        let kept = request.kept.map(|kept| self.beginning(kept)).transpose()?.map_or_else(Vec::new, |kept| kept.ids);
         let same = ids.len() + kept.len() == prompt.len()
             && prompt.ends_with(&kept)
             && ids.iter().all(|piece| {
@@ -143,7 +143,7 @@ impl Tree {
     /// # Errors
     /// If the node does not exist.
     pub fn align(&self, node: NodeId, prompt: &[u32]) -> Result<Alignment> {
-        let Known { ids, pending } = self.known_ids(node)?;
+        let KnownIds { ids, pending } = self.known_ids(node)?;
         let mut common = 0;
         for piece in ids.iter() {
             let rest = &prompt[common..];
@@ -167,41 +167,41 @@ fn shared(one: &[u32], other: &[u32]) -> usize {
 }
 
 impl Tree {
-    /// Like [`Tree::take`], for a reply to the conversation at `node` whose every token must be known.
+    /// Like [`Tree::append_reply`], for a reply to the conversation at `node` whose every token must be known.
     ///
-    /// With a `parting` the prompt was made by the server, and its ids are settled. Without, it was sent as ids, and the
+    /// With a `drift` the prompt was made by the server, and its ids are settled. Without, it was sent as ids, and the
     /// server may not say that it was given others. A choice without ids or log-probabilities makes no turn, and without
     /// ids of the prompt none does.
     ///
     /// # Errors
-    /// Like [`Tree::take`] and [`Tree::settle`].
-    pub fn take_exact(
+    /// Like [`Tree::append_reply`] and [`Tree::settle`].
+    pub fn append_ids_reply(
         &mut self,
         rollouts: &[crate::RolloutId],
-        reply: &Reply,
-        asked: Asked<'_>,
+        reply: &ParsedReply,
+        request: RequestInfo<'_>,
         node: NodeId,
-        parting: Option<Parting>,
-    ) -> Result<Vec<Taken>> {
-        let mut asked = Asked { exact: true, ..asked };
-        let refused = match (reply.prompt_ids.as_ref().filter(|ids| !ids.is_empty()), parting) {
+        drift: Option<DriftOptions>,
+    ) -> Result<Vec<AppendedChoice>> {
+        let mut request = RequestInfo { exact: true, ..request };
+        let refused = match (reply.prompt_ids.as_ref().filter(|ids| !ids.is_empty()), drift) {
             (None, Some(_)) => Some(UNPROMPTED.to_owned()),
-            (Some(prompt), Some(parting)) if reply.choices.iter().any(|choice| fault(choice).is_none()) => {
-                asked.context = self.settle(node, prompt, parting)?;
+            (Some(prompt), Some(drift)) if reply.choices.iter().any(|choice| fault(choice).is_none()) => {
+                request.context = self.settle(node, prompt, drift)?;
                 None
             }
-            (Some(prompt), None) => self.same_prompt(node, asked, prompt).err().map(|error| error.to_string()),
+            (Some(prompt), None) => self.same_prompt(node, request, prompt).err().map(|error| error.to_string()),
             _ => None,
         };
         match refused {
-            Some(fault) => Ok(vec![Taken::Fault(fault); rollouts.len().min(reply.choices.len())]),
-            None => self.take(rollouts, reply, asked),
+            Some(fault) => Ok(vec![AppendedChoice::Fault(fault); rollouts.len().min(reply.choices.len())]),
+            None => self.append_reply(rollouts, reply, request),
         }
     }
 }
 
 /// What a choice lacks whose every token must be known.
-pub(crate) fn fault(choice: &Choice) -> Option<String> {
+pub(crate) fn fault(choice: &ParsedChoice) -> Option<String> {
     let ids = choice.tokens.as_ref().map_or(0, |tokens| tokens.ids.len());
     if ids == 0 {
         return Some(format!("the server gave no token ids of what it generated; {ASK}"));

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::id::{ContextId, FragmentId, NodeId};
 use crate::tree::Tree;
-use crate::tree::fragments::{self, Part};
-use crate::turn::drift::Pieces;
+use crate::tree::fragments::{self, FragmentKind};
+use crate::turn::drift::PathIds;
 use crate::wire::rules::known;
 
 /// What is between the head and the tail of a request.
@@ -120,7 +120,7 @@ fn join(fragments: &[&[u8]], head: &[u8], tail: &[u8], mut put: impl FnMut(&[u8]
     put(head);
     for (place, fragment) in fragments.iter().enumerate() {
         let (part, text) = fragments::part(fragment);
-        if place > 0 && part != Part::Continuation {
+        if place > 0 && part != FragmentKind::Continuation {
             put(b",");
         }
         put(text);
@@ -158,7 +158,7 @@ impl Tree {
 
 /// Write all of it, if the buffer has the right size. A number may be written with zeros behind it, which what follows
 /// covers.
-fn write_ids(ids: &Pieces<'_>, head: &[u8], tail: &[u8], out: &mut [u8]) -> Option<()> {
+fn write_ids(ids: &PathIds<'_>, head: &[u8], tail: &[u8], out: &mut [u8]) -> Option<()> {
     out.get_mut(..head.len())?.copy_from_slice(head);
     let mut at = head.len();
     let mut first = true;
@@ -178,7 +178,7 @@ fn write_ids(ids: &Pieces<'_>, head: &[u8], tail: &[u8], out: &mut [u8]) -> Opti
     Some(())
 }
 
-fn size_of_ids(ids: &Pieces<'_>, head: &[u8], tail: &[u8]) -> usize {
+fn size_of_ids(ids: &PathIds<'_>, head: &[u8], tail: &[u8]) -> usize {
     let digits: usize = ids.iter().map(widths).sum();
     head.len() + digits + ids.len().saturating_sub(1) + tail.len()
 }

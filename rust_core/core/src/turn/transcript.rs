@@ -6,9 +6,9 @@ use crate::reply::escape;
 use crate::tree::Tree;
 use crate::tree::fragments::GOES_ON;
 
-/// What was said, and the frame of each member's prompt. A frame is the pieces around the places where the talk stands.
+/// What was said, and the frame of each member's prompt. A frame is the pieces around the places where the transcript stands.
 #[derive(Clone, Debug, Default)]
-pub struct Talk {
+pub struct Transcript {
     said: Vec<(u32, u32)>,
     frames: Vec<Frame>,
 }
@@ -21,7 +21,7 @@ struct Frame {
     sees: Option<Vec<u32>>,
 }
 
-impl Talk {
+impl Transcript {
     /// Keep a piece that a member said.
     pub fn add(&mut self, member: u32, piece: FragmentId) {
         self.said.push((member, piece.get()));
@@ -90,28 +90,28 @@ impl Tree {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::Talk;
+    use super::Transcript;
     use crate::tree::Tree;
 
     #[test]
     fn a_prompt_is_a_frame_around_what_its_member_sees() {
-        let mut talk = Talk::default();
-        talk.frame(0, vec![vec![1, 2], vec![3]], None).unwrap();
-        talk.frame(1, vec![vec![4], vec![5], vec![]], Some(vec![0])).unwrap();
-        talk.frame(2, vec![vec![6]], None).unwrap();
-        assert_eq!(talk.prompt(0).unwrap(), [1, 2, 3]);
+        let mut transcript = Transcript::default();
+        transcript.frame(0, vec![vec![1, 2], vec![3]], None).unwrap();
+        transcript.frame(1, vec![vec![4], vec![5], vec![]], Some(vec![0])).unwrap();
+        transcript.frame(2, vec![vec![6]], None).unwrap();
+        assert_eq!(transcript.prompt(0).unwrap(), [1, 2, 3]);
         for (member, piece) in [(0, 10), (1, 11), (0, 12)] {
-            talk.add(member, piece.into());
+            transcript.add(member, piece.into());
         }
-        assert_eq!(talk.prompt(0).unwrap(), [1, 2, 10, 11, 12, 3]);
-        assert_eq!(talk.prompt(1).unwrap(), [4, 10, 12, 5, 10, 12]);
-        assert_eq!(talk.prompt(2).unwrap(), [6]);
-        talk.frame(1, vec![vec![7], vec![]], Some(vec![])).unwrap();
-        assert_eq!(talk.prompt(1).unwrap(), [7]);
-        talk.clear();
-        assert_eq!(talk.prompt(0).unwrap(), [1, 2, 3]);
-        assert!(talk.prompt(3).unwrap_err().to_string().contains("member 3 has no frame"));
-        assert!(talk.frame(4, vec![], None).is_err());
+        assert_eq!(transcript.prompt(0).unwrap(), [1, 2, 10, 11, 12, 3]);
+        assert_eq!(transcript.prompt(1).unwrap(), [4, 10, 12, 5, 10, 12]);
+        assert_eq!(transcript.prompt(2).unwrap(), [6]);
+        transcript.frame(1, vec![vec![7], vec![]], Some(vec![])).unwrap();
+        assert_eq!(transcript.prompt(1).unwrap(), [7]);
+        transcript.clear();
+        assert_eq!(transcript.prompt(0).unwrap(), [1, 2, 3]);
+        assert!(transcript.prompt(3).unwrap_err().to_string().contains("member 3 has no frame"));
+        assert!(transcript.frame(4, vec![], None).is_err());
     }
 
     #[test]

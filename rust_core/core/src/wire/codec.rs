@@ -67,11 +67,11 @@ fn cells<T, const N: usize>(bytes: &[u8], cell: impl Fn([u8; N]) -> T) -> Vec<T>
 }
 
 /// Reads what the functions above wrote. Never panics and never reserves more than the input could fill.
-pub(crate) struct Reader<'a> {
+pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }

@@ -19,7 +19,7 @@ use crate::error::{DeltaError, Error, Result};
 use crate::id::{FragmentId, RunId};
 use crate::storage::held;
 use crate::tree::Tree;
-use crate::wire::codec::{self, Reader, TOKEN};
+use crate::wire::codec::{self, ByteReader, TOKEN};
 use crate::wire::op::Op;
 use crate::wire::overlay::Overlay;
 use crate::wire::rules::{self, View};
@@ -162,7 +162,7 @@ impl Tree {
 
     /// Read all operations and check each against the state it would meet.
     fn judge<'a>(&self, payload: &'a [u8]) -> Result<Vec<Op<'a>>> {
-        let mut reader = Reader::new(payload);
+        let mut reader = ByteReader::new(payload);
         let mut overlay = Overlay::new(self);
         let mut ops = Vec::new();
         while reader.left() > 0 {

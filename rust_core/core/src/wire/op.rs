@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId, Tokens};
+use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId, TokenCount};
 use crate::reply::Uncertainty;
-use crate::tree::fragments::Message;
+use crate::tree::fragments::EncodedMessage;
 use crate::tree::nodes::Kind;
-use crate::tree::runs::Run;
+use crate::tree::runs::TokenRun;
 use crate::tree::termination::Termination;
-use crate::wire::codec::{self, Reader, Reason};
+use crate::wire::codec::{self, ByteReader, Reason};
 
 /// What is known about a model call besides its message.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +20,11 @@ pub struct Call<'a> {
     /// Why the model stopped.
     pub finish: NameId,
     /// Prompt tokens, cached ones included.
-    pub prompt: Tokens,
+    pub prompt: TokenCount,
     /// Of these, tokens the server had cached.
-    pub cached: Tokens,
+    pub cached: TokenCount,
     /// Completion tokens.
-    pub generated: Tokens,
+    pub generated: TokenCount,
     /// Attempts beyond the first.
     pub retries: u32,
     /// Wall time in microseconds.
@@ -44,9 +44,9 @@ impl Default for Call<'_> {
             agent: NameId::EMPTY,
             namespace: NameId::EMPTY,
             finish: NameId::EMPTY,
-            prompt: Tokens::UNREPORTED,
-            cached: Tokens::UNREPORTED,
-            generated: Tokens::UNREPORTED,
+            prompt: TokenCount::UNREPORTED,
+            cached: TokenCount::UNREPORTED,
+            generated: TokenCount::UNREPORTED,
             retries: 0,
             micros: 0,
             aside: None,
@@ -60,8 +60,8 @@ impl Default for Call<'_> {
 #[derive(Clone, Debug)]
 pub(crate) enum Op<'a> {
     Name(&'a str),
-    Fragment(Message<'a>),
-    Run(Run<'a>),
+    Fragment(EncodedMessage<'a>),
+    Run(TokenRun<'a>),
     Context(Cow<'a, [u32]>),
     Append { parent: NodeId, kind: Kind, fragment: FragmentId, run: Option<RunId>, agent: NameId },
     Open { point: NodeId, path: Cow<'a, [u32]>, subgroup: u32 },
@@ -183,11 +183,11 @@ impl<'a> Op<'a> {
     }
 
     /// Read one operation. Whether it makes sense is for the rules to say.
-    pub(crate) fn decode(reader: &mut Reader<'a>) -> Result<Self, Reason> {
+    pub(crate) fn decode(reader: &mut ByteReader<'a>) -> Result<Self, Reason> {
         Ok(match reader.byte()? {
             NAME => Self::Name(std::str::from_utf8(reader.bytes()?).map_err(|_| "a name is not UTF-8")?),
-            FRAGMENT => Self::Fragment(Message::new(reader.bytes()?)),
-            RUN => Self::Run(Run::owned(reader.tokens()?)),
+            FRAGMENT => Self::Fragment(EncodedMessage::new(reader.bytes()?)),
+            RUN => Self::Run(TokenRun::owned(reader.tokens()?)),
             CONTEXT => Self::Context(reader.words()?.into()),
             APPEND => Self::Append {
                 parent: reader.word()?.into(),
@@ -261,7 +261,7 @@ fn encode_call(call: &Call<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_call<'a>(reader: &mut Reader<'a>) -> Result<Call<'a>, Reason> {
+fn decode_call<'a>(reader: &mut ByteReader<'a>) -> Result<Call<'a>, Reason> {
     Ok(Call {
         agent: reader.word()?.into(),
         namespace: reader.word()?.into(),
@@ -277,12 +277,12 @@ fn decode_call<'a>(reader: &mut Reader<'a>) -> Result<Call<'a>, Reason> {
     })
 }
 
-fn uncertainty(reader: &mut Reader<'_>) -> Result<Uncertainty, Reason> {
+fn uncertainty(reader: &mut ByteReader<'_>) -> Result<Uncertainty, Reason> {
     let mut regions = || -> Result<_, Reason> { Ok([reader.single()?, reader.single()?, reader.single()?]) };
     Ok(Uncertainty { entropy: regions()?, perplexity: regions()?, opening: reader.single()? })
 }
 
-fn tokens(reader: &mut Reader<'_>) -> Result<Tokens, Reason> {
+fn tokens(reader: &mut ByteReader<'_>) -> Result<TokenCount, Reason> {
     let value = reader.option()?.map_or(-1, i64::from);
-    Tokens::new(value, "tokens").map_err(|_| "a token figure is out of range")
+    TokenCount::new(value, "tokens").map_err(|_| "a token figure is out of range")
 }

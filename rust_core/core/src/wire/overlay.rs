@@ -4,18 +4,18 @@ use std::collections::{HashMap, HashSet};
 
 use crate::id::{FragmentId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
-use crate::tree::fragments::{self, Message, Part};
-use crate::tree::nodes::{Key, Kind, Said};
-use crate::tree::runs::Run;
+use crate::tree::fragments::{self, EncodedMessage, FragmentKind};
+use crate::tree::nodes::{ContentKey, Kind, NodeKey};
+use crate::tree::runs::TokenRun;
 use crate::tree::termination::Termination;
 use crate::turn::drift::Drift;
 use crate::wire::op::Op;
-use crate::wire::rules::{Counts, View};
+use crate::wire::rules::{ObjectCounts, View};
 
 /// What a delta would change, beside the tree it would change.
 pub(crate) struct Overlay<'t, 'a> {
     tree: &'t Tree,
-    counts: Counts,
+    counts: ObjectCounts,
     names: HashSet<&'a str>,
     // The hash finds, the bytes decide: two messages of one hash are two messages.
     fragments: HashMap<u128, Vec<&'a [u8]>>,
@@ -27,7 +27,7 @@ pub(crate) struct Overlay<'t, 'a> {
     firsts: Vec<(RunId, bool)>,
     contexts: HashSet<Vec<u32>>,
     joined: u64,
-    nodes: HashMap<Key, NodeId>,
+    nodes: HashMap<NodeKey, NodeId>,
     // Of each imagined node, its kind; and the nodes, imagined or not, that got tokens.
     kinds: Vec<Kind>,
     tokenised: HashSet<NodeId>,
@@ -75,7 +75,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
             }
             Op::Run(run) => self.run(run),
             Op::Append { parent, kind, fragment, run, agent } => {
-                self.node(&Key::plain(*parent, *kind, *agent), *fragment, *run);
+                self.node(&NodeKey::plain(*parent, *kind, *agent), *fragment, *run);
             }
             Op::Open { point, path, .. } => {
                 self.paths.insert(path.to_vec());
@@ -83,16 +83,16 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 self.counts.rollouts += 1;
             }
             Op::Turn { rollout, fragment, run, call } => {
-                let leaf = self.node(&Key::turn(self.leaf(*rollout), call), *fragment, *run);
+                let leaf = self.node(&NodeKey::turn(self.leaf(*rollout), call), *fragment, *run);
                 self.rollouts.insert(*rollout, (leaf, None));
             }
             Op::Observe { rollout, fragment, run, agent, .. } => {
-                let key = Key::plain(self.leaf(*rollout), Kind::Observation, *agent);
+                let key = NodeKey::plain(self.leaf(*rollout), Kind::Observation, *agent);
                 let leaf = self.node(&key, *fragment, *run);
                 self.rollouts.insert(*rollout, (leaf, None));
             }
             Op::Tell { rollout, fragment, run, agent } => {
-                let key = Key::plain(self.leaf(*rollout), Kind::Message, *agent);
+                let key = NodeKey::plain(self.leaf(*rollout), Kind::Message, *agent);
                 let leaf = self.node(&key, *fragment, *run);
                 self.rollouts.insert(*rollout, (leaf, None));
             }
@@ -118,7 +118,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
             return 0;
         }
         let fragments = list.iter().filter_map(|&fragment| self.fragment(fragment.into())).map(fragments::part);
-        fragments.filter(|(part, _)| *part != Part::Whole).map(|(_, text)| text.len() as u64).sum()
+        fragments.filter(|(part, _)| *part != FragmentKind::Whole).map(|(_, text)| text.len() as u64).sum()
     }
 
     fn leaf(&self, rollout: RolloutId) -> NodeId {
@@ -126,7 +126,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
     }
 
     /// Imagine a run: like one of the tree, like one imagined before, or new.
-    fn run(&mut self, run: &Run<'_>) {
+    fn run(&mut self, run: &TokenRun<'_>) {
         let next = RunId::new(self.counts.runs);
         let ids = run.tokens().ids;
         let first = self.tree.runs.find(run).unwrap_or_else(|| {
@@ -152,8 +152,8 @@ impl<'t, 'a> Overlay<'t, 'a> {
     }
 
     /// The node that an operation would reach: one of the tree, one imagined before, or a new one.
-    fn node(&mut self, key: &Key, fragment: FragmentId, run: Option<RunId>) -> NodeId {
-        let said = run.map_or(Said::Message(fragment), |run| Said::Tokens(self.first(run)));
+    fn node(&mut self, key: &NodeKey, fragment: FragmentId, run: Option<RunId>) -> NodeId {
+        let said = run.map_or(ContentKey::Message(fragment), |run| ContentKey::Tokens(self.first(run)));
         let key = key.saying(said);
         if let Some(id) = self.tree.nodes.find(&key, &self.tree.runs) {
             return id;
@@ -172,7 +172,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
 }
 
 impl View for Overlay<'_, '_> {
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> ObjectCounts {
         self.counts
     }
 
@@ -180,7 +180,7 @@ impl View for Overlay<'_, '_> {
         self.names.contains(text) || self.tree.has_name(text)
     }
 
-    fn has_fragment(&self, message: &Message<'_>) -> bool {
+    fn has_fragment(&self, message: &EncodedMessage<'_>) -> bool {
         let imagined = self.fragments.get(&message.hash);
         imagined.is_some_and(|same| same.contains(&message.bytes)) || self.tree.has_fragment(message)
     }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::id::{FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
 use crate::tree::fragments;
-use crate::tree::fragments::Message;
+use crate::tree::fragments::EncodedMessage;
 use crate::tree::nodes::Kind;
 use crate::tree::termination::Termination;
 use crate::turn::drift::Drift;
@@ -12,11 +12,11 @@ use crate::wire::op::{Call, Op};
 /// What the rules must know about a state: a tree, or a tree with some operations imagined on top.
 pub(crate) trait View {
     /// How many there are of each.
-    fn counts(&self) -> Counts;
+    fn counts(&self) -> ObjectCounts;
     /// Whether this name is interned.
     fn has_name(&self, text: &str) -> bool;
     /// Whether this message is interned.
-    fn has_fragment(&self, message: &Message<'_>) -> bool;
+    fn has_fragment(&self, message: &EncodedMessage<'_>) -> bool;
     /// The bytes of a message or piece that is stored.
     fn fragment(&self, id: FragmentId) -> Option<&[u8]>;
     /// Whether this context is recorded.
@@ -35,7 +35,7 @@ pub(crate) trait View {
 
 /// How many of each there are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts {
+pub(crate) struct ObjectCounts {
     pub(crate) names: u32,
     pub(crate) fragments: u32,
     pub(crate) runs: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Counts {
     pub(crate) rollouts: u32,
 }
 
-impl Counts {
+impl ObjectCounts {
     /// What an operation stores for the ones after it counts as there.
     pub(crate) fn store(&mut self, op: &Op<'_>) {
         self.fragments += u32::from(matches!(op, Op::Fragment(_)));
@@ -53,7 +53,7 @@ impl Counts {
 }
 
 /// Check one operation. `counts` is what there will be when it runs: more than now if it brings a message or tokens.
-pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()> {
+pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &ObjectCounts) -> Result<()> {
     match op {
         Op::Name(text) => {
             fits("name", text.len())?;
@@ -61,7 +61,7 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
             room("name", counts.names)
         }
         Op::Fragment(message) => {
-            Message::check(message.bytes)?;
+            EncodedMessage::check(message.bytes)?;
             fresh("fragment", view.has_fragment(message))?;
             room("fragment", counts.fragments)
         }
@@ -139,7 +139,7 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
     }
 }
 
-fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
+fn check_call(counts: &ObjectCounts, call: &Call<'_>) -> Result<()> {
     for id in [call.agent, call.namespace, call.finish] {
         name(counts, id)?;
     }
@@ -149,17 +149,17 @@ fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
 }
 
 /// The fragments of a context exist, and what is in pieces is whole.
-fn messages(view: &impl View, counts: &Counts, list: &[u32]) -> Result<()> {
+fn messages(view: &impl View, counts: &ObjectCounts, list: &[u32]) -> Result<()> {
     list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?;
     fragments::check_all(list, |fragment| view.fragment(fragment.into()).unwrap_or_default())
 }
 
 /// The message exists and is whole, and so do the tokens that came with it exist. No tokens are no key, or all such messages
 /// would be one.
-fn content(view: &impl View, counts: &Counts, fragment: FragmentId, run: Option<RunId>) -> Result<()> {
+fn content(view: &impl View, counts: &ObjectCounts, fragment: FragmentId, run: Option<RunId>) -> Result<()> {
     known("fragment", fragment.get(), counts.fragments)?;
     // One that is about to be stored with its node was looked at before.
-    view.fragment(fragment).map_or(Ok(()), Message::check_whole)?;
+    view.fragment(fragment).map_or(Ok(()), EncodedMessage::check_whole)?;
     let Some(run) = run else { return Ok(()) };
     known("run", run.get(), counts.runs)?;
     if view.is_empty(run) {
@@ -194,7 +194,7 @@ fn reportable(id: NodeId) -> Result<()> {
     Err(Error::Value { value: "node 0 is the root".into(), want: "a node that can have a report" })
 }
 
-fn growing(view: &impl View, counts: &Counts, rollout: RolloutId, verb: &'static str) -> Result<()> {
+fn growing(view: &impl View, counts: &ObjectCounts, rollout: RolloutId, verb: &'static str) -> Result<()> {
     known("rollout", rollout.get(), counts.rollouts)?;
     match view.termination(rollout) {
         None => Ok(()),
@@ -202,11 +202,11 @@ fn growing(view: &impl View, counts: &Counts, rollout: RolloutId, verb: &'static
     }
 }
 
-fn node(counts: &Counts, id: NodeId) -> Result<()> {
+fn node(counts: &ObjectCounts, id: NodeId) -> Result<()> {
     known("node", id.get(), counts.nodes)
 }
 
-fn name(counts: &Counts, id: NameId) -> Result<()> {
+fn name(counts: &ObjectCounts, id: NameId) -> Result<()> {
     known("name", id.get(), counts.names)
 }
 

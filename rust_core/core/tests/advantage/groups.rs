@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trunkline_core::Forest;
 use trunkline_core::advantage::{
-    Batch, Centre, Combine, Options, Scale, Scope, Singleton, Unit, Whiten, ZeroVariance, group_advantages,
+    Batch, Centre, Combine, EstimatorOptions, Scale, Scope, Singleton, Unit, Whiten, ZeroVariance, group_advantages,
 };
 
 use super::{close, count, mean};
@@ -64,7 +64,7 @@ fn rows() -> impl Strategy<Value = Rows> {
     })
 }
 
-fn options() -> impl Strategy<Value = Options> {
+fn options() -> impl Strategy<Value = EstimatorOptions> {
     let centre = prop::sample::select(vec![Centre::Mean, Centre::LeaveOneOut, Centre::RunnerUp, Centre::None]);
     let scale = prop::sample::select(vec![Scale::None, Scale::Std, Scale::BatchStd]);
     let single = || prop::sample::select(vec![Singleton::Raw, Singleton::Zero, Singleton::Skip]);
@@ -74,21 +74,23 @@ fn options() -> impl Strategy<Value = Options> {
     let whiten = prop::sample::select(vec![Whiten::None, Whiten::Batch]);
     let flags = (0u8..2, any::<bool>(), any::<bool>(), prop::sample::select(vec![0.0, 0.25]));
     (centre, scale, single(), single(), zero, combine, unit, whiten, flags).prop_map(
-        |(centre, scale, singleton, subgroup_singleton, zero_variance, combine, unit, whiten, flags)| Options {
-            centre,
-            scale,
-            singleton,
-            subgroup_singleton,
-            zero_variance,
-            combine,
-            unit,
-            whiten,
-            ddof: f64::from(flags.0),
-            count_masked: flags.1,
-            drop_zero: flags.2,
-            var_floor: flags.3,
-            eps: 1e-3,
-            ..Options::default()
+        |(centre, scale, singleton, subgroup_singleton, zero_variance, combine, unit, whiten, flags)| {
+            EstimatorOptions {
+                centre,
+                scale,
+                singleton,
+                subgroup_singleton,
+                zero_variance,
+                combine,
+                unit,
+                whiten,
+                ddof: f64::from(flags.0),
+                count_masked: flags.1,
+                drop_zero: flags.2,
+                var_floor: flags.3,
+                eps: 1e-3,
+                ..EstimatorOptions::default()
+            }
         },
     )
 }
@@ -100,7 +102,7 @@ fn std(numbers: &[f64], ddof: f64) -> f64 {
 }
 
 /// What the group of one row gives it: the advantage and the size of the group, or nothing where the group is left out.
-fn one(value: f64, group: &[f64], all: &[f64], options: &Options, inner: bool) -> Option<(f64, f64)> {
+fn one(value: f64, group: &[f64], all: &[f64], options: &EstimatorOptions, inner: bool) -> Option<(f64, f64)> {
     let size = count(group.len());
     let of = |deviation: f64| match options.scale {
         Scale::Std => deviation.max(options.var_floor.sqrt()) + options.eps,
@@ -135,7 +137,7 @@ fn one(value: f64, group: &[f64], all: &[f64], options: &Options, inner: bool) -
 }
 
 /// Advantages, what is kept, row by row, and by how much whitening has magnified the advantages, rounding and all.
-fn model(rows: &Rows, scopes: &[Vec<&[u32]>], options: &Options) -> (Vec<f64>, Vec<u8>, f64) {
+fn model(rows: &Rows, scopes: &[Vec<&[u32]>], options: &EstimatorOptions) -> (Vec<f64>, Vec<u8>, f64) {
     let all = 0..rows.rewards.len();
     let counts = |row: &usize| !rows.rewards[*row].is_nan() && (options.count_masked || rows.masked[*row] == 0);
     let mut input: Vec<f64> = all.clone().map(|row| if counts(&row) { rows.rewards[row] } else { f64::NAN }).collect();
@@ -205,7 +207,7 @@ fn model(rows: &Rows, scopes: &[Vec<&[u32]>], options: &Options) -> (Vec<f64>, V
     (values, kept, magnified)
 }
 
-fn groups_follow_the_model(rows: &Rows, mut options: Options, two: bool) -> Result<(), TestCaseError> {
+fn groups_follow_the_model(rows: &Rows, mut options: EstimatorOptions, two: bool) -> Result<(), TestCaseError> {
     // Whitening magnifies rounding where all values are nearly equal.
     if options.drop_zero {
         options.whiten = Whiten::None;
@@ -239,8 +241,13 @@ fn trajectories_of_equal_means_are_a_group_without_variance() {
     let (rewards, trajectories) = ([0.0, 2.0, 2.0, 1.0, 2.0, 1.0], [1, 0, 1, 0, 1, 0]);
     let batch = Batch { rewards: &rewards, group: Some(&[7; 6]), trajectory: Some(&trajectories), ..Batch::default() };
     let found = |zero_variance| {
-        let options =
-            Options { unit: Unit::Trajectory, scale: Scale::Std, eps: 0.0, zero_variance, ..Options::default() };
+        let options = EstimatorOptions {
+            unit: Unit::Trajectory,
+            scale: Scale::Std,
+            eps: 0.0,
+            zero_variance,
+            ..EstimatorOptions::default()
+        };
         group_advantages(&batch, &[Scope::Keys(vec![&[7; 6]])], &options).unwrap()
     };
     assert_eq!((found(ZeroVariance::Keep).values, found(ZeroVariance::Keep).kept), (vec![0.0; 6], vec![1; 6]));
@@ -251,11 +258,11 @@ fn trajectories_of_equal_means_are_a_group_without_variance() {
 #[test]
 fn equal_advantages_are_a_group_without_variance_in_the_next_scope() {
     let (rewards, groups, subgroups) = ([0.1, 0.3, 0.0, 0.2], [0, 0, 1, 1], [0, 1, 2, 1]);
-    let options = Options {
+    let options = EstimatorOptions {
         scale: Scale::None,
         subgroup_singleton: Singleton::Zero,
         combine: Combine::Nested,
-        ..Options::default()
+        ..EstimatorOptions::default()
     };
     let batch = Batch { rewards: &rewards, ..Batch::default() };
     let first = group_advantages(&batch, &[Scope::Keys(vec![&groups])], &options).unwrap().values;

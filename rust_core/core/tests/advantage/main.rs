@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod groups;
-mod land;
 mod laws;
 mod nodes;
+mod tokens;
 mod worked;
 
 use proptest::prelude::*;

@@ -5,12 +5,13 @@
 pub mod model;
 pub mod script;
 
-use trunkline_core::{Call, Tokens, Tree};
+use trunkline_core::{Call, TokenCount, Tree};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A call that says nothing but its figures.
 pub fn call(prompt: i64, generated: i64) -> Call<'static> {
-    let (prompt, generated) = (Tokens::new(prompt, "prompt").unwrap(), Tokens::new(generated, "generated").unwrap());
+    let (prompt, generated) =
+        (TokenCount::new(prompt, "prompt").unwrap(), TokenCount::new(generated, "generated").unwrap());
     Call { prompt, generated, ..Call::default() }
 }
 

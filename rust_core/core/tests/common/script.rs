@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use trunkline_core::{
-    Call, ContextId, Kind, NameId, NodeId, Result, RolloutId, SAMPLED, Termination, TokenBuffer, Tokens, Tree,
+    Call, ContextId, Kind, NameId, NodeId, Result, RolloutId, SAMPLED, Termination, TokenBuffer, TokenCount, Tree,
     Uncertainty,
 };
 
@@ -128,9 +128,9 @@ pub fn run(tree: &mut Tree, contexts: &mut u32, cmd: &Cmd) -> Result<Option<Node
                 agent,
                 namespace: agent,
                 finish: NameId::EMPTY,
-                prompt: Tokens::new(prompt, "prompt")?,
-                cached: Tokens::new(cached, "cached")?,
-                generated: Tokens::new(generated, "generated")?,
+                prompt: TokenCount::new(prompt, "prompt")?,
+                cached: TokenCount::new(cached, "cached")?,
+                generated: TokenCount::new(generated, "generated")?,
                 retries: 1,
                 micros: 7,
                 aside: aside.as_deref(),

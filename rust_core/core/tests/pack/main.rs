@@ -11,7 +11,9 @@ use std::collections::{HashMap, HashSet};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use trunkline_core::pack::{Export, Fit, Landing, Over, Oversize, Padded, Ragged, Runs, TreePacked, Weighting};
+use trunkline_core::pack::{
+    Export, Fit, ForestTokens, Over, Oversize, Padded, Ragged, TokenValues, TreePacked, Weighting,
+};
 use trunkline_core::{Forest, SAMPLED, TokenBuffer};
 
 use model::{Case, Expected, case, path};
@@ -273,7 +275,7 @@ fn a_rollout_that_ends_where_a_tree_is_split_is_found_where_it_is_trained() {
     // q -> A, B -> {B1, B2}, one token each; B ends a rollout and is repeated before B2.
     let tokens = TokenBuffer::sampled(vec![10, 11, 12, 13, 14], vec![-0.5; 5], 0).unwrap();
     let forest = Forest::new(vec![0, 0, 0, 2, 2], vec![1, 2, 3, 4]).unwrap();
-    let runs = Runs::new(&forest, &[0, 1, 2, 3, 4, 5], tokens.as_slice()).unwrap();
+    let runs = ForestTokens::new(&forest, &[0, 1, 2, 3, 4, 5], tokens.as_slice()).unwrap();
     let packed = TreePacked::new(&runs, &Export::default(), Weighting::Count, Some(4), Oversize::Split).unwrap();
     assert_eq!(
         (packed.offsets.as_slice(), packed.segments.nodes.as_slice()),
@@ -293,8 +295,8 @@ fn rollouts_that_end_along_a_long_chain_are_one_walk() {
     let offsets: Vec<u64> = (0..=u64::from(len)).collect();
     let values: Vec<f64> = (0..len).map(f64::from).collect();
     let splits = vec![0; len as usize];
-    let export = Export { splits: Some(&splits), values: Landing::Rollout(&values), ..Export::default() };
-    let runs = Runs::new(&forest, &offsets, tokens.as_slice()).unwrap();
+    let export = Export { splits: Some(&splits), values: TokenValues::Rollout(&values), ..Export::default() };
+    let runs = ForestTokens::new(&forest, &offsets, tokens.as_slice()).unwrap();
     let packed = TreePacked::new(&runs, &export, Weighting::Count, None, Oversize::Error).unwrap();
     assert_eq!(packed.loss_mask.iter().map(|&mask| u32::from(mask)).sum::<u32>(), len - 1);
     for node in [1, 7, len - 1] {
@@ -306,6 +308,6 @@ fn rollouts_that_end_along_a_long_chain_are_one_walk() {
     // Nodes without tokens are not walked for every rollout either.
     let offsets: Vec<u64> = (0..=len).map(|node| u64::from(node == len)).collect();
     let one = TokenBuffer { flags: vec![SAMPLED], ..TokenBuffer::given(vec![7]) };
-    let runs = Runs::new(&forest, &offsets, one.as_slice()).unwrap();
+    let runs = ForestTokens::new(&forest, &offsets, one.as_slice()).unwrap();
     assert_eq!(Ragged::new(&runs, &Export::default(), &Fit::default()).unwrap().ids, [7]);
 }

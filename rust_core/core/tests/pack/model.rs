@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
-use trunkline_core::pack::{Export, Landing, Runs, Unknown};
+use trunkline_core::pack::{Export, ForestTokens, TokenValues, Unknown};
 use trunkline_core::{Forest, SAMPLED, SYNTHETIC, TRUNCATED, TokenBuffer};
 
 /// A forest with tokens and all that can be asked of it.
@@ -106,17 +106,17 @@ pub struct Expected {
 impl Case {
     pub fn export(&self) -> Export<'_> {
         let values = match self.values.0 {
-            0 => Landing::Nothing,
-            1 => Landing::Rollout(&self.values.1),
-            2 => Landing::Node(&self.values.1),
-            _ => Landing::Token(&self.values.1),
+            0 => TokenValues::Nothing,
+            1 => TokenValues::Rollout(&self.values.1),
+            2 => TokenValues::Node(&self.values.1),
+            _ => TokenValues::Token(&self.values.1),
         };
         let (rollouts, masked, splits) = (self.rollouts.as_deref(), self.masked.as_deref(), self.splits.as_deref());
         Export { rollouts, masked, leave_out: self.leave_out, splits, values, unknown: Unknown::Mask }
     }
 
-    pub fn runs(&self) -> Runs<'_> {
-        Runs::new(&self.forest, &self.offsets, self.tokens.as_slice()).unwrap()
+    pub fn runs(&self) -> ForestTokens<'_> {
+        ForestTokens::new(&self.forest, &self.offsets, self.tokens.as_slice()).unwrap()
     }
 
     pub fn expected(&self) -> Vec<Expected> {

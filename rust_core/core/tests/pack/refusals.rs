@@ -1,7 +1,7 @@
 //! What cannot be packed is refused by name.
 
 use trunkline_core::pack::{
-    Export, Fit, Landing, Over, Oversize, Padded, Ragged, Runs, TreePacked, Unknown, Weighting,
+    Export, Fit, ForestTokens, Over, Oversize, Padded, Ragged, TokenValues, TreePacked, Unknown, Weighting,
 };
 use trunkline_core::{Forest, Result, SAMPLED, TokenBuffer};
 
@@ -22,7 +22,7 @@ fn refusal(change: impl Fn(&mut Case)) -> String {
     };
     change(&mut case);
     let tokens = case.tokens.as_slice();
-    let runs = match Runs::new(&case.forest, &case.offsets, tokens) {
+    let runs = match ForestTokens::new(&case.forest, &case.offsets, tokens) {
         Ok(runs) => runs,
         Err(error) => return error.to_string(),
     };
@@ -56,7 +56,7 @@ fn what_cannot_be_packed_is_refused_by_name() {
     }
 }
 
-fn land<'a>(runs: &Runs<'a>, values: Landing<'a>, masked: Option<&'a [u8]>) -> Result<Vec<f32>> {
+fn land<'a>(runs: &ForestTokens<'a>, values: TokenValues<'a>, masked: Option<&'a [u8]>) -> Result<Vec<f32>> {
     let export = Export { values, masked, ..Export::default() };
     Ragged::new(runs, &export, &Fit::default()).map(|packed| packed.advantages)
 }
@@ -65,15 +65,15 @@ fn land<'a>(runs: &Runs<'a>, values: Landing<'a>, masked: Option<&'a [u8]>) -> R
 fn values_must_be_finite_only_where_something_is_trained() {
     let tokens = TokenBuffer { flags: vec![0, SAMPLED], ..TokenBuffer::given(vec![1, 2]) };
     let forest = Forest::new(vec![0, 0], vec![1, 1]).unwrap();
-    let runs = Runs::new(&forest, &[0, 1, 2], tokens.as_slice()).unwrap();
+    let runs = ForestTokens::new(&forest, &[0, 1, 2], tokens.as_slice()).unwrap();
     let nan = f64::NAN;
-    assert_eq!(land(&runs, Landing::Node(&[nan, 2.0]), None), Ok(vec![0.0, 2.0, 0.0, 2.0]));
-    assert_eq!(land(&runs, Landing::Token(&[nan, 2.0]), None), Ok(vec![0.0, 2.0, 0.0, 2.0]));
-    assert_eq!(land(&runs, Landing::Rollout(&[nan, 2.0]), Some(&[1, 0])), Ok(vec![0.0, 0.0, 0.0, 2.0]));
-    assert_eq!(land(&runs, Landing::Node(&[0.0, nan]), Some(&[1, 1])), Ok(vec![0.0; 4]));
-    let refused = land(&runs, Landing::Node(&[0.0, nan]), None).unwrap_err().to_string();
+    assert_eq!(land(&runs, TokenValues::Node(&[nan, 2.0]), None), Ok(vec![0.0, 2.0, 0.0, 2.0]));
+    assert_eq!(land(&runs, TokenValues::Token(&[nan, 2.0]), None), Ok(vec![0.0, 2.0, 0.0, 2.0]));
+    assert_eq!(land(&runs, TokenValues::Rollout(&[nan, 2.0]), Some(&[1, 0])), Ok(vec![0.0, 0.0, 0.0, 2.0]));
+    assert_eq!(land(&runs, TokenValues::Node(&[0.0, nan]), Some(&[1, 1])), Ok(vec![0.0; 4]));
+    let refused = land(&runs, TokenValues::Node(&[0.0, nan]), None).unwrap_err().to_string();
     assert!(refused.starts_with("the value of node 1 is NaN"), "{refused}");
-    let refused = land(&runs, Landing::Token(&[0.0, nan]), None).unwrap_err().to_string();
+    let refused = land(&runs, TokenValues::Token(&[0.0, nan]), None).unwrap_err().to_string();
     assert!(refused.starts_with("the value of token 1 is NaN"), "{refused}");
 }
 
@@ -81,7 +81,7 @@ fn values_must_be_finite_only_where_something_is_trained() {
 fn what_is_cut_off_is_not_asked_for_log_probabilities_or_values() {
     let tokens = TokenBuffer::sampled(vec![1, 2], vec![-0.5, f32::NAN], 0).unwrap();
     let forest = Forest::new(vec![0, 0], vec![1]).unwrap();
-    let runs = Runs::new(&forest, &[0, 0, 2], tokens.as_slice()).unwrap();
+    let runs = ForestTokens::new(&forest, &[0, 0, 2], tokens.as_slice()).unwrap();
     let cut = |max| Fit { max_response: Some(max), long_response: Over::Cut, ..Fit::default() };
     let packed = Ragged::new(&runs, &Export::default(), &cut(1)).unwrap();
     assert_eq!((packed.loss_mask, packed.report.unknown), (vec![1], 0));
@@ -89,8 +89,8 @@ fn what_is_cut_off_is_not_asked_for_log_probabilities_or_values() {
     assert!(refused.starts_with("the log-probability of sampled token 1 of node 1 is NaN"), "{refused}");
 
     let known = TokenBuffer { logprobs: vec![-0.5; 2], ..tokens };
-    let runs = Runs::new(&forest, &[0, 0, 2], known.as_slice()).unwrap();
-    let export = Export { values: Landing::Token(&[2.0, f64::INFINITY]), ..Export::default() };
+    let runs = ForestTokens::new(&forest, &[0, 0, 2], known.as_slice()).unwrap();
+    let export = Export { values: TokenValues::Token(&[2.0, f64::INFINITY]), ..Export::default() };
     assert_eq!(Padded::new(&runs, &export, &cut(1), 0).unwrap().advantages, [2.0]);
     let refused = Padded::new(&runs, &export, &cut(2), 0).unwrap_err().to_string();
     assert!(refused.starts_with("the value of token 1 is inf"), "{refused}");
@@ -100,7 +100,7 @@ fn what_is_cut_off_is_not_asked_for_log_probabilities_or_values() {
 fn rectangles_beyond_memory_are_refused() {
     let tokens = TokenBuffer::given(vec![1]);
     let forest = Forest::new(vec![0], vec![0; 100_000]).unwrap();
-    let runs = Runs::new(&forest, &[0, 1], tokens.as_slice()).unwrap();
+    let runs = ForestTokens::new(&forest, &[0, 1], tokens.as_slice()).unwrap();
     for (max_prompt, max_response) in [(u32::MAX, 1), (1, u32::MAX), (u32::MAX, u32::MAX)] {
         let fit = Fit { max_prompt: Some(max_prompt), max_response: Some(max_response), ..Fit::default() };
         let refused = Padded::new(&runs, &Export::default(), &fit, 0).unwrap_err().to_string();
@@ -112,7 +112,7 @@ fn rectangles_beyond_memory_are_refused() {
 fn limits_are_kept_or_said() {
     let tokens = TokenBuffer { flags: vec![0, 0, SAMPLED, SAMPLED], ..TokenBuffer::given(vec![1, 2, 3, 4]) };
     let forest = Forest::new(vec![0, 0], vec![1]).unwrap();
-    let runs = Runs::new(&forest, &[0, 3, 4], tokens.as_slice()).unwrap();
+    let runs = ForestTokens::new(&forest, &[0, 3, 4], tokens.as_slice()).unwrap();
     let pack = |fit: Fit| Padded::new(&runs, &Export::default(), &fit, 0).map_err(|error| error.to_string());
     let refused = pack(Fit { max_prompt: Some(1), ..Fit::default() }).unwrap_err();
     assert!(refused.starts_with("the prompt of rollout 0 has 2 tokens where 1 fit"), "{refused}");
@@ -121,7 +121,7 @@ fn limits_are_kept_or_said() {
 
     let tree = |max, oversize| {
         let forest = Forest::new(vec![0, 0, 0], vec![1, 2]).unwrap();
-        let runs = Runs::new(&forest, &[0, 2, 3, 4], tokens.as_slice()).unwrap();
+        let runs = ForestTokens::new(&forest, &[0, 2, 3, 4], tokens.as_slice()).unwrap();
         let packed = TreePacked::new(&runs, &Export::default(), Weighting::Share, Some(max), oversize);
         packed.map(|packed| (packed.offsets, packed.report.repeated)).map_err(|error| error.to_string())
     };

@@ -1,7 +1,7 @@
 //! What is drawn is as likely as it should be.
 
 use trunkline_core::Random;
-use trunkline_core::select::{Adaptive, Choice, Row, Rule, uniform};
+use trunkline_core::select::{Adaptive, EntropyRow, LeafChoice, Rule, uniform};
 
 /// Five standard deviations of a binomial count, and one for the rounding of the mean.
 fn near(count: u32, trials: u32, chance: f64) -> bool {
@@ -25,7 +25,7 @@ fn every_draw_and_every_choice_is_as_likely_as_any_other() {
     let mut random = Random::new(5);
     for _ in 0..TRIALS {
         *drawn.entry(uniform(&[6, 7, 8, 9], 2, false, &mut random).unwrap()).or_insert(0) += 1;
-        let mut choice = Choice::Balanced { ratio: 0.5 }.pick(&[1, 0, 1, 0, 0], 2, &mut random).unwrap();
+        let mut choice = LeafChoice::Balanced { ratio: 0.5 }.pick(&[1, 0, 1, 0, 0], 2, &mut random).unwrap();
         choice.sort_unstable();
         *kept.entry(choice).or_insert(0) += 1;
     }
@@ -38,7 +38,7 @@ fn every_draw_and_every_choice_is_as_likely_as_any_other() {
 #[test]
 fn a_branch_is_as_likely_as_its_probability() {
     let adaptive = Adaptive { rule: Rule::Aepo, probability: 0.5, weight: 0.2, beam: 2 };
-    let rows = vec![Row { entropy: 1.3, baseline: 1.0 }; 50_000];
+    let rows = vec![EntropyRow { entropy: 1.3, baseline: 1.0 }; 50_000];
     let (branches, streak) = adaptive.branch(&rows, u32::MAX, 2, &mut Random::new(1)).unwrap();
     assert!(near(branches.iter().sum(), 50_000, 0.504_444));
     assert_eq!(streak, 3);

@@ -9,7 +9,8 @@ mod model;
 
 use proptest::prelude::*;
 use trunkline_core::select::{
-    Adaptive, Choice, Position, Ranking, Row, Rule, Runs, Search, budget, fork_points, surprising, top_turns, uniform,
+    Adaptive, EntropyRow, LeafChoice, LogprobColumns, Position, Ranking, Rule, Search, budget, fork_points, surprising,
+    top_turns, uniform,
 };
 use trunkline_core::{Forest, Kind, Random, Region};
 
@@ -118,7 +119,7 @@ proptest! {
         let flags: Vec<u8> = (0..total).map(|_| u8::from(random.index(4) > 0)).collect();
         let forest = Forest::new(parents.clone(), leaves.clone()).unwrap();
         let runs =
-            Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: cut.then_some(cuts.as_slice()) };
+            LogprobColumns { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: cut.then_some(cuts.as_slice()) };
         let mut open: Vec<(f32, Position)> = vec![];
         for &leaf in &leaves {
             let path = path(&parents, leaf);
@@ -186,9 +187,9 @@ proptest! {
         let offsets: Vec<u64> = (0..=nodes as u64).map(|node| node * 2).collect();
         let logprobs: Vec<f32> = column.iter().flat_map(|&value| [0.0, -f32::from(value as u8)]).collect();
         let (flags, cuts) = (vec![1; 2 * nodes], None);
-        let found = surprising(&one, &Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts }, k, 99, false);
+        let found = surprising(&one, &LogprobColumns { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts }, k, 99, false);
         let logprobs: Vec<f32> = turned.iter().flat_map(|&value| [0.0, -f32::from(value as u8)]).collect();
-        let same = surprising(&other, &Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts }, k, 99, false);
+        let same = surprising(&other, &LogprobColumns { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts }, k, 99, false);
         let found = found.unwrap().into_iter().map(|at| at.node).collect();
         prop_assert_eq!(renamed(found), same.unwrap().into_iter().map(|at| at.node).collect::<Vec<_>>());
     }
@@ -196,7 +197,7 @@ proptest! {
     #[test]
     fn leaves_are_chosen_once_and_quotas_are_kept(correct in prop::collection::vec(0u8..2, 0..20), k in 0usize..20, seed: u64) {
         let right: usize = correct.iter().map(|&flag| usize::from(flag)).sum();
-        for choice in [Choice::Random, Choice::FirstCorrect, Choice::Balanced { ratio: 0.5 }] {
+        for choice in [LeafChoice::Random, LeafChoice::FirstCorrect, LeafChoice::Balanced { ratio: 0.5 }] {
             let picks = choice.pick(&correct, k, &mut Random::new(seed));
             prop_assert_eq!(picks.is_err(), k > correct.len());
             let Ok(picks) = picks else { continue };
@@ -206,9 +207,9 @@ proptest! {
             prop_assert_eq!((once.len(), picks.len()), (k, k));
             let chosen = picks.iter().filter(|&&leaf| correct[leaf as usize] == 1).count();
             let (least, most) = match choice {
-                Choice::Random => (0, k),
-                Choice::FirstCorrect => (right.min(k).min(1), k),
-                Choice::Balanced { .. } => (right.min(k / 2), k - (correct.len() - right).min(k / 2)),
+                LeafChoice::Random => (0, k),
+                LeafChoice::FirstCorrect => (right.min(k).min(1), k),
+                LeafChoice::Balanced { .. } => (right.min(k / 2), k - (correct.len() - right).min(k / 2)),
             };
             prop_assert!((least..=most).contains(&chosen), "{chosen} of {least} to {most}");
         }
@@ -221,7 +222,7 @@ proptest! {
     ) {
         let rule = if aepo { Rule::Aepo } else { Rule::Arpo };
         let adaptive = Adaptive { rule, probability: 0.5, weight: 0.4, beam };
-        let rows: Vec<Row> = rows.into_iter().map(|(entropy, baseline)| Row { entropy, baseline }).collect();
+        let rows: Vec<EntropyRow> = rows.into_iter().map(|(entropy, baseline)| EntropyRow { entropy, baseline }).collect();
         let (found, after) = adaptive.branch(&rows, free, streak, &mut Random::new(seed)).unwrap();
         let mut random = Random::new(seed);
         let mut left = free;

@@ -5,9 +5,9 @@ use pyo3::types::PyBytes;
 use trunkline_core as core;
 use trunkline_core::{NodeId, Source, TokenSlice};
 
-use super::Tree;
+use super::CoreTree;
 use crate::error::raise;
-use crate::tokens::Tokens;
+use crate::tokens::TokenBuffer;
 
 /// Sizes from which a sweep over a tree takes tens of microseconds, so that other threads should run meanwhile.
 const LARGE_TREE: u32 = 2048;
@@ -20,7 +20,7 @@ pub(super) type State = (Vec<u32>, u32, u32, Option<u32>);
 /// What rollouts left on nodes: visits, values, passes.
 pub(super) type Statistics = (Vec<u32>, Vec<f64>, Vec<u32>);
 
-impl Tree {
+impl CoreTree {
     /// Read for long if the tree is large.
     pub fn sweep<R: Send>(
         &self,
@@ -42,7 +42,7 @@ impl Tree {
     pub(super) fn say<R: Send>(
         &self,
         py: Python<'_>,
-        tokens: Option<&Tokens>,
+        tokens: Option<&TokenBuffer>,
         work: impl FnOnce(&mut core::Tree, Option<TokenSlice<'_>>) -> core::Result<R> + Send,
     ) -> PyResult<R> {
         let tokens = tokens.map(|tokens| tokens.tokens.as_slice());

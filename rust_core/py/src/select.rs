@@ -1,23 +1,21 @@
 //! Where to fork next, and what to keep.
 
-pub mod budget;
-pub mod search;
-
-use std::str::FromStr;
-
 use pyo3::prelude::*;
-use trunkline_core::select::{self, Adaptive, Choice, Ranking, Row, Rule, Runs};
+use std::str::FromStr;
+use trunkline_core::select::{
+    self, Adaptive, EntropyRow, Formula, LeafChoice, LogprobColumns, Ranking, Rule, Scoring, budget,
+};
 use trunkline_core::{Error, Forest, Random, Region};
 
 use crate::buffer::{Column, view};
 use crate::error::{raise, refine};
-use crate::guard::call;
+use crate::guard::{Guard, call};
 use crate::input::{Text, number};
 
 /// Elements from which on work is worth releasing the interpreter for.
 const LARGE: usize = 1 << 12;
 
-type View<'py> = PyResult<Bound<'py, PyAny>>;
+type ViewResult<'py> = PyResult<Bound<'py, PyAny>>;
 
 fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     let text = "a seed is out of range: it is 0 to 18446744073709551615";
@@ -39,7 +37,7 @@ fn named<T: FromStr<Err = Error>>(value: &Bound<'_, PyAny>) -> PyResult<T> {
 /// Fork points on the paths of rollouts.
 #[pyfunction]
 #[pyo3(signature = (parents, kinds, leaves))]
-pub fn fork_points(py: Python<'_>, parents: Column<u32>, kinds: Column<u8>, leaves: Column<u32>) -> View<'_> {
+pub fn fork_points(py: Python<'_>, parents: Column<u32>, kinds: Column<u8>, leaves: Column<u32>) -> ViewResult<'_> {
     let large = kinds.len() > LARGE;
     let work = || select::fork_points(&Forest::new(parents.into_inner(), leaves.into_inner())?, &kinds);
     view(py, &call(py, large, work)?)
@@ -54,7 +52,7 @@ pub fn draw_points(
     #[pyo3(from_py_with = number)] k: u32,
     #[pyo3(from_py_with = seed)] seed: u64,
     replace: bool,
-) -> View<'_> {
+) -> ViewResult<'_> {
     let work = || select::uniform(&points, k as usize, replace, &mut Random::new(seed));
     view(py, &call(py, points.len().max(k as usize) > LARGE, work)?)
 }
@@ -69,7 +67,7 @@ pub fn top_turns(
     #[pyo3(from_py_with = number)] k: u32,
     #[pyo3(from_py_with = named)] region: Ranking,
     duplicates: bool,
-) -> View<'_> {
+) -> ViewResult<'_> {
     let work = || select::top_turns(&perplexities, k as usize, region.repeating(duplicates)?);
     view(py, &call(py, perplexities.len() > LARGE, work)?)
 }
@@ -96,7 +94,7 @@ pub fn surprising_tokens(
     let large = parents.len().max(logprobs.len()) > LARGE;
     let work = || {
         let forest = Forest::new(parents.into_inner(), leaves.into_inner())?;
-        let runs = Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: cuts.as_deref() };
+        let runs = LogprobColumns { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: cuts.as_deref() };
         select::surprising(&forest, &runs, k as usize, limit, diverse)
     };
     let found = call(py, large, work)?;
@@ -139,7 +137,7 @@ pub fn branch_rows(
     #[pyo3(from_py_with = number)] streak: u32,
 ) -> PyResult<(Bound<'_, PyAny>, u32)> {
     let work = || {
-        let rows = Row::zip(&entropies, &baselines)?;
+        let rows = EntropyRow::zip(&entropies, &baselines)?;
         Adaptive { rule, probability, weight, beam }.branch(&rows, free, streak, &mut Random::new(seed))
     };
     let (branches, streak) = call(py, entropies.len() > LARGE, work)?;
@@ -160,19 +158,148 @@ pub fn initial_chains(
 
 /// Which leaves to keep.
 #[pyfunction]
-#[pyo3(signature = (correct, k, seed, *, choice=Choice::Random, ratio=None))]
+#[pyo3(signature = (correct, k, seed, *, choice=LeafChoice::Random, ratio=None))]
 #[pyo3(text_signature = "(correct, k, seed, *, choice='random', ratio=None)")]
 pub fn choose_leaves(
     py: Python<'_>,
     correct: Column<u8>,
     #[pyo3(from_py_with = number)] k: u32,
     #[pyo3(from_py_with = seed)] seed: u64,
-    #[pyo3(from_py_with = named)] choice: Choice,
+    #[pyo3(from_py_with = named)] choice: LeafChoice,
     #[pyo3(from_py_with = optional)] ratio: Option<f64>,
-) -> View<'_> {
+) -> ViewResult<'_> {
     let work = || {
         let choice = ratio.map_or(Ok(choice), |ratio| choice.sharing(ratio))?;
         choice.pick(&correct, k as usize, &mut Random::new(seed))
     };
     view(py, &call(py, correct.len() > LARGE, work)?)
+}
+
+/// Leaves of a planned tree.
+#[pyfunction]
+#[pyo3(signature = (starts, points, rounds, samples=1))]
+pub fn tree_leaves(
+    py: Python<'_>,
+    #[pyo3(from_py_with = number)] starts: u32,
+    #[pyo3(from_py_with = number)] points: u32,
+    #[pyo3(from_py_with = number)] rounds: u32,
+    #[pyo3(from_py_with = number)] samples: u32,
+) -> PyResult<u64> {
+    call(py, false, || budget::leaves(starts, points, rounds, samples))
+}
+
+/// Expected steps of one Tree-GRPO round, as a tree and as chains.
+#[pyfunction]
+#[pyo3(signature = (trees, forks, steps))]
+pub fn tree_steps(
+    #[pyo3(from_py_with = number)] trees: u32,
+    #[pyo3(from_py_with = number)] forks: u32,
+    #[pyo3(from_py_with = number)] steps: u32,
+) -> (f64, f64) {
+    let cost = budget::steps(trees, forks, steps);
+    (cost.tree, cost.flat)
+}
+
+/// What Tree-GRPO saves on long chains.
+#[pyfunction]
+#[pyo3(signature = (forks, rounds))]
+pub fn tree_ratio(#[pyo3(from_py_with = number)] forks: u32, #[pyo3(from_py_with = number)] rounds: u32) -> f64 {
+    budget::ideal_ratio(forks, rounds)
+}
+
+/// Fresh rollouts that fill up a budget.
+#[pyfunction]
+#[pyo3(signature = (budget, branched, top_k, rounds, samples))]
+pub fn partial_top_up(
+    py: Python<'_>,
+    #[pyo3(from_py_with = number)] budget: u32,
+    branched: Column<u32>,
+    #[pyo3(from_py_with = number)] top_k: u32,
+    #[pyo3(from_py_with = number)] rounds: u32,
+    #[pyo3(from_py_with = number)] samples: u32,
+) -> ViewResult<'_> {
+    view(py, &call(py, false, || budget::top_up(budget, &branched, [top_k, rounds, samples]))?)
+}
+
+/// Split a total evenly.
+#[pyfunction]
+#[pyo3(signature = (total, paths))]
+pub fn split_evenly(
+    py: Python<'_>,
+    #[pyo3(from_py_with = number)] total: u32,
+    #[pyo3(from_py_with = number)] paths: u32,
+) -> ViewResult<'_> {
+    view(py, &call(py, false, || budget::split_evenly(total, paths))?)
+}
+
+/// A search over a forest: what is known of every node, and the picks in flight.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Search(Guard<select::Search>);
+
+#[pymethods]
+impl Search {
+    #[new]
+    #[pyo3(signature = (parents, visits, values, *, leaves=None, in_flight=None, formula=Formula::Uct, c=1.0, offset=1.0,
+                        loss=0.0))]
+    #[pyo3(
+        text_signature = "(parents, visits, values, *, leaves=None, in_flight=None, formula='uct', c=1.0, offset=1.0, \
+                             loss=0.0)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "options are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        parents: Column<u32>,
+        visits: Column<u32>,
+        values: Column<f64>,
+        leaves: Option<Column<u32>>,
+        in_flight: Option<Column<u32>>,
+        #[pyo3(from_py_with = named)] formula: Formula,
+        #[pyo3(from_py_with = real)] c: f64,
+        #[pyo3(from_py_with = real)] offset: f64,
+        #[pyo3(from_py_with = real)] loss: f64,
+    ) -> PyResult<Self> {
+        let in_flight = in_flight.map_or_else(|| vec![0; parents.len()], Column::into_inner);
+        let scoring = Scoring { formula, c, offset, loss };
+        let large = parents.len() > LARGE;
+        let work = || {
+            let forest = Forest::new(parents.into_inner(), leaves.map_or_else(Vec::new, Column::into_inner))?;
+            select::Search::new(forest, visits.into_inner(), values.into_inner(), in_flight, scoring)
+        };
+        call(py, large, work).map(|search| Self(Guard::new(search)))
+    }
+
+    /// How each node rates against its siblings (f64); infinity for roots.
+    fn scores<'py>(&self, py: Python<'py>) -> ViewResult<'py> {
+        view(py, &self.0.with_long(py, large, |search| Ok(search.scores()))?)
+    }
+
+    /// Picks in flight through each node (u32).
+    #[getter]
+    fn in_flight<'py>(&self, py: Python<'py>) -> ViewResult<'py> {
+        view(py, &self.0.with_long(py, large, |search| Ok(search.in_flight().to_vec()))?)
+    }
+
+    /// Nodes to expand, found by going down from `start`.
+    #[pyo3(signature = (room, k, *, start=0))]
+    fn descend<'py>(
+        &self,
+        py: Python<'py>,
+        room: Column<u32>,
+        #[pyo3(from_py_with = number)] k: u32,
+        #[pyo3(from_py_with = number)] start: u32,
+    ) -> ViewResult<'py> {
+        view(py, &self.0.with_long(py, large, |search| search.descend(start, &room, k as usize))?)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |search| Ok(search.in_flight().len()))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.with(py, |search| Ok(format!("<Search: {} nodes>", search.in_flight().len())))
+    }
+}
+
+fn large(search: &select::Search) -> bool {
+    search.in_flight().len() > LARGE
 }

@@ -43,12 +43,12 @@ fn tokens(spans: &[Span]) -> Result<(), TestCaseError> {
     for span in spans {
         offsets.push(offsets[offsets.len() - 1] + span.2.len() as u64);
     }
-    let (landed, trained) = to_tokens(&values, Some(&kept), &offsets, Trained::Mask(&mask)).unwrap();
+    let (values_of_tokens, trained) = to_tokens(&values, Some(&kept), &offsets, Trained::Mask(&mask)).unwrap();
     let expected: Vec<(f64, u8)> = spans
         .iter()
         .flat_map(|(value, kept, mask)| mask.iter().map(move |mask| (value * f64::from(mask * kept), mask * kept)))
         .collect();
-    prop_assert_eq!(landed.into_iter().zip(trained).collect::<Vec<_>>(), expected);
+    prop_assert_eq!(values_of_tokens.into_iter().zip(trained).collect::<Vec<_>>(), expected);
     Ok(())
 }
 
@@ -110,16 +110,16 @@ fn advantages_land_on_the_nodes_that_kept_rollouts_share() {
 #[test]
 fn flags_train_what_a_model_chose() {
     let flags = [SAMPLED, SAMPLED | SYNTHETIC, 0, SAMPLED | TRUNCATED, SYNTHETIC];
-    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 2, 5], Trained::Flags(&flags)).unwrap();
-    assert_eq!((landed, mask), (vec![1.5, 0.0, 0.0, 2.5, 0.0], vec![1, 0, 0, 1, 0]));
+    let (values_of_tokens, mask) = to_tokens(&[1.5, 2.5], None, &[0, 2, 5], Trained::Flags(&flags)).unwrap();
+    assert_eq!((values_of_tokens, mask), (vec![1.5, 0.0, 0.0, 2.5, 0.0], vec![1, 0, 0, 1, 0]));
 }
 
 #[test]
 fn values_land_on_tokens_and_nothing_lands_where_nothing_is_trained() {
     let values = [1.5, f64::NAN, -0.5, 2.0];
-    let (landed, mask) =
+    let (values_of_tokens, mask) =
         to_tokens(&values, Some(&[1, 1, 1, 0]), &[0, 2, 3, 3, 5], Trained::Mask(&[1, 0, 1, 1, 1])).unwrap();
-    assert_eq!((landed, mask), (vec![1.5, 0.0, 0.0, 0.0, 0.0], vec![1, 0, 0, 0, 0]));
-    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 1, 3], Trained::All).unwrap();
-    assert_eq!((landed, mask), (vec![1.5, 2.5, 2.5], vec![1, 1, 1]));
+    assert_eq!((values_of_tokens, mask), (vec![1.5, 0.0, 0.0, 0.0, 0.0], vec![1, 0, 0, 0, 0]));
+    let (values_of_tokens, mask) = to_tokens(&[1.5, 2.5], None, &[0, 1, 3], Trained::All).unwrap();
+    assert_eq!((values_of_tokens, mask), (vec![1.5, 2.5, 2.5], vec![1, 1, 1]));
 }

@@ -1,25 +1,26 @@
-//! `Tree`.
+//! `CoreTree`.
 
 mod access;
+pub mod view;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_core as core;
-use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, Tokens as Figure, Uncertainty};
+use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, TokenCount, Uncertainty};
 
 use self::access::LARGE_BYTES;
 use crate::buffer::view;
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
-use crate::tokens::Tokens;
-use crate::view::{Node, Rollout};
+use crate::tokens::TokenBuffer;
+use crate::tree::view::{NodeView, RolloutView};
 
 /// Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Tree(Guard<core::Tree>);
+pub struct CoreTree(Guard<core::Tree>);
 
 #[pymethods]
-impl Tree {
+impl CoreTree {
     #[new]
     fn new() -> Self {
         Self(Guard::new(core::Tree::new()))
@@ -40,7 +41,7 @@ impl Tree {
         #[pyo3(from_py_with = number)] kind: u32,
         message: Data<'_>,
         #[pyo3(from_py_with = number)] agent: u32,
-        tokens: Option<&Tokens>,
+        tokens: Option<&TokenBuffer>,
     ) -> PyResult<u32> {
         let message: &[u8] = &message;
         self.say(py, tokens, |tree, tokens| {
@@ -82,7 +83,7 @@ impl Tree {
         #[pyo3(from_py_with = number)] micros: u64,
         aside: Option<Data<'_>>,
         #[pyo3(from_py_with = number)] context: Option<u32>,
-        tokens: Option<&Tokens>,
+        tokens: Option<&TokenBuffer>,
     ) -> PyResult<u32> {
         let (message, aside): (&[u8], _) = (&message, aside.as_deref());
         let uncertainty = tokens.map_or(Uncertainty::UNKNOWN, |tokens| tokens.uncertainty);
@@ -92,9 +93,9 @@ impl Tree {
                 agent: agent.into(),
                 namespace: namespace.into(),
                 finish: finish.into(),
-                prompt: Figure::new(prompt, "prompt")?,
-                cached: Figure::new(cached, "cached")?,
-                generated: Figure::new(generated, "generated")?,
+                prompt: TokenCount::new(prompt, "prompt")?,
+                cached: TokenCount::new(cached, "cached")?,
+                generated: TokenCount::new(generated, "generated")?,
                 retries,
                 micros,
                 aside: aside.map(std::str::from_utf8).transpose().map_err(not_text)?,
@@ -117,7 +118,7 @@ impl Tree {
         #[pyo3(from_py_with = number)] agent: u32,
         #[pyo3(from_py_with = number)] micros: u64,
         failed: bool,
-        tokens: Option<&Tokens>,
+        tokens: Option<&TokenBuffer>,
     ) -> PyResult<u32> {
         let message: &[u8] = &message;
         self.say(py, tokens, |tree, tokens| tree.observe(rollout.into(), message, tokens, agent.into(), micros, failed))
@@ -133,7 +134,7 @@ impl Tree {
         #[pyo3(from_py_with = number)] rollout: u32,
         message: Data<'_>,
         #[pyo3(from_py_with = number)] agent: u32,
-        tokens: Option<&Tokens>,
+        tokens: Option<&TokenBuffer>,
     ) -> PyResult<u32> {
         let message: &[u8] = &message;
         self.say(py, tokens, |tree, tokens| tree.tell(rollout.into(), message, tokens, agent.into())).map(NodeId::get)
@@ -141,7 +142,7 @@ impl Tree {
 
     /// Give a prompt, an observation or a message its tokens, once; the same ids again change nothing.
     #[pyo3(signature = (node, tokens, /))]
-    fn tokenise(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &Tokens) -> PyResult<()> {
+    fn tokenise(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &TokenBuffer) -> PyResult<()> {
         self.say(py, Some(tokens), |tree, tokens| tree.tokenise(node.into(), tokens.unwrap_or_default()))
     }
 
@@ -182,7 +183,7 @@ impl Tree {
     /// Path, turn, next draw and subgroup of the state at a node.
     #[pyo3(signature = (node, /))]
     fn state(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<access::State> {
-        let core::State { path, turn, draw, subgroup } = self.0.with(py, |tree| tree.state(node.into()))?;
+        let core::ForkPoint { path, turn, draw, subgroup } = self.0.with(py, |tree| tree.state(node.into()))?;
         Ok((path, turn, draw, subgroup))
     }
 
@@ -269,8 +270,8 @@ impl Tree {
 
     /// One node, by name: parent, kind, depth, turns, agent and so on.
     #[pyo3(signature = (node, /))]
-    fn node(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Node> {
-        self.0.with(py, |tree| tree.node(node.into()).map(Node::from))
+    fn node(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<NodeView> {
+        self.0.with(py, |tree| tree.node(node.into()).map(NodeView::from))
     }
 
     /// The node's message; empty for the root.
@@ -299,17 +300,17 @@ impl Tree {
 
     /// The node's tokens, and how sure the model was of them; None where they are not known.
     #[pyo3(signature = (node, /))]
-    fn tokens_of(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<Tokens>> {
+    fn tokens_of(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<TokenBuffer>> {
         self.0.with(py, |tree| {
             let uncertainty = tree.node(node.into())?.uncertainty;
-            Ok(tree.tokens_of(node.into())?.map(|tokens| Tokens { tokens: tokens.into(), uncertainty }))
+            Ok(tree.tokens_of(node.into())?.map(|tokens| TokenBuffer { tokens: tokens.into(), uncertainty }))
         })
     }
 
     /// One rollout, by name: point, leaf, path, termination, answer, reward, usage and so on.
     #[pyo3(signature = (rollout, /))]
-    fn rollout(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<Rollout> {
-        self.0.with(py, |tree| tree.rollout(rollout.into()).map(Rollout::from))
+    fn rollout(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<RolloutView> {
+        self.0.with(py, |tree| tree.rollout(rollout.into()).map(RolloutView::from))
     }
 
     /// Rollouts that have not ended, ascending.
@@ -331,7 +332,7 @@ impl Tree {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         self.0.with(py, |tree| {
             let (nodes, rollouts) = (tree.nodes(), tree.rollouts());
-            Ok(format!("<Tree: {nodes} nodes, {rollouts} rollouts, {} growing>", tree.growing_count()))
+            Ok(format!("<CoreTree: {nodes} nodes, {rollouts} rollouts, {} growing>", tree.growing_count()))
         })
     }
 

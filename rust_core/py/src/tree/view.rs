@@ -1,10 +1,10 @@
-//! `Node` and `Rollout`: what is read of a tree at one moment, by name.
+//! `NodeView` and `RolloutView`: what is read of a tree at one moment, by name.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use trunkline_core as core;
+use trunkline_core::ContextId;
 use trunkline_core::reply::per_vocabulary;
-use trunkline_core::{ContextId, NodeView, RolloutView};
 
 use crate::input::number;
 
@@ -23,7 +23,7 @@ impl<'py, T: Copy + IntoPyObject<'py>> IntoPyObject<'py> for &Numbers<T> {
 
 /// One node, as it was when it was read.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
-pub struct Node {
+pub struct NodeView {
     /// The node before; the root's is itself.
     parent: u32,
     /// What it is: one of the module's constants.
@@ -58,8 +58,8 @@ pub struct Node {
     passes: u32,
 }
 
-impl From<NodeView<'_>> for Node {
-    fn from(view: NodeView<'_>) -> Self {
+impl From<core::NodeView<'_>> for NodeView {
+    fn from(view: core::NodeView<'_>) -> Self {
         Self {
             parent: view.parent.get(),
             kind: view.kind as u8,
@@ -82,7 +82,7 @@ impl From<NodeView<'_>> for Node {
 }
 
 #[pymethods]
-impl Node {
+impl NodeView {
     /// The uncertainty of ARPO.
     #[pyo3(signature = (vocabulary, /))]
     fn arpo(&self, #[pyo3(from_py_with = number)] vocabulary: u32) -> f64 {
@@ -90,13 +90,13 @@ impl Node {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Node: kind {}, depth {}, parent {}>", self.kind, self.depth, self.parent)
+        format!("<NodeView: kind {}, depth {}, parent {}>", self.kind, self.depth, self.parent)
     }
 }
 
 /// One rollout, as it was when it was read.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
-pub struct Rollout {
+pub struct RolloutView {
     /// Where it was opened.
     point: u32,
     /// Where it is, or ended.
@@ -129,8 +129,8 @@ pub struct Rollout {
     tool_micros: u64,
 }
 
-impl From<RolloutView<'_>> for Rollout {
-    fn from(view: RolloutView<'_>) -> Self {
+impl From<core::RolloutView<'_>> for RolloutView {
+    fn from(view: core::RolloutView<'_>) -> Self {
         Self {
             point: view.point.get(),
             leaf: view.leaf.get(),
@@ -152,9 +152,9 @@ impl From<RolloutView<'_>> for Rollout {
 }
 
 #[pymethods]
-impl Rollout {
+impl RolloutView {
     fn __repr__(&self) -> String {
         let ended = self.termination.unwrap_or("growing");
-        format!("<Rollout: {ended}, point {}, leaf {}, {} turns>", self.point, self.leaf, self.turns)
+        format!("<RolloutView: {ended}, point {}, leaf {}, {} turns>", self.point, self.leaf, self.turns)
     }
 }

@@ -2,20 +2,20 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use trunkline_core::{ContextId, NodeId, Parting, Policy, Result, Uncertainty};
+use trunkline_core::{ContextId, DriftOptions, DriftPolicy, NodeId, Result, Uncertainty};
 
 use crate::buffer::{Column, view};
 use crate::error::raise;
 use crate::input::{Data, Text, number};
-use crate::tokens::Tokens;
-use crate::tree::Tree;
+use crate::tokens::TokenBuffer;
+use crate::tree::CoreTree;
 
 /// Join `head`, the ids that a model is given at `node` as decimal numbers, and `tail`, in one allocation.
 #[pyfunction]
 #[pyo3(signature = (tree, node, head, tail, context=None, /))]
 pub fn request_ids<'py>(
     py: Python<'py>,
-    tree: &Tree,
+    tree: &CoreTree,
     #[pyo3(from_py_with = number)] node: u32,
     head: Data<'_>,
     tail: Data<'_>,
@@ -32,7 +32,7 @@ pub fn request_ids<'py>(
 #[pyo3(signature = (tree, node, most=u32::MAX, /), text_signature = "(tree, node, most=4294967295, /)")]
 pub fn last_ids<'py>(
     py: Python<'py>,
-    tree: &Tree,
+    tree: &CoreTree,
     #[pyo3(from_py_with = number)] node: u32,
     #[pyo3(from_py_with = number)] most: u32,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -45,7 +45,7 @@ pub fn last_ids<'py>(
 #[pyo3(signature = (tree, node, prompt, /))]
 pub fn align_ids(
     py: Python<'_>,
-    tree: &Tree,
+    tree: &CoreTree,
     #[pyo3(from_py_with = number)] node: u32,
     prompt: Column<u32>,
 ) -> PyResult<(usize, usize, Vec<u32>)> {
@@ -58,14 +58,14 @@ pub fn align_ids(
 #[pyo3(signature = (tree, node, prompt, policy, limit, /))]
 pub fn settle_ids(
     py: Python<'_>,
-    tree: &Tree,
+    tree: &CoreTree,
     #[pyo3(from_py_with = number)] node: u32,
     prompt: Column<u32>,
     policy: Text<'_>,
     #[pyo3(from_py_with = number)] limit: u32,
 ) -> PyResult<Option<u32>> {
-    let parting = parting(&policy, limit).map_err(|error| raise(py, &error))?;
-    tree.with(py, |tree| tree.settle(node.into(), &prompt, parting)).map(|context| context.map(ContextId::get))
+    let options = drift_options(&policy, limit).map_err(|error| raise(py, &error))?;
+    tree.with(py, |tree| tree.settle(node.into(), &prompt, options)).map(|context| context.map(ContextId::get))
 }
 
 /// Give ids to the nodes up to this one that have none: all to the last, none to those before.
@@ -73,7 +73,7 @@ pub fn settle_ids(
 #[pyo3(signature = (tree, node, ids, /))]
 pub fn give_ids(
     py: Python<'_>,
-    tree: &Tree,
+    tree: &CoreTree,
     #[pyo3(from_py_with = number)] node: u32,
     ids: Column<u32>,
 ) -> PyResult<()> {
@@ -85,13 +85,13 @@ pub fn give_ids(
 #[pyo3(signature = (tree, policy, keep, given=None, /))]
 pub fn drift(
     py: Python<'_>,
-    tree: &Tree,
+    tree: &CoreTree,
     policy: Text<'_>,
     #[pyo3(from_py_with = number)] keep: u32,
-    given: Option<&Tokens>,
+    given: Option<&TokenBuffer>,
 ) -> PyResult<u32> {
     let given = given.map(|tokens| tokens.tokens.as_slice());
-    tree.with(py, |tree| tree.drift(Policy::named(&policy)?, keep, given)).map(ContextId::get)
+    tree.with(py, |tree| tree.drift(DriftPolicy::named(&policy)?, keep, given)).map(ContextId::get)
 }
 
 /// `(policy, keep, given)` of a turn whose prompt drifted, or None.
@@ -99,18 +99,18 @@ pub fn drift(
 #[pyo3(signature = (tree, node, /))]
 pub fn drift_of(
     py: Python<'_>,
-    tree: &Tree,
+    tree: &CoreTree,
     #[pyo3(from_py_with = number)] node: u32,
-) -> PyResult<Option<(&'static str, u32, Tokens)>> {
+) -> PyResult<Option<(&'static str, u32, TokenBuffer)>> {
     tree.with(py, |tree| {
         Ok(tree.drift_of(node.into())?.map(|drift| {
-            let given = Tokens { tokens: drift.given.into(), uncertainty: Uncertainty::UNKNOWN };
+            let given = TokenBuffer { tokens: drift.given.into(), uncertainty: Uncertainty::UNKNOWN };
             (drift.policy.as_str(), drift.keep, given)
         }))
     })
 }
 
 /// What to do with a prompt that drifts.
-pub fn parting(policy: &str, limit: u32) -> Result<Parting> {
-    Policy::named(policy).map(|policy| Parting { policy, limit })
+pub fn drift_options(policy: &str, limit: u32) -> Result<DriftOptions> {
+    DriftPolicy::named(policy).map(|policy| DriftOptions { policy, limit })
 }
