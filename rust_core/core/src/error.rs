@@ -1,5 +1,7 @@
 //! The one error type of the crate.
 
+use crate::keyword::UnknownWord;
+
 /// What every fallible operation returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -86,11 +88,8 @@ pub enum Error {
         value: i64,
     },
     /// A name for an ending that is none.
-    #[error("{text:?} is not a termination")]
-    Termination {
-        /// What was given.
-        text: String,
-    },
+    #[error("{0}")]
+    Termination(Box<UnknownWord>),
     /// The rollout has ended and cannot change any more.
     #[error("rollout {rollout} has ended ({termination}) and cannot be {verb}")]
     Ended {
@@ -172,13 +171,8 @@ pub enum Error {
         have: usize,
     },
     /// A value that makes no sense where it is.
-    #[error("{value}; it must be {want}")]
-    Value {
-        /// Where it is and what it is.
-        value: String,
-        /// What it must be.
-        want: &'static str,
-    },
+    #[error("{0}")]
+    Value(#[from] Box<ValueError>),
     /// Bytes that are no chat completion.
     #[error("{0}")]
     Reply(#[from] crate::reply::ReplyError),
@@ -188,6 +182,81 @@ pub enum Error {
     /// A tree that contradicts itself: a bug in this crate or in memory.
     #[error("tree is inconsistent: {0}")]
     Invariant(String),
+}
+
+impl Error {
+    /// A number that is out of its range.
+    pub(crate) fn range(fact: impl Into<String>, range: &'static str) -> Self {
+        ValueError::Range { fact: fact.into(), range }.into()
+    }
+
+    /// Something named that is not there, or not in a state to be used.
+    pub(crate) fn reference(fact: impl Into<String>, want: &'static str) -> Self {
+        ValueError::Reference { fact: fact.into(), want }.into()
+    }
+
+    /// More than there is memory for.
+    pub(crate) fn memory(fact: impl Into<String>, want: &'static str) -> Self {
+        ValueError::Memory { fact: fact.into(), want }.into()
+    }
+
+    /// Values that do not go together.
+    pub(crate) fn conflict(fact: impl Into<String>, want: &'static str) -> Self {
+        ValueError::Conflict { fact: fact.into(), want }.into()
+    }
+}
+
+impl From<ValueError> for Error {
+    fn from(error: ValueError) -> Self {
+        Self::Value(Box::new(error))
+    }
+}
+
+/// Why a value makes no sense where it is.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// A word that an option does not know.
+    #[error("{0}")]
+    Word(UnknownWord),
+    /// A number that is out of its range.
+    #[error("{fact}; it must be {range}")]
+    Range {
+        /// Where it is and what it is.
+        fact: String,
+        /// What it must be.
+        range: &'static str,
+    },
+    /// A column that was not given.
+    #[error("the column {column} is missing; it must be given for this estimator")]
+    Missing {
+        /// Which.
+        column: &'static str,
+    },
+    /// Something named that is not there, or not in a state to be used.
+    #[error("{fact}; it must be {want}")]
+    Reference {
+        /// What was named, and what is wrong with it.
+        fact: String,
+        /// What must be named.
+        want: &'static str,
+    },
+    /// More than there is memory for.
+    #[error("{fact}; it must be {want}")]
+    Memory {
+        /// How much that is.
+        fact: String,
+        /// What it must be.
+        want: &'static str,
+    },
+    /// Values that do not go together.
+    #[error("{fact}; it must be {want}")]
+    Conflict {
+        /// What they are.
+        fact: String,
+        /// What one of them must be.
+        want: &'static str,
+    },
 }
 
 /// Why a delta was refused.

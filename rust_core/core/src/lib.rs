@@ -1,12 +1,12 @@
 //! The state of Trunkline's rollouts.
 //!
-//! A [`Tree`] holds everything done for one task; what changed since the last time is a delta (`wire`), which rebuilds the
-//! same tree elsewhere. A [`Prefix`] index stores what token paths share once, and [`reply`] reads what a server sent, from
-//! its bytes. While rollouts grow, [`Lanes`] say which rows of a batch are still active, a [`Scheduler`] and a [`Ledger`]
-//! (`schedule`) what starts next and what a budget allows, a [`Tally`] which answer wins, and [`select`] where to fork next.
-//! Once they are scored, a [`Harvest`] puts trees side by side as columns over a [`Forest`], [`advantage`] makes values and
-//! advantages of their rewards, and [`pack`] the rows that trainers read. This crate knows no Python and does no input or
-//! output.
+//! A [`Tree`] holds everything done for one task; what changed since the last time is a delta (`wire`), which rebuilds
+//! the same tree elsewhere. A [`Prefix`] index stores what token paths share once, and [`reply`] reads what a server
+//! sent, from its bytes. While rollouts grow, [`Lanes`] say which rows of a batch are still active, a [`Scheduler`] and
+//! a [`Ledger`] (`schedule`) what starts next and what a budget allows, a [`Tally`] which answer wins, and [`select`]
+//! where to fork next. Once they are scored, a [`Harvest`] puts trees side by side as columns over a [`Forest`],
+//! [`advantage`] makes values and advantages of their rewards, and [`pack`] the rows that trainers read. This crate
+//! knows no Python and does no input or output.
 //!
 //! In a tree, what rollouts share is stored once:
 //!
@@ -21,6 +21,7 @@ pub mod advantage;
 mod error;
 mod forest;
 mod id;
+mod keyword;
 mod lanes;
 pub mod pack;
 mod prefix;
@@ -30,12 +31,14 @@ pub mod select;
 mod storage;
 mod tree;
 mod turn;
+mod validation;
 mod wire;
 
-pub use error::{DeltaError, Error, Result};
+pub use error::{DeltaError, Error, Result, ValueError};
 pub use forest::Forest;
 pub use forest::harvest::{GROWING, Harvest};
 pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId, TokenCount};
+pub use keyword::{Keyword, Listing, UnknownWord};
 pub use lanes::Lanes;
 pub use lanes::activity::ActivityCounter;
 pub use lanes::plan::LanePlan;

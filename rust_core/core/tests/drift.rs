@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use trunkline_core::{
-    Call, ContextId, DriftPolicy, Error, Harvest, Kind, NameId, NodeId, RolloutId, SAMPLED, TokenBuffer, Tree,
+    Call, ContextId, DriftPolicy, Error, Harvest, Keyword, Kind, NameId, NodeId, RolloutId, SAMPLED, TokenBuffer, Tree,
 };
 
 /// One turn and the observation after it.
@@ -192,7 +192,10 @@ fn a_drift_that_makes_no_sense_is_refused() {
     assert!(refused(tree.drift(DriftPolicy::Bridge, 1, Some(given.as_slice()))).contains("a bridge with tokens"));
     assert!(refused(tree.drift(DriftPolicy::Fork, 1, None)).contains("a fork without tokens"));
     assert!(
-        DriftPolicy::named("sail").unwrap_err().to_string().contains("\"sail\"; it must be bridge, realign or fork")
+        DriftPolicy::from_word("sail")
+            .unwrap_err()
+            .to_string()
+            .contains("\"sail\"; it must be bridge, realign or fork")
     );
     let messages = tree.context(&[0]).unwrap();
     assert!(tree.ids_len(NodeId::new(1), Some(messages), b"", b"").unwrap_err().to_string().contains("is of messages"));

@@ -9,9 +9,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use std::ops::Deref;
-use trunkline_core::Error;
 
-use crate::error::{argument, raise, refine};
+use crate::error::{argument, refine};
 
 /// A number that columns are made of.
 pub trait Cell: Element + Copy {
@@ -138,14 +137,14 @@ where
         let dimensions = buffer.as_ref().map_or(0, PyUntypedBuffer::dimensions);
         let Some(buffer) = buffer.filter(|_| dimensions == 1) else {
             let value = format!("a column of {} has {dimensions} dimensions", T::NAME);
-            return Err(raise(py, &Error::Value { value, want: "one-dimensional" }));
+            return Err(argument(py, &format!("{value}; it must be one-dimensional")));
         };
         let held = Held { format: buffer.format().to_bytes(), size: buffer.item_size() };
         // A mask of numpy's is bool, one byte each.
         let mask = T::NAME == u8::NAME && held.is_mask();
         if !mask && !held.is::<T>() {
             let value = format!("a column holds {}", held.name());
-            return Err(raise(py, &Error::Value { value, want: T::NAME }));
+            return Err(argument(py, &format!("{value}; it must be {}", T::NAME)));
         }
         // An empty array has no address, which PyO3 takes for damage.
         if buffer.item_count() == 0 {
@@ -173,7 +172,7 @@ where
 /// What has a buffer for other types than its own.
 fn unreadable<T: Cell>(py: Python<'_>, error: &PyErr) -> PyErr {
     let value = format!("a column of {} cannot be read ({})", T::NAME, error.value(py));
-    raise(py, &Error::Value { value, want: "an array of such numbers" })
+    argument(py, &format!("{value}; it must be an array of such numbers"))
 }
 
 /// A read-only `memoryview` over a copy of a column.

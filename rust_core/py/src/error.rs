@@ -14,7 +14,7 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     match error {
         Error::Reply(reply) => unreadable(py, reply),
         Error::Length { .. }
-        | Error::Value { .. }
+        | Error::Value(_)
         | Error::Lane { .. }
         | Error::LaneFinished { .. }
         | Error::LaneSizes { .. }

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use trunkline_core as core;
-use trunkline_core::{Amount, Bounds, Currency, Reservation};
+use trunkline_core::{Amount, Bounds, Currency, Keyword, Reservation};
 
-use crate::error::{argument, refine};
+use crate::error::{argument, raise, refine};
 use crate::guard::{Guard, attached};
 use crate::input::{Number, Text};
 
@@ -101,9 +101,7 @@ fn read(value: &Bound<'_, PyAny>, rest: Option<u64>) -> PyResult<[Option<u64>; 8
     let (py, mut all) = (value.py(), Bounds([rest; 8]));
     for (name, figure) in value.cast::<PyDict>()? {
         let name: Text<'_> = name.extract()?;
-        let currency = Currency::from_name(&name);
-        let currency = currency
-            .ok_or_else(|| argument(py, &format!("{:?} is no currency; it must be one of CURRENCIES", &*name)))?;
+        let currency = Currency::from_word(&name).map_err(|error| raise(py, &error))?;
         let text = format!("{} is {figure}; it must be 0 to 2^64 - 1", currency.as_str());
         all = all.with(currency, figure.extract().map_err(|error| refine(py, error, &text))?);
     }

@@ -3,23 +3,15 @@
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use trunkline_core::pack::{
-    self, Export, Fit, ForestTokens, Over, Oversize, PackReport, TokenValues, Unknown, Weighting,
+    self, Export, Fit, ForestTokens, Oversize, PackReport, Per, TokenValues, Unknown, Weighting,
 };
-use trunkline_core::{self as core, Forest, Result, TokenSlice, Uncertainty};
+use trunkline_core::{self as core, Forest, Keyword, Result, TokenSlice, Uncertainty};
 
 use crate::buffer::{Cell, Column, view};
-use crate::error::{argument, raise};
+use crate::error::raise;
 use crate::guard::call;
 use crate::input::number;
 use crate::tokens::TokenBuffer;
-
-/// What has one value each.
-#[derive(Clone, Copy)]
-enum Per {
-    Rollout,
-    Node,
-    Token,
-}
 
 /// What all layouts are asked for.
 struct Request<'a> {
@@ -42,9 +34,8 @@ impl Request<'_> {
         py: Python<'_>,
         pack: impl FnOnce(&ForestTokens<'_>, &Export<'_>) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let unknown = choice(py, "unknown", self.unknown, &[("error", Unknown::Error), ("mask", Unknown::Mask)])?;
-        let kinds = [("rollout", Per::Rollout), ("node", Per::Node), ("token", Per::Token)];
-        let per = choice(py, "per", self.per, &kinds)?;
+        let unknown = keyword(py, Unknown::OPTION, self.unknown)?;
+        let per = keyword(py, Per::OPTION, self.per)?;
         call(py, true, move || {
             let forest = Forest::new(self.parents.into_inner(), self.leaves.into_inner())?;
             let core::TokenBuffer { ids, logprobs, versions, flags } = &self.tokens;
@@ -67,11 +58,9 @@ impl Request<'_> {
     }
 }
 
-/// What a word stands for.
-fn choice<T: Copy>(py: Python<'_>, field: &str, text: &str, words: &[(&str, T)]) -> PyResult<T> {
-    let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    let refuse = || argument(py, &format!("{field} is {text:?}; it must be one of {}", known.join(", ")));
-    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(refuse)
+/// The value of a word.
+fn keyword<T: Keyword>(py: Python<'_>, option: &str, word: &str) -> PyResult<T> {
+    T::from_option(option, word).map_err(|error| raise(py, &error))
 }
 
 /// Values as 64-bit floats, or as 32-bit ones.
@@ -90,9 +79,8 @@ fn limit(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
 }
 
 fn fit(py: Python<'_>, merge: bool, max: [Option<u32>; 2], long: [&str; 2]) -> PyResult<Fit> {
-    let words = [("error", Over::Error), ("cut", Over::Cut), ("drop", Over::Drop)];
-    let long_prompt = choice(py, "long_prompt", long[0], &words)?;
-    let long_response = choice(py, "long_response", long[1], &words)?;
+    let long_prompt = keyword(py, "long_prompt", long[0])?;
+    let long_response = keyword(py, "long_response", long[1])?;
     Ok(Fit { merge, max_prompt: max[0], max_response: max[1], long_prompt, long_response })
 }
 
@@ -199,9 +187,8 @@ pub fn pack_tree(
     oversize: &str,
 ) -> PyResult<TreePacked> {
     let tokens = buffer(ids, logprobs, versions, flags);
-    let words = [("share", Weighting::Share), ("once", Weighting::Once), ("count", Weighting::Count)];
-    let weights = choice(py, "weights", weights, &words)?;
-    let oversize = choice(py, "oversize", oversize, &[("error", Oversize::Error), ("split", Oversize::Split)])?;
+    let weights = keyword(py, Weighting::OPTION, weights)?;
+    let oversize = keyword(py, Oversize::OPTION, oversize)?;
     Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
         .pack(py, move |runs, export| pack::TreePacked::new(runs, export, weights, max_tokens, oversize))
         .map(TreePacked)

@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use trunkline_core::Result;
 use trunkline_core::reply::{self, Entropy, Form, Tags, UsageCounts};
+use trunkline_core::{Keyword, Result};
 
 use crate::buffer::view;
 use crate::error::raise;
@@ -84,8 +84,8 @@ fn options(
 ) -> Result<reply::ReplyOptions> {
     let tags = |pair: (Text<'_>, Text<'_>)| Tags::new(&*pair.0, &*pair.1);
     let options = reply::ReplyOptions {
-        form: Form::named(form)?,
-        entropy: Entropy::named(entropy)?,
+        form: Form::from_word(form)?,
+        entropy: Entropy::from_word(entropy)?,
         top: top.map_or(usize::MAX, |top| top as usize),
         version,
         think: think.map_or_else(|| Ok(Tags::think()), tags)?,

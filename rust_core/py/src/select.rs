@@ -1,11 +1,10 @@
 //! Where to fork next, and what to keep.
 
 use pyo3::prelude::*;
-use std::str::FromStr;
 use trunkline_core::select::{
     self, Adaptive, EntropyRow, Formula, LeafChoice, LogprobColumns, Ranking, Rule, Scoring, budget,
 };
-use trunkline_core::{Error, Forest, Random, Region};
+use trunkline_core::{Forest, Keyword, Random, Region};
 
 use crate::buffer::{Column, view};
 use crate::error::{raise, refine};
@@ -30,8 +29,8 @@ fn optional(value: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
     if value.is_none() { Ok(None) } else { real(value).map(Some) }
 }
 
-fn named<T: FromStr<Err = Error>>(value: &Bound<'_, PyAny>) -> PyResult<T> {
-    value.extract::<Text<'_>>()?.parse().map_err(|error| raise(value.py(), &error))
+fn named<T: Keyword>(value: &Bound<'_, PyAny>) -> PyResult<T> {
+    T::from_word(&value.extract::<Text<'_>>()?).map_err(|error| raise(value.py(), &error))
 }
 
 /// Fork points on the paths of rollouts.

@@ -1,4 +1,5 @@
-//! What estimators work on, rows of rewards and columns beside them, and what they give: values on rows, nodes and tokens.
+//! What estimators work on, rows of rewards and columns beside them, and what they give: values on rows, nodes and
+//! tokens.
 
 use std::borrow::Cow;
 
@@ -7,6 +8,7 @@ use crate::advantage::values::NodeValues;
 use crate::error::{Error, Result, length};
 use crate::forest::{Forest, bounds};
 use crate::pack::sampled;
+use crate::validation::finite_column;
 
 /// Columns with one element a row. A row is a rollout; with `trajectory` it may be a step or a turn of one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,9 +47,6 @@ pub struct Advantages {
     /// 1 where there is something to train on.
     pub kept: Vec<u8>,
 }
-
-/// Larger numbers could overflow when squared.
-const LARGEST: f64 = 1e100;
 
 impl<'a> Batch<'a> {
     /// The column of groups, or the roots that the rows' leaves are under.
@@ -88,8 +87,8 @@ impl<'a> Batch<'a> {
         same("selections", self.selected, rows)?;
         same("step rewards", self.step_rewards, rows)?;
         same("leaves", self.forest.map(Forest::leaves), rows)?;
-        finite("reward", self.rewards)?;
-        finite("step reward", self.step_rewards.unwrap_or_default())
+        finite_column("reward", self.rewards)?;
+        finite_column("step reward", self.step_rewards.unwrap_or_default())
     }
 
     /// Whether a row trains nothing.
@@ -107,18 +106,6 @@ impl<'a> Batch<'a> {
 
 fn same<T>(what: &'static str, column: Option<&[T]>, need: usize) -> Result<()> {
     column.map_or(Ok(()), |column| length(what, need, column.len()))
-}
-
-/// Numbers that can be squared and summed, or NaN.
-pub(super) fn finite(what: &str, numbers: &[f64]) -> Result<()> {
-    let large = |number: &f64| number.abs() > LARGEST;
-    // Without a way out the compiler takes several at a time.
-    if !numbers.iter().fold(false, |any, number| any | large(number)) {
-        return Ok(());
-    }
-    let row = numbers.iter().position(large).unwrap_or_default();
-    let value = format!("{what} {row} is {}", numbers[row]);
-    Err(Error::Value { value, want: "between -1e100 and 1e100, or NaN where there is none" })
 }
 
 /// Advantages of rollouts on the nodes they share: per node the mean over the rollouts that pass through it or end
@@ -193,9 +180,8 @@ fn chosen<'a>(values: &'a [f64], kept: Option<&[u8]>) -> Result<Cow<'a, [f64]>> 
 /// An empty column with room for as many elements as somebody else has named.
 fn room<T>(len: usize) -> Result<Vec<T>> {
     let mut column = Vec::new();
-    column.try_reserve_exact(len).map_err(|_| Error::Value {
-        value: format!("offsets end at {len}"),
-        want: "a number of tokens that there is memory for",
-    })?;
+    column
+        .try_reserve_exact(len)
+        .map_err(|_| Error::memory(format!("offsets end at {len}"), "a number of tokens that there is memory for"))?;
     Ok(column)
 }

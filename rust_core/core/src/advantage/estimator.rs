@@ -26,7 +26,7 @@ impl Estimator {
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) listing the presets if there is none of this name.
     pub fn preset(name: &str) -> Result<Self> {
-        let (method, options) = find(name).ok_or_else(|| unknown("preset", name, &NAMES.join(", ")))?;
+        let (method, options) = find(name).ok_or_else(|| unknown("preset", name, NAMES))?;
         Ok(Self { method, options })
     }
 

@@ -1,5 +1,5 @@
-//! Advantages of rows within groups: the one engine behind GRPO and its many relatives. A subtree is a group as well: every
-//! node that a rollout passes through is a group it is in.
+//! Advantages of rows within groups: the one engine behind GRPO and its many relatives. A subtree is a group as well:
+//! every node that a rollout passes through is a group it is in.
 
 use std::borrow::Cow;
 
@@ -84,7 +84,7 @@ pub fn group_advantages(batch: &Batch, scopes: &[Scope], options: &EstimatorOpti
 /// The same for a batch that was checked.
 pub(super) fn within(batch: &Batch, scopes: &[Scope], options: &EstimatorOptions) -> Result<Advantages> {
     if scopes.is_empty() {
-        return Err(Error::Value { value: "there is no scope".to_owned(), want: "at least one" });
+        return Err(Error::conflict("there is no scope", "at least one"));
     }
     let mut values = batch.counted(options.count_masked);
     let mut sums = Sums::new(values.len(), options.combine);
@@ -230,7 +230,7 @@ pub(super) fn add(
     length("leaves", values.len(), forest.leaves().len())?;
     if options.unit != Unit::Row || options.centre == Centre::RunnerUp {
         let value = "unit is \"trajectory\" or centre is \"runner_up\" over subtrees".to_owned();
-        return Err(Error::Value { value, want: "\"row\" and another centre" });
+        return Err(Error::conflict(value, "\"row\" and another centre"));
     }
     let mut moments = moments(forest, values);
     Moments::settle(&mut moments, options.rounding(values, inner));

@@ -24,4 +24,4 @@ pub use options::{
     ZeroVariance,
 };
 pub use steps::step_returns;
-pub use values::NodeValues;
+pub use values::{Backup, NodeValues};

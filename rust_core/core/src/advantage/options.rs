@@ -1,8 +1,9 @@
 //! What estimators leave open, by name, and which rows are compared with which.
 
 use crate::advantage::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ValueError};
 use crate::forest::Forest;
+use crate::keyword::{Keyword, Listing, UnknownWord, keywords};
 
 /// An option's value.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,39 +26,28 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// A value that is one of several words.
-pub(super) trait Word {
+/// An option that is set by a word.
+trait WordField {
     /// The word.
     fn word(&self) -> String;
-    /// Become what another word says, or say which words there are.
-    fn assign(&mut self, word: &str) -> std::result::Result<(), String>;
+    /// Become what another word says.
+    fn assign(&mut self, option: &str, word: &str) -> Result<()>;
 }
 
-macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$item:meta])* $variant:ident = $word:literal,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$item])* $variant,)* }
+impl<K: Keyword + PartialEq> WordField for K {
+    fn word(&self) -> String {
+        K::WORDS.iter().filter(|(_, value)| value == self).map(|(word, _)| *word).collect()
+    }
 
-        impl Word for $name {
-            fn word(&self) -> String {
-                match self { $(Self::$variant => $word,)* }.to_owned()
-            }
-
-            fn assign(&mut self, word: &str) -> std::result::Result<(), String> {
-                *self = match word {
-                    $($word => Self::$variant,)*
-                    _ => return Err([$($word),*].join(", ")),
-                };
-                Ok(())
-            }
-        }
-    )*};
+    fn assign(&mut self, option: &str, word: &str) -> Result<()> {
+        *self = K::from_option(option, word)?;
+        Ok(())
+    }
 }
 
-words! {
+keywords! {
     /// What is subtracted from a reward.
-    Centre {
+    pub enum Centre as "centre", Known {
         /// The mean of the group.
         Mean = "mean",
         /// The mean of the other rows of the group.
@@ -68,7 +58,7 @@ words! {
         None = "none",
     }
     /// What the difference is divided by.
-    Scale {
+    pub enum Scale as "scale", Known {
         /// Nothing.
         None = "none",
         /// The standard deviation of the group.
@@ -79,7 +69,7 @@ words! {
         Mean = "mean",
     }
     /// What a row gets that is alone in its group.
-    Singleton {
+    pub enum Singleton as "singleton", Known {
         /// Its reward, as if the mean were 0 and the standard deviation 1.
         Raw = "raw",
         /// 0.
@@ -90,7 +80,7 @@ words! {
         Error = "error",
     }
     /// What becomes of groups whose rewards are all equal. Their advantages are 0 in any case.
-    ZeroVariance {
+    pub enum ZeroVariance as "zero_variance", Known {
         /// They count like others.
         Keep = "keep",
         /// Those of the second and later scopes, and subtrees below a root, are left out where scopes are combined.
@@ -99,7 +89,7 @@ words! {
         Drop = "drop",
     }
     /// How the advantages of several scopes become one.
-    Combine {
+    pub enum Combine as "combine", Known {
         /// Their sum.
         Sum = "sum",
         /// Their mean.
@@ -110,14 +100,14 @@ words! {
         Nested = "nested",
     }
     /// What one observation of a group is.
-    Unit {
+    pub enum Unit as "unit", Known {
         /// A row.
         Row = "row",
         /// A trajectory, with the mean of its rows; each of them gets its advantage.
         Trajectory = "trajectory",
     }
     /// What is done to all advantages at the end.
-    Whiten {
+    pub enum Whiten as "whiten", Known {
         /// Nothing.
         None = "none",
         /// Subtract the mean over all tokens of the call and divide by `sqrt(variance + 1e-8)` (one degree of freedom
@@ -125,7 +115,7 @@ words! {
         Batch = "batch",
     }
     /// How `TreeRL` damps what many trained leaves share.
-    Damping {
+    pub enum Damping as "damping", Known {
         /// Divide by the square root of the number of selected leaves below.
         Sqrt = "sqrt",
         /// Divide by that number.
@@ -134,7 +124,7 @@ words! {
         None = "none",
     }
     /// What `TreeRL` puts on the tokens of a node.
-    Signal {
+    pub enum Signal as "signal", Known {
         /// V(s) - V(parent) + V(s).
         LocalPlusValue = "local_plus_value",
         /// V(s) - V(parent).
@@ -147,13 +137,13 @@ words! {
 }
 
 /// A word that is none of those there are.
-pub(super) fn unknown(what: &str, word: &str, words: &str) -> Error {
-    Error::Value { value: format!("{what} is {word:?}, and there are {words}"), want: "one of these" }
+pub(super) fn unknown(what: &str, word: &str, words: &[&'static str]) -> Error {
+    ValueError::Word(UnknownWord::new(what, word, words.iter().copied(), Listing::Known)).into()
 }
 
 /// Refuse an option that is none of those there are.
-pub(super) fn check(known: &[&str], name: &str) -> Result<()> {
-    if known.contains(&name) { Ok(()) } else { Err(unknown("an option", name, &known.join(", "))) }
+pub(super) fn check(known: &[&'static str], name: &str) -> Result<()> {
+    if known.contains(&name) { Ok(()) } else { Err(unknown("an option", name, known)) }
 }
 
 /// Everything that an estimator may leave open. What each option means to which estimator is said where presets are
@@ -235,7 +225,7 @@ impl Default for EstimatorOptions {
 }
 
 enum Field<'a> {
-    Word(&'a mut dyn Word),
+    Word(&'a mut dyn WordField),
     /// With the least and the greatest value.
     Number(&'a mut f64, f64, f64),
     Flag(&'a mut bool),
@@ -273,14 +263,12 @@ impl EstimatorOptions {
     ///
     /// # Errors
     /// [`Error::Value`] saying which options or values there are.
-    pub(super) fn set(&mut self, known: &[&str], name: &str, setting: &Setting) -> Result<()> {
+    pub(super) fn set(&mut self, known: &[&'static str], name: &str, setting: &Setting) -> Result<()> {
         check(known, name)?;
         let Some(field) = self.field(name) else { return Ok(()) };
-        let refuse = |want| Err(Error::Value { value: format!("{name} is {setting}"), want });
+        let refuse = |want| Err(Error::conflict(format!("{name} is {setting}"), want));
         match (field, setting) {
-            (Field::Word(field), Setting::Text(word)) => {
-                field.assign(word).map_err(|words| unknown(name, word, &words))
-            }
+            (Field::Word(field), Setting::Text(word)) => field.assign(name, word),
             (Field::Number(field, least, most), Setting::Number(number)) => {
                 if !(least..=most).contains(number) || (name == "ddof" && number.fract() != 0.0) {
                     let value = format!("{name} is {number}");
@@ -289,7 +277,7 @@ impl EstimatorOptions {
                         _ if most > 1.0 => "0 to 1e100",
                         _ => "0 to 1",
                     };
-                    return Err(Error::Value { value, want });
+                    return Err(Error::range(value, want));
                 }
                 *field = *number;
                 Ok(())
@@ -375,20 +363,21 @@ impl Scopes {
     }
 }
 
-impl Word for Scopes {
+impl WordField for Scopes {
     fn word(&self) -> String {
         self.0.iter().map(|scope| scope.join("+")).collect::<Vec<_>>().join(",")
     }
 
-    fn assign(&mut self, word: &str) -> std::result::Result<(), String> {
-        *self = Self::read(word)
-            .ok_or_else(|| format!("{} (joined by + into a scope, but for subtree)", NAMES.join(", ")))?;
+    fn assign(&mut self, option: &str, word: &str) -> Result<()> {
+        let [rest @ .., _] = NAMES;
+        let last = "subtree (joined by + into a scope, but for subtree)";
+        let refuse = || unknown(option, word, &[&rest[..], &[last]].concat());
+        *self = Self::read(word).ok_or_else(refuse)?;
         Ok(())
     }
 }
 
 /// A column that an estimator cannot do without.
-pub(super) fn need<T>(column: Option<T>, name: &str) -> Result<T> {
-    let value = || format!("the column {name} is missing");
-    column.ok_or_else(|| Error::Value { value: value(), want: "given for this estimator" })
+pub(super) fn need<T>(column: Option<T>, name: &'static str) -> Result<T> {
+    column.ok_or_else(|| ValueError::Missing { column: name }.into())
 }

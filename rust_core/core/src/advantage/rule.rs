@@ -38,12 +38,11 @@ pub(super) enum GroupRefusal {
 impl GroupRefusal {
     pub(super) fn of(self, group: &str) -> Error {
         match self {
-            Self::Alone => Error::Value {
-                value: format!("{group} has 1 scored observation"),
-                want: "at least 2 where singleton is \"error\"",
-            },
+            Self::Alone => {
+                Error::conflict(format!("{group} has 1 scored observation"), "at least 2 where singleton is \"error\"")
+            }
             Self::Mean(mean) => {
-                Error::Value { value: format!("{group} has the mean {mean}"), want: "positive where scale is \"mean\"" }
+                Error::conflict(format!("{group} has the mean {mean}"), "positive where scale is \"mean\"")
             }
         }
     }

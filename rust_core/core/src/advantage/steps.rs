@@ -5,6 +5,7 @@ use super::groups::{drop_zero, within};
 use super::keys::Groups;
 use super::options::{Combine, EstimatorOptions, Scope, Unit, need};
 use crate::error::{Error, Result};
+use crate::validation::discount;
 
 /// `G = r + gamma * G(next step)` of every row, within its trajectory.
 ///
@@ -16,9 +17,7 @@ use crate::error::{Error, Result};
 /// [`Error::Length`] or [`Error::Value`] naming the column or the row.
 pub fn step_returns(rewards: &[f64], trajectory: &[u32], step: Option<&[u32]>, gamma: f64) -> Result<Vec<f64>> {
     Batch { rewards, trajectory: Some(trajectory), step, ..Batch::default() }.check()?;
-    if !(0.0..=1.0).contains(&gamma) {
-        return Err(Error::Value { value: format!("gamma is {gamma}"), want: "0 to 1" });
-    }
+    discount(gamma)?;
     returns(rewards, &Groups::new(&[trajectory], rewards.len()), step, gamma)
 }
 
@@ -46,7 +45,7 @@ fn first_rows(trajectories: &Groups, step: Option<&[u32]>) -> Result<Vec<usize>>
             Some((before, number)) if number == step[row] => first.push(before),
             Some((_, number)) if number > step[row] => {
                 let value = format!("step {} of row {row} comes after step {number} of its trajectory", step[row]);
-                return Err(Error::Value { value, want: "in ascending order" });
+                return Err(Error::conflict(value, "in ascending order"));
             }
             _ => {
                 first.push(row);

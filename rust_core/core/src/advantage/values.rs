@@ -1,10 +1,22 @@
 //! Values of nodes, backed up from the leaves, and what a node gains over those above it.
 
-use super::batch::finite;
 use super::moments::Moments;
-use super::options::unknown;
 use crate::error::{Error, Result, length};
 use crate::forest::Forest;
+use crate::keyword::{Keyword, keywords};
+use crate::validation::{discount, finite_column};
+
+keywords! {
+    /// How the values of nodes are backed up from the leaves.
+    pub enum Backup as "backup", Known {
+        /// The mean of the leaves below.
+        LeafMean = "leaf_mean",
+        /// The mean of the children.
+        ChildMean = "child_mean",
+        /// The discounted gains of the children, by visits.
+        Discounted = "discounted",
+    }
+}
 
 /// Values of all nodes, and what each gains over those above it. Its columns are used again by the next update: on a
 /// batch of some ten thousand nodes, fresh pages cost as much as the work itself.
@@ -92,12 +104,10 @@ impl NodeValues {
     /// [`Error::Length`] or [`Error::Value`] naming the column.
     pub fn discounted(&mut self, forest: &Forest, rewards: &[f64], visits: Option<&[u32]>, gamma: f64) -> Result<()> {
         let nodes = forest.parents().len();
-        finite("reward", rewards)?;
+        finite_column("reward", rewards)?;
         length("rewards of nodes", nodes, rewards.len())?;
         length("visits", nodes, visits.map_or(nodes, <[u32]>::len))?;
-        if !(0.0..=1.0).contains(&gamma) {
-            return Err(Error::Value { value: format!("gamma is {gamma}"), want: "0 to 1" });
-        }
+        discount(gamma)?;
         let passes = forest.passes();
         let visits = visits.unwrap_or(&passes);
         self.values.clear();
@@ -129,15 +139,13 @@ impl NodeValues {
         visits: Option<&[u32]>,
         gamma: f64,
     ) -> Result<()> {
-        match (backup, visits) {
-            ("leaf_mean", None) => self.leaf_means(forest, rewards),
-            ("child_mean", None) => self.child_means(forest, rewards),
-            ("discounted", _) => self.discounted(forest, rewards, visits, gamma),
-            ("leaf_mean" | "child_mean", Some(_)) => Err(Error::Value {
-                value: format!("visits are given to {backup}"),
-                want: "left out, or for discounted",
-            }),
-            _ => Err(unknown("backup", backup, "leaf_mean, child_mean, discounted")),
+        match (Backup::from_word(backup)?, visits) {
+            (Backup::LeafMean, None) => self.leaf_means(forest, rewards),
+            (Backup::ChildMean, None) => self.child_means(forest, rewards),
+            (Backup::Discounted, _) => self.discounted(forest, rewards, visits, gamma),
+            (Backup::LeafMean | Backup::ChildMean, Some(_)) => {
+                Err(Error::conflict(format!("visits are given to {backup}"), "left out, or for discounted"))
+            }
         }
     }
 
@@ -158,5 +166,5 @@ impl NodeValues {
 /// Rewards of rollouts must be one a leaf and finite, or NaN.
 fn check(forest: &Forest, rewards: &[f64]) -> Result<()> {
     length("rewards", forest.leaves().len(), rewards.len())?;
-    finite("reward", rewards)
+    finite_column("reward", rewards)
 }

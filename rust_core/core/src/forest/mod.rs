@@ -25,11 +25,11 @@ impl Forest {
         id::next(leaves.len(), "rollout")?;
         if let Some((node, parent)) = (0u32..).zip(&parents).find(|(node, parent)| *parent > node) {
             let value = format!("the parent of node {node} is {parent}");
-            return Err(Error::Value { value, want: "a smaller number, or the node itself for a root" });
+            return Err(Error::conflict(value, "a smaller number, or the node itself for a root"));
         }
         if let Some((rollout, leaf)) = leaves.iter().enumerate().find(|(_, leaf)| **leaf as usize >= parents.len()) {
             let value = format!("the leaf of rollout {rollout} is {leaf}");
-            return Err(Error::Value { value, want: "a node of the forest" });
+            return Err(Error::reference(value, "a node of the forest"));
         }
         Ok(Self { parents, leaves })
     }
@@ -125,9 +125,11 @@ pub fn bounds(nodes: usize, offsets: &[u64], tokens: usize) -> Result<Vec<usize>
     if offsets.len() != nodes + 1 {
         return Err(Error::Length { what: "offsets", need: nodes + 1, have: offsets.len() });
     }
-    let refuse = |at: usize| Error::Value {
-        value: format!("offset {at} of the runs is {}", offsets[at]),
-        want: "0 for the first, the number of tokens for the last, and ascending between",
+    let refuse = |at: usize| {
+        Error::conflict(
+            format!("offset {at} of the runs is {}", offsets[at]),
+            "0 for the first, the number of tokens for the last, and ascending between",
+        )
     };
     let mut bounds = Vec::with_capacity(offsets.len());
     let mut last = 0;

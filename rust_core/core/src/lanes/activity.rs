@@ -113,7 +113,7 @@ impl ActivityCounter {
     fn enter(&mut self, lane: u64, state: Activity) -> Result<bool> {
         let (number, generation) = parts(lane);
         let Some(slot) = self.slots.get_mut(number as usize).filter(|slot| generation <= slot.generation) else {
-            return Err(Error::Value { value: format!("lane {lane} was never opened"), want: "one that open() gave" });
+            return Err(Error::reference(format!("lane {lane} was never opened"), "one that open() gave"));
         };
         let before = slot.state;
         if generation < slot.generation || before == Activity::Ended || before == state {

@@ -87,7 +87,7 @@ impl LanePlan {
             return Ok(cells.checked_div(self.size).unwrap_or(0));
         }
         let value = format!("{cells} cells for {} lanes", self.size);
-        Err(Error::Value { value, want: "equally many for each lane" })
+        Err(Error::conflict(value, "equally many for each lane"))
     }
 }
 

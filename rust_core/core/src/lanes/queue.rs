@@ -64,11 +64,11 @@ impl LaneQueue {
         self.active.expect(lane)?;
         if self.idle.get(lane) {
             let value = format!("lane {lane} waits already");
-            return Err(Error::Value { value, want: "flushed before it waits again" });
+            return Err(Error::conflict(value, "flushed before it waits again"));
         }
         let unknown = || {
             let value = format!("queue {queue} does not exist");
-            Error::Value { value, want: "one that has a limit" }
+            Error::reference(value, "one that has a limit")
         };
         let queue = self.queues.get_mut(queue as usize).ok_or_else(unknown)?;
         queue.lanes.set(lane);

@@ -79,7 +79,7 @@ pub(super) fn parts(
         let (root, len, end) = (roots[node as usize], runs.run(node).len(), runs.end(node) as usize);
         if end > max {
             let value = format!("the path to node {node} has {end} tokens where {max} fit in a row");
-            return Err(Error::Value { value, want: "shorter, because a path is never split" });
+            return Err(Error::conflict(value, "shorter, because a path is never split"));
         }
         match parts.last_mut().filter(|part| tree == Some(root) && part.tokens + len <= max) {
             Some(part) => {
@@ -88,7 +88,7 @@ pub(super) fn parts(
             }
             None if tree == Some(root) && oversize == Oversize::Error => {
                 let value = format!("the tree of root {root} has more than the {max} tokens that fit in a row");
-                return Err(Error::Value { value, want: "smaller, or split by option" });
+                return Err(Error::conflict(value, "smaller, or split by option"));
             }
             None => {
                 let mut repeated: Vec<u32> = runs.up(node).skip(1).collect();

@@ -69,7 +69,7 @@ impl Loss {
                 let at = self.unknown[place];
                 let (token, logprob) = (at - runs.run(piece.node).start, runs.tokens().logprobs[at]);
                 let value = format!("the log-probability of sampled token {token} of node {} is {logprob}", piece.node);
-                return Err(Error::Value { value, want: "finite, or masked by option" });
+                return Err(Error::range(value, "finite, or masked by option"));
             }
             report.unknown += u64::from(!std::mem::replace(&mut self.reported[place], true));
         }
@@ -81,7 +81,7 @@ impl Loss {
             TokenValues::Nothing | TokenValues::Rollout(_) => return Ok(()),
         };
         let value = format!("the value of {value}");
-        Err(Error::Value { value, want: "a finite 32-bit float where something is trained" })
+        Err(Error::range(value, "a finite 32-bit float where something is trained"))
     }
 
     /// Append the loss mask of a stretch.

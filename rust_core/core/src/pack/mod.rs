@@ -1,7 +1,7 @@
 //! Packing: rollouts of a forest as the arrays that trainers read.
 //!
-//! Three layouts of one choice of rollouts: [`Padded`] rectangles, [`Ragged`] rows end to end, and [`TreePacked`] rows in
-//! which what rollouts share stands once. In each of them
+//! Three layouts of one choice of rollouts: [`Padded`] rectangles, [`Ragged`] rows end to end, and [`TreePacked`] rows
+//! in which what rollouts share stands once. In each of them
 //!
 //! * all columns of a shape have one length;
 //! * the loss mask is 1 only on sampled tokens after the prompt, of rollouts that are not masked, whose log-probability
@@ -29,6 +29,19 @@ pub use tree::{Segments, TreePacked};
 use std::hint::black_box;
 
 use crate::error::{Error, Result};
+use crate::keyword::keywords;
+
+keywords! {
+    /// What values are given one by one for.
+    pub enum Per as "per", OneOf {
+        /// Rollouts.
+        Rollout = "rollout",
+        /// Nodes.
+        Node = "node",
+        /// Tokens.
+        Token = "token",
+    }
+}
 
 /// Values that land on tokens: advantages, as an estimator gave them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,26 +57,30 @@ pub enum TokenValues<'a> {
     Token(&'a [f64]),
 }
 
-/// What to do about a sampled token whose log-probability is not a finite number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unknown {
-    /// Refuse to pack, if it would be trained.
-    #[default]
-    Error,
-    /// Take the token out of the loss, and count it.
-    Mask,
+keywords! {
+    /// What to do about a sampled token whose log-probability is not a finite number.
+    #[derive(Default)]
+    pub enum Unknown as "unknown", OneOf {
+        /// Refuse to pack, if it would be trained.
+        #[default]
+        Error = "error",
+        /// Take the token out of the loss, and count it.
+        Mask = "mask",
+    }
 }
 
-/// What to do about a part of a row that is longer than its limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Over {
-    /// Refuse to pack.
-    #[default]
-    Error,
-    /// Cut a prompt on the left and a response on the right, and count it.
-    Cut,
-    /// Leave the row out, and count it.
-    Drop,
+keywords! {
+    /// What to do about a part of a row that is longer than its limit.
+    #[derive(Default)]
+    pub enum Over as "the limit", OneOf {
+        /// Refuse to pack.
+        #[default]
+        Error = "error",
+        /// Cut a prompt on the left and a response on the right, and count it.
+        Cut = "cut",
+        /// Leave the row out, and count it.
+        Drop = "drop",
+    }
 }
 
 /// Which rollouts are exported, and what of them is trained.
@@ -99,27 +116,31 @@ pub struct Fit {
     pub long_response: Over,
 }
 
-/// How much a token weighs in a row of trees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Weighting {
-    /// The share of its tree's rollouts. The weighted sum of token losses is then the mean over these rollouts of the
-    /// sums over their paths, in one pass (the equivalence that Tree Training states).
-    #[default]
-    Share,
-    /// 1: what is shared is trained once, as if it stood in one rollout.
-    Once,
-    /// How many rollouts it stands for: the sum over rollouts instead of the mean.
-    Count,
+keywords! {
+    /// How much a token weighs in a row of trees.
+    #[derive(Default)]
+    pub enum Weighting as "weights", OneOf {
+        /// The share of its tree's rollouts. The weighted sum of token losses is then the mean over these rollouts of the
+        /// sums over their paths, in one pass (the equivalence that Tree Training states).
+        #[default]
+        Share = "share",
+        /// 1: what is shared is trained once, as if it stood in one rollout.
+        Once = "once",
+        /// How many rollouts it stands for: the sum over rollouts instead of the mean.
+        Count = "count",
+    }
 }
 
-/// What to do about a tree that does not fit in a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Oversize {
-    /// Refuse to pack.
-    #[default]
-    Error,
-    /// Split it between nodes. Ancestors are repeated in each part and trained in the first.
-    Split,
+keywords! {
+    /// What to do about a tree that does not fit in a row.
+    #[derive(Default)]
+    pub enum Oversize as "oversize", OneOf {
+        /// Refuse to pack.
+        #[default]
+        Error = "error",
+        /// Split it between nodes. Ancestors are repeated in each part and trained in the first.
+        Split = "split",
+    }
 }
 
 /// What packing left out, changed or repeated.
@@ -147,8 +168,7 @@ pub struct PackReport {
 /// A vector with room for `len` elements, or an error where there is no memory for them.
 fn room<T>(len: usize) -> Result<Vec<T>> {
     let mut out = Vec::new();
-    let refuse =
-        |_| Error::Value { value: format!("packing needs a column of {len} tokens"), want: "what fits in memory" };
+    let refuse = |_| Error::memory(format!("packing needs a column of {len} tokens"), "what fits in memory");
     out.try_reserve_exact(len).map_err(refuse)?;
     Ok(out)
 }
@@ -162,7 +182,7 @@ fn afford(bytes: Option<usize>) -> Result<()> {
     black_box(&all);
     let bytes = bytes.map_or_else(|| "more than 2^64".to_owned(), |bytes| bytes.to_string());
     let value = format!("packing needs {bytes} bytes");
-    if granted { Ok(()) } else { Err(Error::Value { value, want: "what fits in memory" }) }
+    if granted { Ok(()) } else { Err(Error::memory(value, "what fits in memory")) }
 }
 
 /// The column as 32-bit floats are.

@@ -87,7 +87,7 @@ impl PackedRows {
     /// The row of this number as an index.
     pub(super) fn check(&self, row: usize) -> Result<usize> {
         let want = "one of the rows that were packed";
-        if row < self.lengths.len() { Ok(row) } else { Err(Error::Value { value: format!("row {row}"), want }) }
+        if row < self.lengths.len() { Ok(row) } else { Err(Error::reference(format!("row {row}"), want)) }
     }
 }
 
@@ -166,8 +166,8 @@ fn chosen(rollouts: Option<&[u32]>, count: usize) -> Result<Vec<u32>> {
     for &rollout in rollouts {
         let value = || format!("rollout {rollout} of those to export");
         match seen.get_mut(rollout as usize) {
-            None => return Err(Error::Value { value: value(), want: "a rollout of the forest" }),
-            Some(true) => return Err(Error::Value { value: value() + " is there twice", want: "there once" }),
+            None => return Err(Error::reference(value(), "a rollout of the forest")),
+            Some(true) => return Err(Error::conflict(value() + " is there twice", "there once")),
             Some(new) => *new = true,
         }
     }
@@ -188,7 +188,7 @@ fn row(
         1 => true,
         mask => {
             let value = format!("the mask of rollout {rollout} is {mask}");
-            return Err(Error::Value { value, want: "0 or 1" });
+            return Err(Error::range(value, "0 or 1"));
         }
     };
     let value = match export.values {
@@ -197,14 +197,14 @@ fn row(
     };
     if !narrow(value).is_finite() {
         let value = format!("the value of rollout {rollout} is {value}");
-        return Err(Error::Value { value, want: "a finite 32-bit float, or the rollout masked" });
+        return Err(Error::range(value, "a finite 32-bit float, or the rollout masked"));
     }
     let prompt = match splits.map(|(splits, places)| (splits[at], places)) {
         None => runs.before_sampled(leaf),
         Some((split, places)) if places.is_above(split, leaf) => runs.end(split),
         Some((split, _)) => {
             let value = format!("the split node of rollout {rollout} is {split}");
-            return Err(Error::Value { value, want: "a node on the rollout's path" });
+            return Err(Error::reference(value, "a node on the rollout's path"));
         }
     };
     Ok(ExportRow { rollout, leaf, weight: 1, masked, value, from: 0, prompt, to: runs.end(leaf) })
@@ -225,7 +225,7 @@ fn fitted(mut row: ExportRow, fit: &Fit, report: &mut PackReport) -> Result<Opti
     if let Some((max, _, len, part)) = over(Over::Error) {
         let value = format!("the {part} of rollout {} has {len} tokens", row.rollout);
         let limit = max.unwrap_or_default();
-        return Err(Error::Value { value: format!("{value} where {limit} fit"), want: "shorter, cut or dropped" });
+        return Err(Error::conflict(format!("{value} where {limit} fit"), "shorter, cut or dropped"));
     }
     row.from = row.prompt - row.prompt.min(fit.max_prompt.unwrap_or(u32::MAX));
     row.to = row.prompt + (row.to - row.prompt).min(fit.max_response.unwrap_or(u32::MAX));

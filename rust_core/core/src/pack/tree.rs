@@ -125,7 +125,7 @@ impl TreePacked {
     /// [`Error::Value`] if the rollout was not packed.
     pub fn unpack(&self, rollout: usize) -> Result<TokenBuffer> {
         if self.exported.get(rollout) != Some(&true) {
-            return Err(Error::Value { value: format!("rollout {rollout}"), want: "one of those that were packed" });
+            return Err(Error::reference(format!("rollout {rollout}"), "one of those that were packed"));
         }
         let mut tokens = TokenBuffer::default();
         let Ok(row) = usize::try_from(self.rows[rollout]) else { return Ok(tokens) };

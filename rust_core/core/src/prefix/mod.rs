@@ -71,7 +71,7 @@ impl Prefix {
     pub fn append(&mut self, node: PrefixId, tokens: &TokenSlice<'_>) -> Result<PrefixId> {
         if self.get(node)?.ends == 0 {
             let value = format!("node {} is where no path ends", node.get());
-            return Err(Error::Value { value, want: "the end of a path to be moved on: fork it first" });
+            return Err(Error::conflict(value, "the end of a path to be moved on: fork it first"));
         }
         let end = self.grow(node, tokens)?;
         self.nodes[node.index()].ends -= 1;

@@ -1,5 +1,5 @@
-//! Spaces: what must never share. Each has a name, a root of its own and its own count of tokens, which says what sharing
-//! saves.
+//! Spaces: what must never share. Each has a name, a root of its own and its own count of tokens, which says what
+//! sharing saves.
 
 use hashbrown::HashTable;
 

@@ -4,48 +4,27 @@
 
 use libm::{exp, log};
 
-use crate::error::{Error, Result};
+use crate::keyword::keywords;
 
-/// A definition of a token's entropy, in nats.
-///
-/// `l_i` are the natural log-probabilities of the k likeliest tokens that the server lists, `p_i = exp(l_i)`, and
-/// `q_i = p_i / sum(p)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Entropy {
-    /// `-sum(q ln q)`: the Shannon entropy of the k likeliest tokens, taken for all there are.
-    #[default]
-    Consistent,
-    /// `-sum(q ln p)`: the form of `ParallelMuse` (Alibaba-NLP/DeepResearch, `functionality_specified_partial_rollout.py`). It
-    /// is more than the entropy by `-ln sum(p)`, the mass that is missing.
-    ParallelMuse,
-    /// `-ln p` of the sampled token, which `TreeRL` (THUDM/TreeRL, `tree_node.py`) calls entropy. Needs no list.
-    Surprisal,
+keywords! {
+    /// A definition of a token's entropy, in nats.
+    ///
+    /// `l_i` are the natural log-probabilities of the k likeliest tokens that the server lists, `p_i = exp(l_i)`, and
+    /// `q_i = p_i / sum(p)`.
+    #[derive(Default, Hash)]
+    pub enum Entropy as "the entropy", Or {
+        /// `-sum(q ln q)`: the Shannon entropy of the k likeliest tokens, taken for all there are.
+        #[default]
+        Consistent = "consistent",
+        /// `-sum(q ln p)`: the form of `ParallelMuse` (Alibaba-NLP/DeepResearch, `functionality_specified_partial_rollout.py`). It
+        /// is more than the entropy by `-ln sum(p)`, the mass that is missing.
+        ParallelMuse = "parallelmuse",
+        /// `-ln p` of the sampled token, which `TreeRL` (THUDM/TreeRL, `tree_node.py`) calls entropy. Needs no list.
+        Surprisal = "surprisal",
+    }
 }
 
 impl Entropy {
-    /// Every definition.
-    pub const ALL: [Self; 3] = [Self::Consistent, Self::ParallelMuse, Self::Surprisal];
-
-    /// The name that Python uses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Consistent => "consistent",
-            Self::ParallelMuse => "parallelmuse",
-            Self::Surprisal => "surprisal",
-        }
-    }
-
-    /// The definition of this name.
-    ///
-    /// # Errors
-    /// [`Error::Value`] if none has it.
-    pub fn named(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|entropy| entropy.as_str() == name);
-        let value = || format!("the entropy is {name:?}");
-        found.ok_or_else(|| Error::Value { value: value(), want: "consistent, parallelmuse or surprisal" })
-    }
-
     /// The entropy of a token in nats; NaN where what it needs is not known.
     ///
     /// `logprob` is of the sampled token (NaN for not known), `top` of the likeliest tokens: finite numbers in any order.
@@ -128,6 +107,7 @@ pub(super) fn sort(top: &mut [f64]) {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Arpo, Entropy};
+    use crate::keyword::Keyword;
 
     fn logs<const N: usize>(probabilities: [f64; N]) -> [f64; N] {
         probabilities.map(f64::ln)
@@ -165,8 +145,8 @@ mod tests {
 
     #[test]
     fn definitions_have_names() {
-        assert_eq!(Entropy::ALL.map(|entropy| Entropy::named(entropy.as_str())), Entropy::ALL.map(Ok));
-        assert!(Entropy::named("arpo").unwrap_err().to_string().contains("\"arpo\"; it must be consistent"));
+        assert_eq!(Entropy::ALL.map(|entropy| Entropy::from_word(entropy.as_str())), Entropy::ALL.map(Ok));
+        assert!(Entropy::from_word("arpo").unwrap_err().to_string().contains("\"arpo\"; it must be consistent"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The `logprobs` of a choice, straight into columns: one entry a token, or lists side by side (`tokens`, `token_logprobs` and
-//! `top_logprobs`), as completions had them before chats. Together lists those of chats so.
+//! The `logprobs` of a choice, straight into columns: one entry a token, or lists side by side (`tokens`,
+//! `token_logprobs` and `top_logprobs`), as completions had them before chats. Together lists those of chats so.
 
 use crate::reply::choice::token_ids;
 use crate::reply::entropy::{Arpo, sort};

@@ -1,4 +1,5 @@
-//! The message of a choice: text, thinking and tool calls, as a server sends them, and as a turn of the history is sent again.
+//! The message of a choice: text, thinking and tool calls, as a server sends them, and as a turn of the history is sent
+//! again.
 
 use std::borrow::Cow;
 
@@ -234,7 +235,7 @@ pub fn assistant(content: &str, calls: &[ToolCall], turn: u32) -> Result<Vec<u8>
 fn call_id(turn: u32, index: usize) -> Result<[u8; 9]> {
     if turn >= TURNS || index >= CALLS {
         let value = format!("turn {turn}, call {index} has no tool call id");
-        return Err(Error::Value { value, want: "a turn below 1679616 and a call below 46656" });
+        return Err(Error::range(value, "a turn below 1679616 and a call below 46656"));
     }
     let mut id = *b"t0000c000";
     base36(&mut id[1..5], turn as usize);

@@ -1,7 +1,7 @@
 //! Replies: from the raw bytes of a completion to text, tool calls, usage and columns of tokens, in one pass.
 //!
-//! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked only
-//! for being JSON. `docs/design/reply.md` lists what unusual input means.
+//! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked
+//! only for being JSON. `docs/design/reply.md` lists what unusual input means.
 
 mod choice;
 mod entropy;
@@ -24,38 +24,24 @@ pub use usage::UsageCounts;
 
 use std::borrow::Cow;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::keyword::keywords;
 use crate::reply::choice::{Numbered, cut, token_ids};
 use crate::reply::message::loose;
 use crate::reply::scanner::Scanner;
+use crate::validation::within;
 
-/// What kind of reply the bytes are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
-    /// A chat completion: choices with a message.
-    #[default]
-    Chat,
-    /// A completion: choices with a text.
-    Completion,
-    /// What `SGLang`'s `/generate` answers: a text with `meta_info`, or a list of such.
-    Generate,
-}
-
-impl Form {
-    /// The form of this name: `chat`, `completion` or `generate`.
-    ///
-    /// # Errors
-    /// [`Error::Value`] naming all there are.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "chat" => Ok(Self::Chat),
-            "completion" => Ok(Self::Completion),
-            "generate" => Ok(Self::Generate),
-            _ => {
-                let value = format!("form is {name:?}");
-                Err(Error::Value { value, want: "chat, completion or generate" })
-            }
-        }
+keywords! {
+    /// What kind of reply the bytes are.
+    #[derive(Default)]
+    pub enum Form as "form", Or {
+        /// A chat completion: choices with a message.
+        #[default]
+        Chat = "chat",
+        /// A completion: choices with a text.
+        Completion = "completion",
+        /// What `SGLang`'s `/generate` answers: a text with `meta_info`, or a list of such.
+        Generate = "generate",
     }
 }
 
@@ -94,16 +80,10 @@ impl ReplyOptions {
     /// Whether they make sense.
     ///
     /// # Errors
-    /// [`Error::Value`] if `top` is 0 or `version` is below -1.
+    /// [`crate::Error::Value`] if `top` is 0 or `version` is below -1.
     pub fn check(&self) -> Result<()> {
-        let refuse = |value, want| Err(Error::Value { value, want });
-        if self.top == 0 {
-            return refuse("top is 0".to_owned(), "at least 1");
-        }
-        if self.version < -1 {
-            return refuse(format!("version is {}", self.version), "-1 for not known, or 0 to 2147483647");
-        }
-        Ok(())
+        within(self.top > 0, || "top is 0".to_owned(), "at least 1")?;
+        within(self.version >= -1, || format!("version is {}", self.version), "-1 for not known, or 0 to 2147483647")
     }
 }
 

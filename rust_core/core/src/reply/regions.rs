@@ -1,9 +1,10 @@
-//! How sure the model was of a turn, by region: thinking, tool calls and all of it. Regions are found by the tags in the text
-//! that the tokens spell.
+//! How sure the model was of a turn, by region: thinking, tool calls and all of it. Regions are found by the tags in
+//! the text that the tokens spell.
 
 use libm::exp;
 
 use crate::error::{Error, Result};
+use crate::keyword::keywords;
 
 /// The tags around a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ impl Tags {
             return Ok(tags);
         }
         let value = format!("tags are {:?} and {:?}", tags.open, tags.close);
-        Err(Error::Value { value, want: "two different strings of 1 to 64 bytes" })
+        Err(Error::conflict(value, "two different strings of 1 to 64 bytes"))
     }
 
     /// `<think>` and `</think>`.
@@ -160,30 +161,17 @@ pub fn uncertainty(text: &[u8], ends: &[usize], entropies: &[f32], think: &Tags,
     Uncertainty { entropy, perplexity, ..Uncertainty::UNKNOWN }
 }
 
-/// A part of a model turn for which uncertainty is told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Region {
-    /// Between think tags.
-    Think = 0,
-    /// Between the tags of a tool call.
-    Tool = 1,
-    /// The whole turn.
-    All = 2,
-}
-
-impl Region {
-    /// Every region, in the order of the columns.
-    pub const ALL: [Self; 3] = [Self::Think, Self::Tool, Self::All];
-
-    /// The name that Python uses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Think => "think",
-            Self::Tool => "tool",
-            Self::All => "all",
-        }
+keywords! {
+    /// A part of a model turn for which uncertainty is told apart.
+    #[derive(Hash)]
+    #[repr(u8)]
+    pub enum Region as "the region", Quoted {
+        /// Between think tags.
+        Think = "think",
+        /// Between the tags of a tool call.
+        Tool = "tool",
+        /// The whole turn.
+        All = "all",
     }
 }
 
@@ -211,13 +199,13 @@ impl Uncertainty {
             for (region, &figure) in Region::ALL.iter().zip(figures) {
                 if figure < 0.0 || figure.is_infinite() {
                     let value = format!("the {what} of region {} is {figure}", region.as_str());
-                    return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+                    return Err(Error::range(value, "0 or more and finite, or NaN where it is not known"));
                 }
             }
         }
         if self.opening < 0.0 || self.opening.is_infinite() {
             let value = format!("the entropy of the opening is {}", self.opening);
-            return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+            return Err(Error::range(value, "0 or more and finite, or NaN where it is not known"));
         }
         Ok(())
     }

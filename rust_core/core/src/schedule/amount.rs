@@ -1,59 +1,28 @@
 //! Amounts of what is budgeted, in eight currencies.
 
-/// What a budget counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Currency {
-    /// Rollouts started.
-    Rollouts,
-    /// Model calls.
-    Calls,
-    /// Prompt tokens.
-    Prompt,
-    /// Generated tokens.
-    Generated,
-    /// Tokens of both kinds.
-    Tokens,
-    /// Tool calls.
-    Tools,
-    /// Microseconds.
-    Micros,
-    /// Millionths of a dollar.
-    MicroDollars,
-}
+use crate::keyword::keywords;
 
-impl Currency {
-    /// Every currency, in the order in which budgets are checked.
-    pub const ALL: [Self; 8] = [
-        Self::Rollouts,
-        Self::Calls,
-        Self::Prompt,
-        Self::Generated,
-        Self::Tokens,
-        Self::Tools,
-        Self::Micros,
-        Self::MicroDollars,
-    ];
-
-    /// The name that Python uses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rollouts => "rollouts",
-            Self::Calls => "calls",
-            Self::Prompt => "prompt",
-            Self::Generated => "generated",
-            Self::Tokens => "tokens",
-            Self::Tools => "tools",
-            Self::Micros => "micros",
-            Self::MicroDollars => "micro_dollars",
-        }
-    }
-
-    /// The currency of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|currency| currency.as_str() == name)
+keywords! {
+    /// What a budget counts. Budgets are checked in this order.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum Currency as "currency", Kind {
+        /// Rollouts started.
+        Rollouts = "rollouts",
+        /// Model calls.
+        Calls = "calls",
+        /// Prompt tokens.
+        Prompt = "prompt",
+        /// Generated tokens.
+        Generated = "generated",
+        /// Tokens of both kinds.
+        Tokens = "tokens",
+        /// Tool calls.
+        Tools = "tools",
+        /// Microseconds.
+        Micros = "micros",
+        /// Millionths of a dollar.
+        MicroDollars = "micro_dollars",
     }
 }
 

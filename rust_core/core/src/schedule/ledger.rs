@@ -75,7 +75,7 @@ impl Ledger {
             let (all, part) = (spent.get(currency), estimated.get(currency));
             if part > all {
                 let value = format!("{part} {} are estimated of {all} spent", currency.as_str());
-                return Err(Error::Value { value, want: "a part of what is spent" });
+                return Err(Error::conflict(value, "a part of what is spent"));
             }
         }
         let mut ledger = Self { limits, estimated, ..Self::default() };
@@ -267,7 +267,7 @@ impl Ledger {
 
 fn missing(what: &str, id: u64) -> Error {
     let value = format!("{what} {id} is not open");
-    Error::Value { value, want: "one that was given and not yet taken back" }
+    Error::reference(value, "one that was given and not yet taken back")
 }
 
 #[cfg(test)]

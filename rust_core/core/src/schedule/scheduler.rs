@@ -1,8 +1,9 @@
 //! The ready set: which of many tasks starts its next draws, or sends its next rows, as soon as there is room.
 //!
-//! Tasks share by start-time fair queueing (Goyal, Vin and Cheng, 1996): a task's start tag grows by served draws over its
-//! weight, the smallest tag is served next, and a task that had nothing ready takes up at the tag being served, so that it
-//! neither owes nor saved anything. Two tasks that are always ready are never more than one batch apart, by weight.
+//! Tasks share by start-time fair queueing (Goyal, Vin and Cheng, 1996): a task's start tag grows by served draws over
+//! its weight, the smallest tag is served next, and a task that had nothing ready takes up at the tag being served, so
+//! that it neither owes nor saved anything. Two tasks that are always ready are never more than one batch apart, by
+//! weight.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::id;
 use crate::schedule::amount::{Bounds, Currency};
 use crate::schedule::ledger::{Ledger, Refusal, Reservation};
+use crate::validation::at_least_one;
 
 /// The most draws and rows of one round, whatever the caller asks for.
 const ROUND: u32 = 1 << 16;
@@ -36,8 +38,8 @@ impl Scheduler {
     /// # Errors
     /// [`Error::Value`] if one of them is 0.
     pub fn new(limit: u32, batch: u32) -> Result<Self> {
-        positive("the limit of running rollouts", limit)?;
-        positive("the limit of draws a batch", batch)?;
+        at_least_one("the limit of running rollouts", limit as usize)?;
+        at_least_one("the limit of draws a batch", batch as usize)?;
         Ok(Self { tasks: Window::new(), order: Order::default(), clock: 0, owners: Window::new(), limit, batch })
     }
 
@@ -47,8 +49,8 @@ impl Scheduler {
     /// # Errors
     /// [`Error::Value`] if one of them is 0, [`Error::Full`] after 2^32 tasks.
     pub fn add(&mut self, weight: u32, limit: u32) -> Result<u32> {
-        positive("the weight of a task", weight)?;
-        positive("the limit of running rollouts", limit)?;
+        at_least_one("the weight of a task", weight as usize)?;
+        at_least_one("the limit of running rollouts", limit as usize)?;
         let task = u32::try_from(self.tasks.added()).map_err(|_| Error::Full { what: "task" })?;
         self.tasks.push(Box::new(Task::new(weight, limit)));
         Ok(task)
@@ -61,14 +63,14 @@ impl Scheduler {
     /// 32 bits.
     pub fn push(&mut self, task: u32, work: Work, each: Bounds) -> Result<()> {
         self.known(task)?;
-        positive("the number of draws or rows", work.n)?;
+        at_least_one("the number of draws or rows", work.n as usize)?;
         if work.first.checked_add(work.n).is_none() {
             let value = format!("the first draw is {} and there are {}", work.first, work.n);
-            return Err(Error::Value { value, want: "at most 4294967295 together" });
+            return Err(Error::range(value, "at most 4294967295 together"));
         }
         let Some(holder) = self.tasks.get_mut(task.into()).filter(|holder| !holder.cancelled) else {
             let value = format!("task {task} was cancelled");
-            return Err(Error::Value { value, want: "a task that goes on" });
+            return Err(Error::reference(value, "a task that goes on"));
         };
         holder.push(work, each);
         self.place(task);
@@ -145,7 +147,7 @@ impl Scheduler {
     pub fn done(&mut self, rollout: u64) -> Result<()> {
         let Some(owner) = self.owners.remove(rollout) else {
             let value = format!("rollout {rollout} does not run");
-            return Err(Error::Value { value, want: "one that was started and has not ended" });
+            return Err(Error::reference(value, "one that was started and has not ended"));
         };
         let Some(task) = self.tasks.get_mut(owner.into()) else { return Ok(()) };
         let full = task.room() == 0;
@@ -195,7 +197,7 @@ impl Scheduler {
         if u64::from(task) < self.tasks.added() {
             return Ok(());
         }
-        Err(Error::Value { value: format!("task {task} does not exist"), want: "one that was added" })
+        Err(Error::reference(format!("task {task} does not exist"), "one that was added"))
     }
 
     /// Take a task out of the ready set, and say whether it was in it.
@@ -224,10 +226,6 @@ impl Scheduler {
         }
         self.enter(number);
     }
-}
-
-fn positive(what: &str, number: u32) -> Result<()> {
-    if number > 0 { Ok(()) } else { Err(Error::Value { value: format!("{what} is 0"), want: "1 or more" }) }
 }
 
 /// What a task has ready.

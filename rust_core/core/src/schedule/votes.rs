@@ -138,7 +138,7 @@ fn amount(what: &str, weight: f64) -> Result<f64> {
     if weight.is_finite() && weight >= 0.0 {
         return Ok(weight);
     }
-    Err(Error::Value { value: format!("{what} is {weight}"), want: "a finite number, 0 or more" })
+    Err(Error::range(format!("{what} is {weight}"), "a finite number, 0 or more"))
 }
 
 #[cfg(test)]

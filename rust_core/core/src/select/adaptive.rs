@@ -1,29 +1,21 @@
 //! Branching where the entropy of a model rose after a tool call.
 
-use std::str::FromStr;
-
 use libm::exp;
 
-use crate::error::{Error, Result, length};
+use crate::error::{Result, length};
+use crate::keyword::keywords;
 use crate::select::random::Random;
 
-use super::option::{at_least_one, few, finite, named, need, probability};
+use crate::validation::{at_least_one, few, finite, need, probability};
 
-/// How a change of entropy becomes a probability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// `clip(p + w dH, 0, 1)`; after `vllm_rollout_with_tools.py:generate_sequences` of ARPO.
-    Arpo,
-    /// `clip(1 - p / f + w dH, 0, 1)` with `f = max(0, 1 - 0.05 l)`, where l is how many rounds in a row the task has
-    /// branched, and 0 where f is 0: after 20 rounds. Equal to ARPO at p = 0.5 and l = 0. After AEPO.
-    Aepo,
-}
-
-impl FromStr for Rule {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        named("the rule", text, &[("arpo", Self::Arpo), ("aepo", Self::Aepo)], "\"arpo\" or \"aepo\"")
+keywords! {
+    /// How a change of entropy becomes a probability.
+    pub enum Rule as "the rule", Quoted {
+        /// `clip(p + w dH, 0, 1)`; after `vllm_rollout_with_tools.py:generate_sequences` of ARPO.
+        Arpo = "arpo",
+        /// `clip(1 - p / f + w dH, 0, 1)` with `f = max(0, 1 - 0.05 l)`, where l is how many rounds in a row the task has
+        /// branched, and 0 where f is 0: after 20 rounds. Equal to ARPO at p = 0.5 and l = 0. After AEPO.
+        Aepo = "aepo",
     }
 }
 
@@ -40,7 +32,7 @@ impl EntropyRow {
     /// Rows from two columns.
     ///
     /// # Errors
-    /// [`Error::Length`] if they have different lengths.
+    /// [`crate::Error::Length`] if they have different lengths.
     pub fn zip(entropies: &[f64], baselines: &[f64]) -> Result<Vec<Self>> {
         length("baselines", entropies.len(), baselines.len())?;
         Ok(entropies.iter().zip(baselines).map(|(&entropy, &baseline)| Self { entropy, baseline }).collect())
@@ -64,7 +56,7 @@ impl Adaptive {
     /// The probability of a branch after a `change` of entropy, when the task has branched in the last `streak` rounds.
     ///
     /// # Errors
-    /// [`Error::Value`] naming an option that is out of range or a change that is not finite.
+    /// [`crate::Error::Value`] naming an option that is out of range or a change that is not finite.
     pub fn probability(&self, change: f64, streak: u32) -> Result<f64> {
         self.check()?;
         finite("the change of entropy", change)?;
@@ -79,7 +71,7 @@ impl Adaptive {
     /// had a branch; it goes back to 0 after a round without one.
     ///
     /// # Errors
-    /// [`Error::Value`] naming an option that is out of range, or a row whose entropy or baseline is infinite or
+    /// [`crate::Error::Value`] naming an option that is out of range, or a row whose entropy or baseline is infinite or
     /// absurd (beyond 1e100).
     pub fn branch(&self, rows: &[EntropyRow], free: u32, streak: u32, random: &mut Random) -> Result<(Vec<u32>, u32)> {
         self.check()?;
@@ -133,7 +125,7 @@ impl Adaptive {
 /// the tools, the fewer chains.
 ///
 /// # Errors
-/// [`Error::Value`] if `total` is 0, `tool` is empty, or an entropy is not finite.
+/// [`crate::Error::Value`] if `total` is 0, `tool` is empty, or an entropy is not finite.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a u32")]
 pub fn initial_chains(total: u32, root: f64, tool: &[f64]) -> Result<u32> {
     at_least_one("the number of rollouts", total as usize)?;
@@ -152,6 +144,7 @@ pub fn initial_chains(total: u32, root: f64, tool: &[f64]) -> Result<u32> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Adaptive, EntropyRow, Rule, initial_chains};
+    use crate::keyword::Keyword;
     use crate::select::random::Random;
 
     const ARPO: Adaptive = Adaptive { rule: Rule::Arpo, probability: 0.5, weight: 0.2, beam: 2 };
@@ -249,6 +242,6 @@ mod tests {
         let text = initial_chains(0, 0.0, &[0.0]).unwrap_err().to_string();
         assert_eq!(text, "the number of rollouts is 0; it must be 1 or more");
         assert!(initial_chains(4, f64::NAN, &[0.0]).is_err() && initial_chains(4, 0.0, &[]).is_err());
-        assert!("apro".parse::<Rule>().unwrap_err().to_string().contains("\"arpo\" or \"aepo\""));
+        assert!(Rule::from_word("apro").unwrap_err().to_string().contains("\"arpo\" or \"aepo\""));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-use super::option::{at_least_one, many, need};
+use crate::validation::{at_least_one, many, need};
 
 /// Leaves of `starts` chains of which each is continued `samples` times from each of `points` places in each of `rounds`
 /// rounds: `M (1 + N L T)`.
@@ -97,10 +97,7 @@ fn product(factors: &[u32]) -> Option<u64> {
 }
 
 fn fits(count: Option<u64>, what: &str) -> Result<u64> {
-    count.ok_or_else(|| Error::Value {
-        value: format!("the number of {what} is too large"),
-        want: "a number of 64 bits",
-    })
+    count.ok_or_else(|| Error::range(format!("the number of {what} is too large"), "a number of 64 bits"))
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Which leaves of a tree to keep; after `sample_leaf` of Tree-GRPO and `select_terminal` of `TreeRL`.
 
-use std::str::FromStr;
-
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::keyword::{Keyword, Listing};
 use crate::select::random::Random;
 
-use super::option::{enough, named, need};
+use crate::validation::{enough, need, within};
 
 /// How leaves are chosen. None is chosen twice.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,25 +20,19 @@ pub enum LeafChoice {
     },
 }
 
-impl FromStr for LeafChoice {
-    type Err = Error;
-
-    /// The name of a choice; a balanced one is half and half.
-    fn from_str(text: &str) -> Result<Self> {
-        let known = [
-            ("random", Self::Random),
-            ("first_correct", Self::FirstCorrect),
-            ("balanced", Self::Balanced { ratio: 0.5 }),
-        ];
-        named("the choice", text, &known, "\"random\", \"first_correct\" or \"balanced\"")
-    }
+/// A balanced choice is half and half.
+impl Keyword for LeafChoice {
+    const OPTION: &'static str = "the choice";
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("random", Self::Random), ("first_correct", Self::FirstCorrect), ("balanced", Self::Balanced { ratio: 0.5 })];
+    const LISTING: Listing = Listing::Quoted;
 }
 
 impl LeafChoice {
     /// The same with this ratio.
     ///
     /// # Errors
-    /// [`Error::Value`] if it is not balanced and has none.
+    /// [`crate::Error::Value`] if it is not balanced and has none.
     pub fn sharing(self, ratio: f64) -> Result<Self> {
         let balanced = matches!(self, Self::Balanced { .. });
         need(balanced, || format!("a ratio of {ratio} is given"), "left out, or the choice \"balanced\"")?;
@@ -49,7 +42,7 @@ impl LeafChoice {
     /// `count` indices into `correct`, which says of each leaf whether its answer is (not 0), in the order chosen.
     ///
     /// # Errors
-    /// [`Error::Value`] if there are fewer leaves than `count`, or a ratio is not in `[0, 0.5]`.
+    /// [`crate::Error::Value`] if there are fewer leaves than `count`, or a ratio is not in `[0, 0.5]`.
     pub fn pick(self, correct: &[u8], count: usize, random: &mut Random) -> Result<Vec<u32>> {
         enough("leaves", count, correct.len())?;
         let mut leaves: Vec<u32> = (0u32..).zip(correct).map(|(leaf, _)| leaf).collect();
@@ -58,7 +51,7 @@ impl LeafChoice {
             Self::Random => (0, 0),
             Self::FirstCorrect => (1, 0),
             Self::Balanced { ratio } => {
-                need((0.0..=0.5).contains(&ratio), || format!("the ratio is {ratio}"), "between 0 and 0.5")?;
+                within((0.0..=0.5).contains(&ratio), || format!("the ratio is {ratio}"), "between 0 and 0.5")?;
                 (share(count, ratio), share(count, ratio))
             }
         };
@@ -87,7 +80,7 @@ fn share(count: usize, ratio: f64) -> usize {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::LeafChoice;
+    use super::{Keyword, LeafChoice};
     use crate::select::random::Random;
 
     const CORRECT: [u8; 8] = [0, 1, 0, 0, 1, 0, 0, 1];
@@ -134,9 +127,9 @@ mod tests {
         let text = LeafChoice::Random.sharing(0.5).unwrap_err().to_string();
         assert_eq!(text, "a ratio of 0.5 is given; it must be left out, or the choice \"balanced\"");
         assert_eq!(
-            "balanced".parse::<LeafChoice>().unwrap().sharing(0.3).unwrap(),
+            LeafChoice::from_word("balanced").unwrap().sharing(0.3).unwrap(),
             LeafChoice::Balanced { ratio: 0.3 }
         );
-        assert!("best".parse::<LeafChoice>().is_err());
+        assert!(LeafChoice::from_word("best").is_err());
     }
 }

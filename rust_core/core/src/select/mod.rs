@@ -6,13 +6,12 @@
 //! * [`Adaptive`]: after tool rounds whose entropy rose (ARPO, AEPO).
 //! * [`LeafChoice`]: which leaves to keep. [`budget`]: what all this costs.
 //!
-//! Equal inputs give equal picks on every machine: chance comes from [`crate::Random`], logarithms and exponentials from
-//! `libm` in software, and whatever ties is taken in the order it is given.
+//! Equal inputs give equal picks on every machine: chance comes from [`crate::Random`], logarithms and exponentials
+//! from `libm` in software, and whatever ties is taken in the order it is given.
 
 mod adaptive;
 pub mod budget;
 mod leaves;
-mod option;
 mod perplexity;
 mod points;
 pub(crate) mod random;

@@ -1,12 +1,11 @@
 //! The most uncertain turns, by the perplexity of a region; after `functionality_specified_partial_rollout.py` of
 //! `ParallelMuse`.
 
-use std::str::FromStr;
-
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::keyword::{Keyword, Listing};
 use crate::reply::Region;
 
-use super::option::{named, need};
+use crate::validation::{need, within};
 
 /// Regions a turn has figures for.
 const REGIONS: usize = Region::ALL.len();
@@ -27,7 +26,7 @@ impl Ranking {
     /// The same, whether or not it picks a turn twice.
     ///
     /// # Errors
-    /// [`Error::Value`] if it should and is by one region, which has every turn once.
+    /// [`crate::Error::Value`] if it should and is by one region, which has every turn once.
     pub fn repeating(self, duplicates: bool) -> Result<Self> {
         let mixed = matches!(self, Self::Mixed { .. });
         need(mixed || !duplicates, || "duplicates are asked for in one region".to_owned(), "\"mixed\" to have any")?;
@@ -35,15 +34,16 @@ impl Ranking {
     }
 }
 
-impl FromStr for Ranking {
-    type Err = Error;
-
-    /// The name of a region, or `mixed` for one without duplicates.
-    fn from_str(text: &str) -> Result<Self> {
-        let [think, tool, all] = Region::ALL.map(|region| (region.as_str(), Self::By(region)));
-        let known = [think, tool, all, ("mixed", Self::Mixed { duplicates: false })];
-        named("the region", text, &known, "\"think\", \"tool\", \"all\" or \"mixed\"")
-    }
+/// A ranking by the region of this name, or a mixed one without duplicates.
+impl Keyword for Ranking {
+    const OPTION: &'static str = Region::OPTION;
+    const WORDS: &'static [(&'static str, Self)] = &[
+        (Region::Think.as_str(), Self::By(Region::Think)),
+        (Region::Tool.as_str(), Self::By(Region::Tool)),
+        (Region::All.as_str(), Self::By(Region::All)),
+        ("mixed", Self::Mixed { duplicates: false }),
+    ];
+    const LISTING: Listing = Region::LISTING;
 }
 
 /// The `count` most uncertain turns, most uncertain first, the earlier one where two are equal.
@@ -53,7 +53,7 @@ impl FromStr for Ranking {
 /// [`Ranking::Mixed`] apart.
 ///
 /// # Errors
-/// [`Error::Value`] if there are not three numbers a turn, or naming a perplexity that is neither positive nor NaN.
+/// [`crate::Error::Value`] if there are not three numbers a turn, or naming a perplexity that is neither positive nor NaN.
 pub fn top_turns(perplexities: &[f32], count: usize, ranking: Ranking) -> Result<Vec<u32>> {
     let (turns, rest) = perplexities.as_chunks::<REGIONS>();
     need(
@@ -65,7 +65,7 @@ pub fn top_turns(perplexities: &[f32], count: usize, ranking: Ranking) -> Result
         for (region, figure) in Region::ALL.iter().zip(figures) {
             let known = figure.is_finite() && *figure > 0.0;
             let name = || format!("the {} perplexity of turn {turn} is {figure}", region.as_str());
-            need(known || figure.is_nan(), name, "positive, or NaN where it is not known")?;
+            within(known || figure.is_nan(), name, "positive, or NaN where it is not known")?;
         }
     }
     Ok(match ranking {
@@ -94,6 +94,7 @@ fn ranked(turns: &[[f32; REGIONS]], region: Region) -> impl Iterator<Item = u32>
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Ranking, top_turns};
+    use crate::keyword::Keyword;
     use crate::reply::Region;
 
     const NAN: f32 = f32::NAN;
@@ -107,33 +108,33 @@ mod tests {
 
     #[test]
     fn the_worked_example_comes_out() {
-        assert_eq!(ids(2, "tool".parse().unwrap()), [4, 6]);
-        assert_eq!(ids(2, "think".parse().unwrap()), [6, 2]);
-        assert_eq!(ids(2, "all".parse().unwrap()), [6, 4]);
+        assert_eq!(ids(2, Ranking::from_word("tool").unwrap()), [4, 6]);
+        assert_eq!(ids(2, Ranking::from_word("think").unwrap()), [6, 2]);
+        assert_eq!(ids(2, Ranking::from_word("all").unwrap()), [6, 4]);
         assert_eq!(ids(3, Ranking::Mixed { duplicates: true }), [4, 6, 6]);
-        assert_eq!(ids(3, "mixed".parse().unwrap()), [4, 6, 2]);
+        assert_eq!(ids(3, Ranking::from_word("mixed").unwrap()), [4, 6, 2]);
     }
 
     #[test]
     fn what_is_unknown_is_never_picked() {
-        assert_eq!(ids(9, "tool".parse().unwrap()), [4, 6, 2, 8]);
-        assert_eq!(ids(9, "mixed".parse().unwrap()), [4, 6, 2, 8]);
-        assert_eq!(ids(0, "mixed".parse().unwrap()), []);
+        assert_eq!(ids(9, Ranking::from_word("tool").unwrap()), [4, 6, 2, 8]);
+        assert_eq!(ids(9, Ranking::from_word("mixed").unwrap()), [4, 6, 2, 8]);
+        assert_eq!(ids(0, Ranking::from_word("mixed").unwrap()), []);
         let only_tool = [NAN, 2.0, 2.0, NAN, 1.0, 1.0];
-        assert_eq!(top_turns(&only_tool, 3, "mixed".parse().unwrap()).unwrap(), [0, 1]);
-        assert_eq!(top_turns(&only_tool, 2, "think".parse().unwrap()).unwrap(), []);
+        assert_eq!(top_turns(&only_tool, 3, Ranking::from_word("mixed").unwrap()).unwrap(), [0, 1]);
+        assert_eq!(top_turns(&only_tool, 2, Ranking::from_word("think").unwrap()).unwrap(), []);
     }
 
     #[test]
     fn what_is_no_perplexity_is_refused() {
-        let text = top_turns(&[1.0, -1.0, 1.0], 1, "all".parse().unwrap()).unwrap_err().to_string();
+        let text = top_turns(&[1.0, -1.0, 1.0], 1, Ranking::from_word("all").unwrap()).unwrap_err().to_string();
         assert_eq!(text, "the tool perplexity of turn 0 is -1; it must be positive, or NaN where it is not known");
-        assert!(top_turns(&[1.0, 1.0, f32::INFINITY], 1, "think".parse().unwrap()).is_err());
-        let text = top_turns(&[1.0; 4], 1, "all".parse().unwrap()).unwrap_err().to_string();
+        assert!(top_turns(&[1.0, 1.0, f32::INFINITY], 1, Ranking::from_word("think").unwrap()).is_err());
+        let text = top_turns(&[1.0; 4], 1, Ranking::from_word("all").unwrap()).unwrap_err().to_string();
         assert_eq!(text, "there are 4 perplexities; it must be three a turn: think, tool and all");
         let text = Ranking::By(Region::All).repeating(true).unwrap_err().to_string();
         assert_eq!(text, "duplicates are asked for in one region; it must be \"mixed\" to have any");
         assert_eq!(Ranking::By(Region::All).repeating(false).unwrap(), Ranking::By(Region::All));
-        assert!("tools".parse::<Ranking>().unwrap_err().to_string().starts_with("the region is \"tools\""));
+        assert!(Ranking::from_word("tools").unwrap_err().to_string().starts_with("the region is \"tools\""));
     }
 }

@@ -5,7 +5,7 @@ use crate::forest::Forest;
 use crate::select::random::Random;
 use crate::tree::nodes::Kind;
 
-use super::option::{enough, many};
+use crate::validation::{enough, many};
 
 /// The fork points on the paths of a forest's rollouts: the nodes after which one of them took a model turn.
 ///

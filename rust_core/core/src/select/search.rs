@@ -1,11 +1,11 @@
 //! Tree search: what is known of every node, and where to expand next, by upper confidence bounds with virtual loss.
 
 use libm::log;
-use std::str::FromStr;
 
-use crate::error::{Error, Result, length};
+use crate::error::{Result, length};
 use crate::forest::Forest;
-use crate::select::option::{few, finite, named, need, positive};
+use crate::keyword::keywords;
+use crate::validation::{few, finite, need, not_negative};
 
 /// What a search knows of one node.
 #[derive(Clone, Copy, Debug)]
@@ -208,22 +208,15 @@ impl Search {
     }
 }
 
-/// Which bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Formula {
-    /// `TreeRL`'s `(V + offset + 1e-8) / 2 + c sqrt(ln(Np + 1) / (N + 1e-10))`: `offset` 1 maps rewards in `[-1, 1]` to
-    /// `[0, 1]`; what was never visited rates very high, and not all alike. After `parallel_mcts.py:MCTSr` of `TreeRL`.
-    Uct,
-    /// The textbook's `V + c sqrt(ln Np / N)`, infinite where never visited. After P. Auer, N. Cesa-Bianchi and
-    /// P. Fischer, "Finite-time analysis of the multiarmed bandit problem" (2002), where `c` is the root of 2.
-    Ucb1,
-}
-
-impl FromStr for Formula {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        named("the formula", text, &[("uct", Self::Uct), ("ucb1", Self::Ucb1)], "\"uct\" or \"ucb1\"")
+keywords! {
+    /// Which bound.
+    pub enum Formula as "the formula", Quoted {
+        /// `TreeRL`'s `(V + offset + 1e-8) / 2 + c sqrt(ln(Np + 1) / (N + 1e-10))`: `offset` 1 maps rewards in `[-1, 1]` to
+        /// `[0, 1]`; what was never visited rates very high, and not all alike. After `parallel_mcts.py:MCTSr` of `TreeRL`.
+        Uct = "uct",
+        /// The textbook's `V + c sqrt(ln Np / N)`, infinite where never visited. After P. Auer, N. Cesa-Bianchi and
+        /// P. Fischer, "Finite-time analysis of the multiarmed bandit problem" (2002), where `c` is the root of 2.
+        Ucb1 = "ucb1",
     }
 }
 
@@ -243,9 +236,9 @@ pub struct Scoring {
 
 impl Scoring {
     /// # Errors
-    /// [`Error::Value`] naming an option that is out of range.
+    /// [`crate::Error::Value`] naming an option that is out of range.
     fn check(&self) -> Result<()> {
-        positive("c", self.c)?;
+        not_negative("c", self.c)?;
         finite("the offset", self.offset)?;
         finite("the virtual loss", self.loss)
     }
@@ -297,6 +290,7 @@ impl<'a> Logs<'a> {
 mod tests {
     use super::{Formula, Scoring, Search};
     use crate::forest::Forest;
+    use crate::keyword::Keyword;
 
     /// Root 0 with children 1 and 2; 1 has the children 3 and 4, 2 has 5. Five visits in all.
     fn search() -> Search {
@@ -416,7 +410,7 @@ mod tests {
             refuse(Scoring { loss: f64::INFINITY, ..good }),
             "the virtual loss is inf; it must be a number from -1e100 to 1e100"
         );
-        let text = "greedy".parse::<Formula>().unwrap_err().to_string();
+        let text = Formula::from_word("greedy").unwrap_err().to_string();
         assert_eq!(text, "the formula is \"greedy\"; it must be \"uct\" or \"ucb1\"");
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{Result, length};
 use crate::forest::{Forest, bounds};
 use crate::storage::tokens::SAMPLED;
 
-use super::option::{few, need};
+use crate::validation::{few, within};
 
 /// The tokens of a forest's nodes.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +137,7 @@ impl Leaders {
             for token in tokens.filter(|&token| flags[token] & SAMPLED != 0) {
                 let logprob = logprobs[token];
                 let name = || format!("the log-probability of token {token} of node {node} is {logprob}");
-                need(logprob <= 0.0 || logprob.is_nan(), name, "at most 0, or NaN where it is not known")?;
+                within(logprob <= 0.0 || logprob.is_nan(), name, "at most 0, or NaN where it is not known")?;
                 if logprob < self.limit {
                     // Adding 0 makes one number of both zeros.
                     let token = u32::try_from(token).unwrap_or(u32::MAX);

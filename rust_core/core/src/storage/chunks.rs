@@ -1,7 +1,7 @@
 //! Chunks that never move: where slabs and the columns of tokens keep what is appended to them.
 //!
-//! What was stored is contiguous and stays where it is; growing allocates another chunk and copies nothing. A reset keeps
-//! the chunks, so that the next tree writes into memory that is mapped and warm.
+//! What was stored is contiguous and stays where it is; growing allocates another chunk and copies nothing. A reset
+//! keeps the chunks, so that the next tree writes into memory that is mapped and warm.
 
 use crate::error::{Error, Result};
 use crate::id;

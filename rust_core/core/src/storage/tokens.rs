@@ -1,5 +1,5 @@
-//! Tokens: their columns (id, log-probability, weight version and flags, 13 bytes a token) in chunks that never move, and
-//! the buffers in which they come and go.
+//! Tokens: their columns (id, log-probability, weight version and flags, 13 bytes a token) in chunks that never move,
+//! and the buffers in which they come and go.
 
 use crate::error::{Error, Result};
 use crate::storage::chunks::{Chunk, Chunks, Span};
@@ -69,15 +69,15 @@ impl<'a> TokenSlice<'a> {
     pub fn check(&self) -> Result<()> {
         if let Some(at) = first(self.logprobs, f32::is_infinite) {
             let value = format!("the log-probability of token {at} is {}", self.logprobs[at]);
-            return Err(Error::Value { value, want: "finite, or NaN where it is not known" });
+            return Err(Error::range(value, "finite, or NaN where it is not known"));
         }
         if let Some(at) = first(self.versions, |version| version < -1) {
             let value = format!("the weight version of token {at} is {}", self.versions[at]);
-            return Err(Error::Value { value, want: "0 or more, or -1 where it is not known" });
+            return Err(Error::range(value, "0 or more, or -1 where it is not known"));
         }
         if let Some(at) = first(self.flags, |flags| flags & !(SAMPLED | SYNTHETIC | TRUNCATED) != 0) {
             let value = format!("the flags of token {at} are {}", self.flags[at]);
-            return Err(Error::Value { value, want: "a sum of SAMPLED, SYNTHETIC and TRUNCATED" });
+            return Err(Error::range(value, "a sum of SAMPLED, SYNTHETIC and TRUNCATED"));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Digests: what a tree says, in 128 bits, whatever the order in which it came to say it.
 //!
-//! All input is little-endian and of fixed width, or preceded by its length. [`VERSION`] goes into every root, so that a
-//! change of the format changes every digest.
+//! All input is little-endian and of fixed width, or preceded by its length. [`VERSION`] goes into every root, so that
+//! a change of the format changes every digest.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 

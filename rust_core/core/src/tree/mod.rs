@@ -1,4 +1,5 @@
-//! The tree of one task: how it changes. How it is read is in `read`, `statistics` and `check`, how it travels in `wire`.
+//! The tree of one task: how it changes. How it is read is in `read`, `statistics` and `check`, how it travels in
+//! `wire`.
 
 pub(crate) mod calls;
 mod check;

@@ -1,7 +1,7 @@
 //! The nodes of a tree, as columns, what makes two nodes one, and the few reports on nodes, which are kept apart.
 //!
-//! Ids are given in order of arrival, so a parent always comes before its children and every statistic of the tree is one
-//! forward or one backward sweep. Nodes are never removed, renamed or moved.
+//! Ids are given in order of arrival, so a parent always comes before its children and every statistic of the tree is
+//! one forward or one backward sweep. Nodes are never removed, renamed or moved.
 
 use hashbrown::HashTable;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Runs of tokens: what a message is to a model.
 //!
-//! A run is found by its ids. Runs of equal ids with other log-probabilities are kept apart and know the first of them, so
-//! that the merge key of a node can be a number.
+//! A run is found by its ids. Runs of equal ids with other log-probabilities are kept apart and know the first of them,
+//! so that the merge key of a node can be a number.
 
 use hashbrown::HashTable;
 

@@ -1,10 +1,10 @@
 //! Counting tokens and averaging rewards over a tree, in one sweep each.
 //!
-//! Where every node that a rollout passes has tokens, they are counted. Elsewhere the servers' figures stand in for all. A
-//! model turn's server figures say how long its prompt was. What is new in that prompt since the turn before it on the
-//! path is `prompt - (prompt before + generated before)`, and never below zero. These tokens belong to the node the turn
-//! was asked at, so that siblings share them; where siblings disagree the largest figure counts. A turn that lacks a figure
-//! is skipped as if it were an observation.
+//! Where every node that a rollout passes has tokens, they are counted. Elsewhere the servers' figures stand in for
+//! all. A model turn's server figures say how long its prompt was. What is new in that prompt since the turn before it
+//! on the path is `prompt - (prompt before + generated before)`, and never below zero. These tokens belong to the node
+//! the turn was asked at, so that siblings share them; where siblings disagree the largest figure counts. A turn that
+//! lacks a figure is skipped as if it were an observation.
 
 use crate::id::NodeId;
 use crate::tree::Tree;

@@ -1,11 +1,12 @@
 //! What rollouts leave on the nodes of their paths: how many pass, how many of them are scored, and their rewards' sum.
 //!
-//! Kept step by step, at a cost of the path's length: a rollout that opens passes every node above its fork point, one that
-//! grows passes one node more, and a reward is added from the leaf up. `passes - visits` is what has no reward: still
-//! in flight, which is the virtual loss of a tree search, or failed.
+//! Kept step by step, at a cost of the path's length: a rollout that opens passes every node above its fork point, one
+//! that grows passes one node more, and a reward is added from the leaf up. `passes - visits` is what has no reward:
+//! still in flight, which is the virtual loss of a tree search, or failed.
 //!
-//! A delta may come from anyone, and hold as many rollouts below as long a path as fit into it. What it would take more than
-//! [`STEPS`] for is counted afterwards in one sweep over the tree, whose sums may differ in rounding from the writer's.
+//! A delta may come from anyone, and hold as many rollouts below as long a path as fit into it. What it would take more
+//! than [`STEPS`] for is counted afterwards in one sweep over the tree, whose sums may differ in rounding from the
+//! writer's.
 
 use crate::error::Finding;
 use crate::id::NodeId;

@@ -139,7 +139,7 @@ impl Tree {
             return Ok(tokens);
         }
         let value = format!("node {} has no {} tokens", kept.turn.get(), kept.tokens);
-        Err(Error::Value { value, want: "a turn with the tokens that are kept of it" })
+        Err(Error::reference(value, "a turn with the tokens that are kept of it"))
     }
 }
 

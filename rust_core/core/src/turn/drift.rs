@@ -1,11 +1,12 @@
-//! Drift: a prompt whose token ids were not the path's with more after them, and what was made of it; and with it, the ids
-//! that a model is given at a node.
+//! Drift: a prompt whose token ids were not the path's with more after them, and what was made of it; and with it, the
+//! ids that a model is given at a node.
 //!
-//! A server that renders a conversation anew may cut a model's own words into other tokens than the model sampled. What the
-//! model was given is then kept as the context of the turn: a part of the path's tokens, and others after it.
+//! A server that renders a conversation anew may cut a model's own words into other tokens than the model sampled. What
+//! the model was given is then kept as the context of the turn: a part of the path's tokens, and others after it.
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NONE, NodeId, RunId};
+use crate::keyword::keywords;
 use crate::storage::tokens::TokenSlice;
 use crate::tree::Tree;
 use crate::tree::nodes::Kind;
@@ -13,41 +14,17 @@ use crate::tree::runs::TokenRun;
 use crate::wire::op::Op;
 use crate::wire::rules::known;
 
-/// What is made of a prompt that parts from its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum DriftPolicy {
-    /// The path's ids stay what they are: only what is new was appended to them.
-    Bridge = 0,
-    /// What the model was given replaces the rest of the path, for this turn and those after it.
-    Realign = 1,
-    /// The same, and a sample of its own begins here.
-    Fork = 2,
-}
-
-impl DriftPolicy {
-    /// Every policy, in the order of their codes.
-    pub const ALL: [Self; 3] = [Self::Bridge, Self::Realign, Self::Fork];
-
-    /// The name that Python uses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Bridge => "bridge",
-            Self::Realign => "realign",
-            Self::Fork => "fork",
-        }
-    }
-
-    /// The policy of this name.
-    ///
-    /// # Errors
-    /// [`Error::Value`] naming all there are.
-    pub fn named(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or_else(|| {
-            let value = format!("the policy is {:?}", name.chars().take(40).collect::<String>());
-            Error::Value { value, want: "bridge, realign or fork" }
-        })
+keywords! {
+    /// What is made of a prompt that parts from its path.
+    #[derive(Hash)]
+    #[repr(u32)]
+    pub enum DriftPolicy as "the policy", Or {
+        /// The path's ids stay what they are: only what is new was appended to them.
+        Bridge = "bridge",
+        /// What the model was given replaces the rest of the path, for this turn and those after it.
+        Realign = "realign",
+        /// The same, and a sample of its own begins here.
+        Fork = "fork",
     }
 }
 
@@ -81,7 +58,7 @@ impl Drift {
         // A bridge keeps the path, so nothing replaces it; the others have something that does.
         let sound = found.filter(|drift| drift.run.is_none() == (drift.policy == DriftPolicy::Bridge));
         let value = || format!("a context is {words:?}");
-        Some(sound.ok_or_else(|| Error::Value { value: value(), want: "a list of messages or a drift" }))
+        Some(sound.ok_or_else(|| Error::conflict(value(), "a list of messages or a drift")))
     }
 }
 
@@ -105,7 +82,7 @@ impl Tree {
         let run = given.map(TokenRun::new);
         if run.is_none() != (policy == DriftPolicy::Bridge) {
             let value = format!("a {} {} tokens", policy.as_str(), if run.is_none() { "without" } else { "with" });
-            return Err(Error::Value { value, want: "a bridge, which keeps the path, or have tokens in its place" });
+            return Err(Error::conflict(value, "a bridge, which keeps the path, or have tokens in its place"));
         }
         let known = run.as_ref().and_then(|run| self.runs.same(run));
         let number = run.as_ref().map(|_| known.unwrap_or(RunId::new(self.runs.count())));
@@ -225,13 +202,13 @@ impl Tree {
         let KnownIds { mut ids, pending } = self.known_ids(node)?;
         if let Some(first) = pending.first() {
             let value = format!("node {} has no token ids", first.get());
-            return Err(Error::Value { value, want: "given some before its path is a prompt of ids" });
+            return Err(Error::reference(value, "given some before its path is a prompt of ids"));
         }
         if let Some(context) = context {
             known("context", context.get(), self.contexts.count())?;
             let Some(drift) = self.contexts.drift(context) else {
                 let value = format!("context {} is of messages", context.get());
-                return Err(Error::Value { value, want: "a drift to be a prompt of ids" });
+                return Err(Error::reference(value, "a drift to be a prompt of ids"));
             };
             self.part(&mut ids, drift);
         }

@@ -62,9 +62,9 @@ impl Tree {
         let (node, size) = match self.append_reply(&[rollout], reply, RequestInfo { turn, ..request })?.pop() {
             Some(AppendedChoice::Turn(node, size)) => (node, size),
             Some(AppendedChoice::Fault(value)) => {
-                return Err(Error::Value { value, want: "a reply that can be a turn" });
+                return Err(Error::conflict(value, "a reply that can be a turn"));
             }
-            None => return Err(Error::Value { value: "no choice".to_owned(), want: "a reply with a choice" }),
+            None => return Err(Error::conflict("no choice", "a reply with a choice")),
         };
         let record = self.record_of(rollout, request.agent, node, record);
         self.mark(&record)?;

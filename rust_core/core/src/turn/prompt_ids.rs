@@ -1,5 +1,5 @@
-//! Prompts as token ids: how far they go along with a path, and what becomes of the rest, given to the nodes they belong to or
-//! kept as a drift, before the turns of a reply are appended.
+//! Prompts as token ids: how far they go along with a path, and what becomes of the rest, given to the nodes they
+//! belong to or kept as a drift, before the turns of a reply are appended.
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId, count};
@@ -122,7 +122,7 @@ impl Tree {
             return Ok(());
         }
         let value = format!("the server says that it was given {} ids", prompt.len());
-        Err(Error::Value { value, want: "the prompt of ids that was sent" })
+        Err(Error::conflict(value, "the prompt of ids that was sent"))
     }
 }
 

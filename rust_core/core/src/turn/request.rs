@@ -71,7 +71,7 @@ impl Tree {
             said.extend(self.nodes.fragment(id).map(|fragment| self.fragments.get(fragment)));
         }
         let value = format!("node {} is not on the path to node {}", after.get(), node.get());
-        Err(Error::Value { value, want: "a node at or above it" })
+        Err(Error::reference(value, "a node at or above it"))
     }
 
     /// The messages, or their pieces, in order.
@@ -89,7 +89,7 @@ impl Tree {
                 known("context", context.get(), self.contexts.count())?;
                 let Some(fragments) = self.contexts.get(context) else {
                     let value = format!("context {} is a drift of token ids", context.get());
-                    return Err(Error::Value { value, want: "one of messages" });
+                    return Err(Error::reference(value, "one of messages"));
                 };
                 Ok(fragments.iter().map(|&fragment| self.fragments.get(FragmentId::new(fragment))).collect())
             }

@@ -69,7 +69,7 @@ impl Transcript {
 }
 
 fn no_frame(member: u32) -> Error {
-    Error::Value { value: format!("member {member} has no frame"), want: "members numbered from 0 that have one" }
+    Error::reference(format!("member {member} has no frame"), "members numbered from 0 that have one")
 }
 
 impl Tree {

@@ -164,7 +164,7 @@ fn content(view: &impl View, counts: &ObjectCounts, fragment: FragmentId, run: O
     known("run", run.get(), counts.runs)?;
     if view.is_empty(run) {
         let value = format!("run {} has no tokens", run.get());
-        return Err(Error::Value { value, want: "one with tokens to come with a message" });
+        return Err(Error::conflict(value, "one with tokens to come with a message"));
     }
     Ok(())
 }
@@ -176,14 +176,14 @@ pub(crate) fn untokenised(kind: Kind, id: NodeId) -> Result<()> {
         Kind::Root | Kind::Turn => {
             let value =
                 format!("node {} is {}", id.get(), if kind == Kind::Turn { "a model turn" } else { "the root" });
-            Err(Error::Value { value, want: "a prompt, an observation or a message to be given tokens" })
+            Err(Error::conflict(value, "a prompt, an observation or a message to be given tokens"))
         }
     }
 }
 
 /// A node has tokens, and they cannot be replaced.
 pub(crate) fn tokenised(id: NodeId) -> Error {
-    Error::Value { value: format!("node {} has other tokens already", id.get()), want: "a node without" }
+    Error::conflict(format!("node {} has other tokens already", id.get()), "a node without")
 }
 
 /// There is something to report on: the root says nothing.
@@ -191,7 +191,7 @@ fn reportable(id: NodeId) -> Result<()> {
     if id != NodeId::ROOT {
         return Ok(());
     }
-    Err(Error::Value { value: "node 0 is the root".into(), want: "a node that can have a report" })
+    Err(Error::conflict("node 0 is the root", "a node that can have a report"))
 }
 
 fn growing(view: &impl View, counts: &ObjectCounts, rollout: RolloutId, verb: &'static str) -> Result<()> {

@@ -6,7 +6,9 @@ pub mod view;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_core as core;
-use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, TokenCount, Uncertainty};
+use trunkline_core::{
+    Call, ContextId, Keyword, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenCount, Uncertainty,
+};
 
 use self::access::LARGE_BYTES;
 use crate::buffer::view;
@@ -157,7 +159,7 @@ impl CoreTree {
         error: Option<Text<'_>>,
     ) -> PyResult<()> {
         let close = |tree: &mut core::Tree| {
-            tree.close(rollout.into(), termination.parse()?, answer.as_deref(), error.as_deref())
+            tree.close(rollout.into(), Termination::from_word(&termination)?, answer.as_deref(), error.as_deref())
         };
         self.0.with(py, close)
     }

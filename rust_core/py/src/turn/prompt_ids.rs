@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use trunkline_core::{ContextId, DriftOptions, DriftPolicy, NodeId, Result, Uncertainty};
+use trunkline_core::{ContextId, DriftOptions, DriftPolicy, Keyword, NodeId, Result, Uncertainty};
 
 use crate::buffer::{Column, view};
 use crate::error::raise;
@@ -91,7 +91,7 @@ pub fn drift(
     given: Option<&TokenBuffer>,
 ) -> PyResult<u32> {
     let given = given.map(|tokens| tokens.tokens.as_slice());
-    tree.with(py, |tree| tree.drift(DriftPolicy::named(&policy)?, keep, given)).map(ContextId::get)
+    tree.with(py, |tree| tree.drift(DriftPolicy::from_word(&policy)?, keep, given)).map(ContextId::get)
 }
 
 /// `(policy, keep, given)` of a turn whose prompt drifted, or None.
@@ -112,5 +112,5 @@ pub fn drift_of(
 
 /// What to do with a prompt that drifts.
 pub fn drift_options(policy: &str, limit: u32) -> Result<DriftOptions> {
-    DriftPolicy::named(policy).map(|policy| DriftOptions { policy, limit })
+    DriftPolicy::from_word(policy).map(|policy| DriftOptions { policy, limit })
 }
