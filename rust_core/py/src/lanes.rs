@@ -189,31 +189,31 @@ impl LaneQueue {
     #[new]
     #[pyo3(signature = (n, limits, /))]
     fn new(py: Python<'_>, n: Number<u32>, limits: Column<u32>) -> PyResult<Self> {
-        attached(py, || core::LaneQueue::new(n.0 as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
+        attached(py, || core::LaneQueue::new(n.0 as usize, &limits)).map(|lanes| Self(Guard::new(lanes)))
     }
 
     /// Let a running lane wait.
     #[pyo3(signature = (lane, queue, /))]
     fn wait(&self, py: Python<'_>, lane: Number<u32>, queue: Number<u32>) -> PyResult<()> {
-        self.0.with(py, |waiting| waiting.wait(lane.0 as usize, queue.0))
+        self.0.with(py, |lanes| lanes.wait(lane.0 as usize, queue.0))
     }
 
     /// Take a lane out, whether it runs or waits.
     #[pyo3(signature = (lane, /))]
     fn finish(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<()> {
-        self.0.with(py, |waiting| waiting.finish(lane.0 as usize))
+        self.0.with(py, |lanes| lanes.finish(lane.0 as usize))
     }
 
     /// The batches that are due; their lanes run again.
     fn flush(&self, py: Python<'_>) -> PyResult<Vec<(u32, LanePlan)>> {
-        let batches = self.0.with(py, |waiting| Ok(waiting.flush()))?;
+        let batches = self.0.with(py, |lanes| Ok(lanes.flush()))?;
         Ok(batches.into_iter().map(|batch| (batch.queue, LanePlan(batch.plan))).collect())
     }
 
     /// How many lanes run, and how many wait.
     #[getter]
     fn counts(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        self.0.with(py, |waiting| Ok((waiting.running(), waiting.active().count() - waiting.running())))
+        self.0.with(py, |lanes| Ok((lanes.running(), lanes.active().count() - lanes.running())))
     }
 }
 

@@ -30,7 +30,7 @@ impl Estimator {
         Ok(Self { method, options })
     }
 
-    /// The estimator of [`group_advantages`] with its default options.
+    /// The estimator of [`super::group_advantages`] with its default options.
     #[must_use]
     pub fn groups() -> Self {
         Self { method: Method::Groups, options: EstimatorOptions::default() }
