@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from trunkline._core import PROMPT, Lanes, Tree
+from trunkline._core import PROMPT, CoreTree, Lanes
 
 CALLS = 20_000
 ROUNDS = 25
 
-TREE = Tree()
+TREE = CoreTree()
 NODE = TREE.append(0, PROMPT, b'{"role":"user","content":"?"}')
 LANES = Lanes(64)
 

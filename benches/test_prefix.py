@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from rivals.radix import Radix
-from trunkline._core import Prefix, Tokens
+from trunkline._core import Prefix, TokenBuffer
 
 ROUNDS = 5
 TASKS, CHAINS, FORKS, TURNS = 6, 4, 3, 6
@@ -88,7 +88,7 @@ def test_insert(benchmark, capsys, filled: Radix):
         prefix.reset()
         space = prefix.space("model")
         for run in runs:
-            prefix.insert(space, Tokens(*run))
+            prefix.insert(space, TokenBuffer(*run))
 
     def insert_python() -> None:
         radix = Radix()
@@ -106,7 +106,7 @@ def test_match(benchmark, capsys, filled: Radix):
     prefix, rival = Prefix(), []
     space = prefix.space("model")
     for path in PATHS:
-        prefix.insert(space, Tokens(path))
+        prefix.insert(space, TokenBuffer(path))
     queries = [array("I", query) for query in QUERIES]
     found = []
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import LLMError
 from trunkline.llm.types import Reply, ReplyChoice, Request

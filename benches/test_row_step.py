@@ -26,7 +26,7 @@ import msgspec
 import pytest
 
 import teams
-from trunkline._core import Talk, Tree
+from trunkline._core import CoreTree, Transcript
 from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.types import ReplyChoice
 from trunkline.rollout.programs.context import ContextRef, ModelTurn, ProgramContext
@@ -185,9 +185,9 @@ class Instant:
         rollout._prompts = self
         return rollout
 
-    def talk(self) -> Talk:
+    def talk(self) -> Transcript:
         """Of a tree that nobody grows."""
-        return Talk(Tree())
+        return Transcript(CoreTree())
 
     def of(self, *_: object) -> ContextRef:
         """A context that nobody sends."""

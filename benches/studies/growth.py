@@ -18,7 +18,7 @@ from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from studies.engine import SimLLM
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import Reply

@@ -10,7 +10,7 @@ import msgspec
 from studies.engine import SimLLM
 from studies.growth import grow
 from trunkline._core import TURN
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.sim.server.options import Settings
 from trunkline.strategies.base import Fork
 from trunkline.tree.views import Tree

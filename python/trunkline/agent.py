@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from trunkline._core import Reading
+from trunkline._core import ReplyOptions
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.text import redact as hide_secrets
 from trunkline._internal.validation import check_int, check_text, short_repr
@@ -246,7 +246,7 @@ class CompiledAgent:
         self.constant = request.constant(self.dialect.sampling, definitions if self.dialect.native else b"")
         said = request.namespace(agent.model, self.dialect.sampling, definitions) + self.dialect.mark
         self.namespace = versioned(asking(said, agent.llm), version)
-        self.reading = Reading(version=number_of(version))
+        self.reading = ReplyOptions(version=number_of(version))
         self.greedy = self.dialect.sampling.temperature == 0
         self._sampled: dict[bytes, CompiledAgent] = {}
         self._under: dict[str, CompiledAgent] = {}

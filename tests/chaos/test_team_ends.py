@@ -11,7 +11,7 @@ from plays import cuts, play
 from recorder import Recorder, replayed
 from small_teams import SURE, TEAMS, Cast, acts, rows
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.checkpoint import CarriedOver

@@ -12,7 +12,7 @@ from plays import Grown, cuts, play
 from small_teams import TEAMS, Act, Cast, acts, rows
 
 from trunkline._core import TURN, fork_points
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.errors import BadRequest
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request

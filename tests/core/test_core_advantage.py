@@ -146,12 +146,12 @@ def grown() -> _core.Harvest:
     """Two trees: a prompt of two tokens, and two rollouts of three tokens each, of which a model chose two."""
     trees = []
     for rewards in ([1.0, 0.0], [0.0, 0.5]):
-        tree = _core.Tree()
-        prompt = tree.append(0, _core.PROMPT, b"{}", 0, _core.Tokens([7, 8]))
+        tree = _core.CoreTree()
+        prompt = tree.append(0, _core.PROMPT, b"{}", 0, _core.TokenBuffer([7, 8]))
         for draw, reward in enumerate(rewards):
             rollout = tree.open(prompt, [0, draw], draw)
             flags = [_core.SAMPLED, _core.SAMPLED | _core.SYNTHETIC, _core.SAMPLED | _core.TRUNCATED]
-            sampled = _core.Tokens([1, 2, draw], [-0.5] * 3, [0] * 3, flags)
+            sampled = _core.TokenBuffer([1, 2, draw], [-0.5] * 3, [0] * 3, flags)
             tree.turn(rollout, b"{}", 0, 0, 0, 0, -1, 0, 0, 0, None, None, sampled)
             tree.close(rollout, "answer")
             tree.score(rollout, reward)

@@ -13,10 +13,11 @@ from trunkline._core import (
     PROMPT,
     SAMPLED,
     TRUNCATED,
-    Reading,
-    Tokens,
-    Tree,
+    CoreTree,
+    ReplyOptions,
+    TokenBuffer,
     align_ids,
+    append_ids_reply,
     drift,
     drift_of,
     give_ids,
@@ -25,7 +26,6 @@ from trunkline._core import (
     read_reply,
     request_ids,
     settle_ids,
-    take_ids,
 )
 from trunkline.errors import ArgumentError, ReplyError, TreeError
 
@@ -33,17 +33,17 @@ END = 99
 ids = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6)
 
 
-def grown(prompt: Sequence[int] = (1, 2, 3), said: Sequence[int] = (4, 5, END)) -> tuple[Tree, int, int]:
+def grown(prompt: Sequence[int] = (1, 2, 3), said: Sequence[int] = (4, 5, END)) -> tuple[CoreTree, int, int]:
     """A prompt, a turn and two observations without ids; the tree, its rollout and its leaf."""
-    tree = Tree()
-    node = tree.append(0, PROMPT, b'{"p":1}', 0, Tokens(prompt))
+    tree = CoreTree()
+    node = tree.append(0, PROMPT, b'{"p":1}', 0, TokenBuffer(prompt))
     rollout = tree.open(node, [0, 0])
-    tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, Tokens(said, [-0.5] * len(said)))
+    tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, TokenBuffer(said, [-0.5] * len(said)))
     tree.observe(rollout, b'{"a":1}', 0, 5)
     return tree, rollout, tree.observe(rollout, b'{"b":1}', 0, 5)
 
 
-def runs(tree: Tree) -> list[list[int] | None]:
+def runs(tree: CoreTree) -> list[list[int] | None]:
     found = [tree.tokens_of(node) for node in range(1, len(tree))]
     return [None if tokens is None else list(tokens.ids) for tokens in found]
 
@@ -89,7 +89,7 @@ def test_a_bridge_keeps_the_path_and_finds_what_is_new():
     context = settle_ids(tree, leaf, [1, 2, 3, 45, END, 7, 8], "bridge", 5)
     assert context is not None
     assert runs(tree)[2:] == [[], [7, 8]]
-    turn = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([6], [-1.0]))
+    turn = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, TokenBuffer([6], [-1.0]))
     policy, keep, given_ids = drift_of(tree, turn)
     assert (policy, keep, list(given_ids.ids)) == ("bridge", 3, [])
     assert list(last_ids(tree, turn)) == [1, 2, 3, 4, 5, END, 7, 8, 6]
@@ -116,7 +116,7 @@ def test_a_prompt_that_parts_becomes_what_the_policy_and_its_limit_say(
     context = settle_ids(tree, leaf, prompt, policy, limit)
     assert runs(tree)[2:] == [[], []], "what the model was given is in the context"
     assert json.loads(request_ids(tree, leaf, b"[", b"]", context)) == prompt
-    turn = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([6], [-1.0]))
+    turn = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, TokenBuffer([6], [-1.0]))
     assert drift_of(tree, turn)[0] == becomes
     assert list(last_ids(tree, turn)) == [*prompt, 6]
     assert drift_of(tree, 1) is None
@@ -130,7 +130,7 @@ def test_what_a_last_message_says_is_known_though_it_has_no_ids_of_its_own(polic
     other = tree.open(2, [0, 1])
     first = tree.observe(other, b'{"a":1}', 0, 5)
     context = settle_ids(tree, first, [1, 2, 3, 4, 5, END, 6], policy, 1)
-    turn = tree.turn(other, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([9], [-1.0]))
+    turn = tree.turn(other, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, TokenBuffer([9], [-1.0]))
     assert list(last_ids(tree, turn)) == [1, 2, 3, 4, 5, END, 6, 9]
     assert drift_of(tree, turn)[0] == "realign", "nothing of the path gives way, so nothing forks"
     columns = harvest([tree])
@@ -143,7 +143,7 @@ def test_a_bridge_goes_on_behind_what_a_model_was_given_not_behind_what_the_path
     tree, rollout, leaf = grown()
     given_ids = [1, 2, 30, 5, END, 7, END, 8]
     context = settle_ids(tree, leaf, given_ids, "realign", 9)
-    tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([6, 5, END], [-1.0] * 3))
+    tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, TokenBuffer([6, 5, END], [-1.0] * 3))
     leaf = tree.observe(rollout, b'{"c":1}', 0, 5)
     # The END in the middle of what it was given ends no turn of the path.
     assert settle_ids(tree, leaf, [*given_ids, 65, END, 9, 8], "bridge", 9) is not None
@@ -158,7 +158,7 @@ def test_a_bridge_drops_nothing_where_no_message_waits_for_it():
     first = tree.observe(other, b'{"a":1}', 0, 5)
     prompt = [1, 2, 3, 45, END, 6]
     context = settle_ids(tree, first, prompt, "bridge", 9)
-    turn = tree.turn(other, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([9], [-1.0]))
+    turn = tree.turn(other, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, TokenBuffer([9], [-1.0]))
     assert list(last_ids(tree, turn)) == [*prompt, 9]
     assert drift_of(tree, turn)[0] == "realign"
     assert settle_ids(tree, leaf, [1, 2, 3, 45, END, 7, 8], "bridge", 9) is not None, "here the path has all of it"
@@ -167,9 +167,9 @@ def test_a_bridge_drops_nothing_where_no_message_waits_for_it():
 
 @pytest.mark.parametrize(("said", "flags"), [([4, 5, 4], [SAMPLED] * 3), ([5, 4], [SAMPLED, SAMPLED | TRUNCATED])])
 def test_a_bridge_trusts_no_end_that_text_can_spell(said: list[int], flags: list[int]):
-    tree = Tree()
-    rollout = tree.open(tree.append(0, PROMPT, b"{}", 0, Tokens([1])), [0])
-    own = Tokens(said, [-0.5] * len(said), flags=flags)
+    tree = CoreTree()
+    rollout = tree.open(tree.append(0, PROMPT, b"{}", 0, TokenBuffer([1])), [0])
+    own = TokenBuffer(said, [-0.5] * len(said), flags=flags)
     tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, own)
     leaf = tree.observe(rollout, b'{"a":1}', 0, 5)
     prompt = [1, 6, 4, 5, 4, END, 7]
@@ -182,11 +182,11 @@ def test_bad_input_is_refused():
     with pytest.raises(ArgumentError, match="must be bridge, realign or fork"):
         settle_ids(tree, leaf, [1], "sail", 5)
     with pytest.raises(ArgumentError, match="a bridge with tokens"):
-        drift(tree, "bridge", 1, Tokens([1]))
+        drift(tree, "bridge", 1, TokenBuffer([1]))
     for work in (lambda: align_ids(tree, 99, [1]), lambda: drift_of(tree, 99), lambda: give_ids(tree, 99, [1])):
         with pytest.raises(TreeError, match="node 99 does not exist"):
             work()
-    plain = Tree()
+    plain = CoreTree()
     rollout = plain.open(plain.append(0, PROMPT, b"{}"), [0])
     turn = plain.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0)
     with pytest.raises(ArgumentError, match="is a model turn"):
@@ -205,11 +205,11 @@ def chat(prompt: list[int] | None, said: list[list[int] | None], listed: int = 9
 
 
 def test_a_reply_settles_its_prompt_and_brings_its_turns():
-    tree = Tree()
+    tree = CoreTree()
     leaf = tree.append(0, PROMPT, b"{}")
     rollouts = [tree.open(leaf, [0, draw]) for draw in range(2)]
     data = chat([1, 2], [[3, END], [4, END]])
-    choices, *_ = take_ids(tree, rollouts, Reading(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
+    choices, *_ = append_ids_reply(tree, rollouts, ReplyOptions(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
     assert [choice[4] for choice in choices] == [2, 3]
     assert runs(tree) == [[1, 2], [3, END], [4, END]]
     assert list(tree.tokens_of(2).flags) == [SAMPLED, SAMPLED]
@@ -232,21 +232,23 @@ def test_a_reply_settles_its_prompt_and_brings_its_turns():
     ],
 )
 def test_a_reply_that_lacks_ids_makes_no_turn(data: bytes, parting: tuple[str, int] | None, says: str):
-    tree = Tree()
-    leaf = tree.append(0, PROMPT, b"{}", 0, Tokens([1]))
+    tree = CoreTree()
+    leaf = tree.append(0, PROMPT, b"{}", 0, TokenBuffer([1]))
     rollout = tree.open(leaf, [0])
-    ((*_, node, _, fault),), *_ = take_ids(tree, [rollout], Reading(), data, 0, 0, 0, 0, 9, leaf, None, parting)
+    ((*_, node, _, fault),), *_ = append_ids_reply(
+        tree, [rollout], ReplyOptions(), data, 0, 0, 0, 0, 9, leaf, None, parting
+    )
     assert node == -1
     assert says in fault
     assert len(tree) == 2
 
 
 def test_a_choice_that_lacks_ids_costs_its_siblings_nothing():
-    tree = Tree()
+    tree = CoreTree()
     leaf = tree.append(0, PROMPT, b"{}")
     rollouts = [tree.open(leaf, [0, draw]) for draw in range(3)]
     data = chat([1], [[3, END], None, [2**32 - 1, END]])
-    choices, *_ = take_ids(tree, rollouts, Reading(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
+    choices, *_ = append_ids_reply(tree, rollouts, ReplyOptions(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
     assert [choice[4] for choice in choices] == [2, -1, 3]
     assert "no token ids of what it generated" in choices[1][6]
     assert runs(tree) == [[1], [3, END], [2**32 - 1, END]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import Lanes, Waiting
+from trunkline._core import LaneQueue, Lanes
 from trunkline.errors import ArgumentError
 
 
@@ -124,7 +124,7 @@ def test_rows_come_back_to_their_lanes(data, n: int, width: int | None, format: 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
     plan = lanes(4, {1, 2}).plan()
-    assert (bytes(plan.gather(b"abcd")), repr(plan)) == (b"ad", "<Plan: 2 of 4 lanes>")
+    assert (bytes(plan.gather(b"abcd")), repr(plan)) == (b"ad", "<LanePlan: 2 of 4 lanes>")
     cube = memoryview(bytes(8)).cast("B", (4, 2, 1))
     gapped = memoryview(bytes(8))[::2]
     for wrong, text in [
@@ -150,7 +150,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_waiting_lanes_are_flushed_when_none_runs(n: int, limits: list[int], script: list[tuple[int, int]]) -> None:
-    waiting, at = Waiting(n, limits), dict.fromkeys(range(n), -1)
+    waiting, at = LaneQueue(n, limits), dict.fromkeys(range(n), -1)
     for lane, queue in script:
         if queue == 4 and lane in at:
             waiting.finish(lane)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import Tree
+from trunkline._core import CoreTree
 from trunkline.errors import TreeError
 
 OPENING = b'\x02{"role":"user","content":"'
@@ -21,9 +21,9 @@ def piece(text: str) -> bytes:
     return b"\x01" + json.dumps(text)[1:-1].encode()
 
 
-def asked(fragments: list[bytes]) -> tuple[Tree, list[dict[str, str]]]:
+def asked(fragments: list[bytes]) -> tuple[CoreTree, list[dict[str, str]]]:
     """A tree with a turn that was asked with these, and the messages that were sent."""
-    tree = Tree()
+    tree = CoreTree()
     context = tree.context([tree.fragment(fragment) for fragment in fragments])
     rollout = tree.open(0, [0])
     tree.turn(rollout, b"{}", 0, 0, 0, 1, 0, 1, 0, 0, None, context)
@@ -41,7 +41,7 @@ def test_a_prompt_in_pieces_is_the_prompt(texts: list[str]) -> None:
 
 
 def test_what_colleagues_said_is_stored_once() -> None:
-    tree = Tree()
+    tree = CoreTree()
     said = [tree.fragment(piece(f"{turn} {'x' * 1000}")) for turn in range(20)]
     opening, end = tree.fragment(OPENING), tree.fragment(END)
     for turn in range(20):
@@ -69,7 +69,7 @@ def test_what_is_no_piece_or_makes_no_message_is_refused(fragments: list[bytes],
 
 
 def test_a_piece_is_no_message_of_its_own() -> None:
-    tree = Tree()
+    tree = CoreTree()
     rollout = tree.open(0, [0])
     with pytest.raises(TreeError, match="it is only a piece of one"):
         tree.tell(rollout, b"\x02{}", 0)

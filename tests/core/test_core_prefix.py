@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import SAMPLED, Prefix, Tokens, pack_tree
+from trunkline._core import SAMPLED, Prefix, TokenBuffer, pack_tree
 from trunkline.errors import ArgumentError, TreeError
 
 RUNS = st.lists(st.integers(0, 2), max_size=8)
@@ -30,18 +30,18 @@ def test_an_index_is_a_set_of_prefixes_and_a_list_of_paths(steps: list, queries:
     for verb, number, ids in steps:
         known = list(ends)[number * len(ends) // 2 :][:1]
         if verb == "insert":
-            ends[prefix.insert(spaces[number], Tokens(ids))] = (number, ids)
+            ends[prefix.insert(spaces[number], TokenBuffer(ids))] = (number, ids)
             paths.append((number, ids))
         elif verb == "fork" and known:
             prefix.fork(known[0])
             paths.append(ends[known[0]])
         elif known and ends[known[0]] in paths:
             space, before = ends[known[0]]
-            ends[prefix.append(known[0], Tokens(ids))] = (space, before + ids)
+            ends[prefix.append(known[0], TokenBuffer(ids))] = (space, before + ids)
             paths[paths.index((space, before))] = (space, before + ids)
         elif known:
             with pytest.raises(ArgumentError, match="no path ends"):
-                prefix.append(known[0], Tokens(ids))
+                prefix.append(known[0], TokenBuffer(ids))
     prefix.check()
     for number, space in enumerate(spaces):
         own = [path for where, path in paths if where == number]
@@ -65,12 +65,12 @@ def test_an_index_is_a_set_of_prefixes_and_a_list_of_paths(steps: list, queries:
 def test_all_four_columns_come_back_as_they_were_stored_first() -> None:
     prefix = Prefix()
     space = prefix.space("")
-    first = Tokens([1, 2, 3], [-0.5, math.nan, -math.inf], [7, 8, 9], [SAMPLED, 0, SAMPLED])
+    first = TokenBuffer([1, 2, 3], [-0.5, math.nan, -math.inf], [7, 8, 9], [SAMPLED, 0, SAMPLED])
     end = prefix.insert(space, first)
-    assert prefix.insert(space, Tokens(array("I", [1, 2, 3]), [0.0, 0.0, 0.0])) == end
-    middle = prefix.insert(space, Tokens([1, 2]))
+    assert prefix.insert(space, TokenBuffer(array("I", [1, 2, 3]), [0.0, 0.0, 0.0])) == end
+    middle = prefix.insert(space, TokenBuffer([1, 2]))
     for stored in (prefix.path(end), prefix.path(middle), prefix.span(end)):
-        assert isinstance(stored, Tokens)
+        assert isinstance(stored, TokenBuffer)
     path, tail = prefix.path(end), prefix.span(end)
     assert (path.ids, path.versions, path.flags) == (first.ids, first.versions, first.flags)
     assert bytes(path.logprobs) == bytes(first.logprobs)
@@ -83,10 +83,10 @@ def test_all_four_columns_come_back_as_they_were_stored_first() -> None:
 def test_a_tree_of_two_tries_saves_its_prompt() -> None:
     prefix = Prefix()
     space = prefix.space("model")
-    prompt = prefix.insert(space, Tokens(range(20)))
+    prompt = prefix.insert(space, TokenBuffer(range(20)))
     prefix.fork(prompt)
     for draw in (1, 2):
-        prefix.append(prompt, Tokens([100 * draw] * 10, [-1.0] * 10))
+        prefix.append(prompt, TokenBuffer([100 * draw] * 10, [-1.0] * 10))
     reuse = prefix.reuse(space)
     assert (reuse.paths, reuse.flat, reuse.unique, reuse.longest) == (2, 60, 40, 30)
     assert (reuse.flat_generated, reuse.unique_generated, reuse.ideal_generated) == (20, 20, 1.0)
@@ -100,8 +100,10 @@ def test_a_tree_of_two_tries_saves_its_prompt() -> None:
 
 def test_a_fork_inside_a_turn_is_packed_with_each_shared_token_once() -> None:
     # A prompt of two tokens; a turn of four and what it observed, and a turn that left it after two.
-    first = Tokens([1, 2, 3, 4, 5, 6, 8], [0, 0, -1, -2, -3, -4, 0], [-1, -1, 4, 4, 4, 4, -1], [0, 0, 1, 1, 1, 1, 0])
-    second = Tokens([1, 2, 3, 4, 7], [0, 0, -1, -2, -5], [-1, -1, 4, 4, 4], [0, 0, 1, 1, 1])
+    first = TokenBuffer(
+        [1, 2, 3, 4, 5, 6, 8], [0, 0, -1, -2, -3, -4, 0], [-1, -1, 4, 4, 4, 4, -1], [0, 0, 1, 1, 1, 1, 0]
+    )
+    second = TokenBuffer([1, 2, 3, 4, 7], [0, 0, -1, -2, -5], [-1, -1, 4, 4, 4], [0, 0, 1, 1, 1])
     prefix = Prefix()
     space = prefix.space("task")
     ends = [prefix.insert(space, path) for path in (first, second)]
@@ -123,7 +125,7 @@ def test_a_fork_inside_a_turn_is_packed_with_each_shared_token_once() -> None:
 def test_a_reset_index_is_a_new_one_in_the_memory_of_the_old() -> None:
     prefix = Prefix()
     space = prefix.space("a")
-    prefix.insert(space, Tokens(range(100_000)))
+    prefix.insert(space, TokenBuffer(range(100_000)))
     held = prefix.memory
     assert held >= 1_300_000
     prefix.reset()
@@ -131,7 +133,7 @@ def test_a_reset_index_is_a_new_one_in_the_memory_of_the_old() -> None:
     with pytest.raises(TreeError, match="space 0 does not exist; there are 0"):
         prefix.match(space, [0])
     assert prefix.space("b") == 0
-    prefix.insert(0, Tokens(range(100_000)))
+    prefix.insert(0, TokenBuffer(range(100_000)))
     assert (prefix.memory, len(prefix)) == (held, 2)
 
 
@@ -140,14 +142,14 @@ def test_what_does_not_exist_or_fit_is_refused() -> None:
     space = prefix.space("a")
     with pytest.raises(TreeError, match="node 5 does not exist; there are 1"):
         prefix.columns([0, 5])
-    for call in (prefix.node, prefix.span, prefix.path, prefix.fork, lambda node: prefix.append(node, Tokens([]))):
+    for call in (prefix.node, prefix.span, prefix.path, prefix.fork, lambda node: prefix.append(node, TokenBuffer([]))):
         with pytest.raises(TreeError, match="node 5 does not exist; there are 1"):
             call(5)
-    for call in (prefix.root, prefix.reuse, lambda other: prefix.insert(other, Tokens([]))):
+    for call in (prefix.root, prefix.reuse, lambda other: prefix.insert(other, TokenBuffer([]))):
         with pytest.raises(TreeError, match="space 1 does not exist; there are 1"):
             call(space + 1)
     with pytest.raises(ArgumentError, match="no path ends"):
-        prefix.append(0, Tokens([1]))
+        prefix.append(0, TokenBuffer([1]))
     with pytest.raises(ArgumentError, match="out of range"):
         prefix.node(-1)
     with pytest.raises(ArgumentError, match="out of range"):
@@ -166,9 +168,9 @@ def test_many_threads_fill_one_index() -> None:
     trunk = list(range(20_000))
 
     def fill(number: int) -> int:
-        end = prefix.insert(space, Tokens([*trunk, 10**6 + number]))
+        end = prefix.insert(space, TokenBuffer([*trunk, 10**6 + number]))
         for turn in range(20):
-            end = prefix.append(end, Tokens([turn] * 10))
+            end = prefix.append(end, TokenBuffer([turn] * 10))
             assert prefix.match(space, trunk).matched == len(trunk)
         return end
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_reply import decode
 
-from trunkline._core import SAMPLED, TRUNCATED, Choice, Reply, read_reply
+from trunkline._core import SAMPLED, TRUNCATED, ParsedChoice, ParsedReply, read_reply
 from trunkline.errors import ArgumentError, CoreError, LLMError, ReplyError
 from trunkline.llm import messages
 
@@ -57,7 +57,7 @@ REPLIES = st.fixed_dictionaries(
 )
 
 
-def agree(reply: Reply, body: bytes) -> None:
+def agree(reply: ParsedReply, body: bytes) -> None:
     """What the native reader says is what the client's own says."""
     decoded = decode(body)
     assert len(reply.choices) == len(decoded.choices)
@@ -237,11 +237,11 @@ def test_prompt_ids_reasoning_tokens_and_other_tags() -> None:
     assert (reply.reasoning, reply.prompt) == (4, None)
     assert reply.choices[0].tokens.perplexity[0] == pytest.approx(2)
     assert (repr(reply), repr(reply.choices[0])) == (
-        "<Reply: 1 choices>",
-        '<Choice 0: "length", 1 characters, 0 tool calls>',
+        "<ParsedReply: 1 choices>",
+        '<ParsedChoice 0: "length", 1 characters, 0 tool calls>',
     )
     assert read_reply(b'{"choices":[]}').choices == ()
-    assert isinstance(reply.choices[0], Choice)
+    assert isinstance(reply.choices[0], ParsedChoice)
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=20).map(lambda data: b'{"choices":[{"message":{"content":"' + data))

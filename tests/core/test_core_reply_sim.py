@@ -8,7 +8,7 @@ import math
 import aiohttp
 import pytest
 
-from trunkline._core import Choice, read_reply
+from trunkline._core import ParsedChoice, read_reply
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.world.generator import make_world
@@ -25,7 +25,7 @@ SEARCH = {
 }
 
 
-async def ask(settings: Settings, **fields: object) -> Choice:
+async def ask(settings: Settings, **fields: object) -> ParsedChoice:
     body = {"model": "sim-agent", "messages": [{"role": "user", "content": QUESTION}], "seed": 3}
     body |= {"tools": [{"type": "function", "function": SEARCH}], "logprobs": True, "top_logprobs": 16}
     server = await start_server(settings)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline._core import Roster
+from trunkline._core import ActivityCounter
 from trunkline.errors import ArgumentError
 
 
-def counts(roster: Roster) -> tuple[int, int, int]:
+def counts(roster: ActivityCounter) -> tuple[int, int, int]:
     return roster.running, roster.asking, roster.away
 
 
 def test_the_last_lane_that_stops_is_told_so() -> None:
-    roster = Roster()
+    roster = ActivityCounter()
     one, two, three = roster.open(), roster.open(), roster.open()
     assert [roster.ask(one, 0), roster.leave(two), roster.ask(three, 7)] == [False, False, True]
     assert counts(roster) == (0, 2, 1)
@@ -21,11 +21,11 @@ def test_the_last_lane_that_stops_is_told_so() -> None:
     assert roster.end(two), "those who ask waited for it"
     roster.run(one)
     assert not roster.end(three), "one runs"
-    assert repr(roster) == "<Roster: 1 run, 0 ask, 0 away>"
+    assert repr(roster) == "<ActivityCounter: 1 run, 0 ask, 0 away>"
 
 
 def test_a_lane_that_ended_is_nobody_although_its_place_is_taken() -> None:
-    roster = Roster()
+    roster = ActivityCounter()
     ended = roster.open()
     assert roster.end(ended)
     lane = roster.open()
@@ -36,7 +36,7 @@ def test_a_lane_that_ended_is_nobody_although_its_place_is_taken() -> None:
 
 
 def test_what_was_never_opened_or_is_no_queue_is_refused() -> None:
-    roster = Roster()
+    roster = ActivityCounter()
     lane = roster.open()
     with pytest.raises(ArgumentError, match="lane 5 was never opened; it must be one that open"):
         roster.end(5)

@@ -175,7 +175,7 @@ def test_a_refusal_is_told_once_and_its_work_waits() -> None:
     scheduler.draws(task, 5, 4, most={"generated": 40})
     (start,), (refused,) = scheduler.next(9, ledger)
     assert repr(start) == "<Start: task 0, 2 draws of 5 from 0>"
-    assert repr(refused) == "<Refused: task 0, 2 draws of 5 from 2>"
+    assert repr(refused) == "<RefusedStart: task 0, 2 draws of 5 from 2>"
     assert str(refused.refusal) == "160 generated wanted, 100 left of 100"
     assert scheduler.next(9, ledger) == ([], [])
     ledger.settle(start.reservation, {"generated": 10})

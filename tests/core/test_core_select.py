@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline import _core
-from trunkline._core import OBSERVATION, PROMPT, ROOT, TURN, Search, Tree
+from trunkline._core import OBSERVATION, PROMPT, ROOT, TURN, CoreTree, Search
 from trunkline.errors import ArgumentError
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -42,16 +42,11 @@ def test_scores_are_the_formula(search: tuple, c: float) -> None:
     assert list(scores) == pytest.approx(expected)
 
 
-@given(searches(), st.integers(0, 6), SEEDS)
+@given(searches(), st.integers(0, 6))
 @settings(max_examples=60, deadline=None)
-def test_equal_searches_pick_equal_nodes_that_have_room(search: tuple, k: int, seed: int) -> None:
+def test_equal_searches_pick_equal_nodes_that_have_room(search: tuple, k: int) -> None:
     parents, visits, values, room = search
     one, two = (Search(parents, visits, values, formula="ucb1", c=1.4) for _ in range(2))
-    for policy in ("greedy", "sampled", "pairwise", "uniform"):
-        picks = list(one.frontier(room, k, seed, policy=policy))
-        assert picks == list(two.frontier(array("I", room), k, seed, policy=policy))
-        assert len(set(picks)) == len(picks) == min(k, sum(map(bool, room)))
-        assert all(room[pick] for pick in picks)
     picks = list(one.descend(room, k))
     assert picks == [two.descend([r - picks[:i].count(n) for n, r in enumerate(room)], 1)[0] for i in range(len(picks))]
     assert list(one.in_flight) == list(two.in_flight)
@@ -116,9 +111,6 @@ def test_these_picks_are_for_good() -> None:
     entropies = [number / 4 for number in range(12)]
     branches, streak = _core.branch_rows(entropies, [1.0] * 12, 99, 6, beam=3, streak=4)
     assert (list(branches), streak) == ([0, 1, 0, 0, 2, 2, 2, 1, 1, 1, 2, 2], 5)
-    flat = Search([0] * 6, [5, 1, 1, 1, 1, 1], [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], formula="ucb1", c=0)
-    picked = [list(flat.frontier([0, 1, 1, 1, 1, 1], 3, 2, policy=name)) for name in ("sampled", "pairwise", "uniform")]
-    assert picked == [[1, 4, 3], [2, 4, 3], [1, 3, 2]]
 
 
 def test_the_worked_numbers_of_the_papers_come_out() -> None:
@@ -141,19 +133,12 @@ def test_the_worked_numbers_of_the_papers_come_out() -> None:
     assert picks == {"tool": [4, 6], "think": [6, 2], "all": [6, 4]}
     assert list(_core.top_turns(turns, 3, region="mixed", duplicates=True)) == [1, 2, 2]
     assert list(_core.top_turns(turns, 3, region="mixed")) == [1, 2, 0]
-    assert list(_core.split_by_weight(8, [0.5, 0.3, 0.2])) == [4, 2, 2]
-    assert list(_core.split_by_weight(5, [1.0, 1.0, 1.0])) == [2, 2, 1]
-    assert list(_core.split_by_score(8, [math.log(share) for share in (0.5, 0.3, 0.2)])) == [4, 2, 2]
     assert list(_core.split_evenly(8, 3)) == [2, 2, 4]
-    assert _core.next_width(16, 4, 2, 3, 2) == 10
     assert (_core.tree_leaves(2, 2, 1), _core.tree_leaves(6, 2, 1, 2), _core.tree_leaves(8, 4, 2, 2)) == (6, 30, 136)
     assert [_core.tree_steps(2, 2, steps) for steps in (2, 3, 4, 10)] == [(10, 12), (14, 18), (18, 24), (42, 60)]
     assert _core.tree_ratio(2, 1) == 1.5
     assert list(_core.partial_top_up(8, [2], 2, 1, 3)) == [1]
     assert list(_core.partial_top_up(34, [4, 3, 0], 2, 2, 2)) == [2, 4, 10]
-    assert _core.segment_costs([6, 6, 6]) == (258, 648)
-    costs = [_core.capped_segment_costs(16, 2, depth) for depth in (4, 6, 8, 14)]
-    assert costs == [(30, 64), (62, 96), (94, 128), (190, 224)]
 
 
 def test_fork_points_of_a_subgroup_are_those_of_its_own_path() -> None:
@@ -183,9 +168,9 @@ def test_surprising_tokens_spread_if_asked_to() -> None:
     assert picks(9, leaves=()) == []
 
 
-def grown(first: int) -> tuple[Tree, list[int]]:
+def grown(first: int) -> tuple[CoreTree, list[int]]:
     """Two rollouts of two turns each, side by side; that of number ``first`` is the faster one. And their turns."""
-    tree = Tree()
+    tree = CoreTree()
     prompt = tree.append(0, PROMPT, b'{"role":"user","content":"?"}')
     for rollout in (0, 1):
         tree.open(prompt, [0, rollout], rollout)
@@ -215,8 +200,7 @@ def test_no_pick_depends_on_which_rollout_was_faster() -> None:
         _, visits, values = tree.values()
         search = Search(parents, visits, values, leaves=leaves)
         below = search.descend([int(node in turns) for node in range(len(tree))], 4)
-        open_ = search.frontier([1] * len(tree), len(tree), 5)
-        picks.append([[tree.path(node) and texts[tree.path(node)[-1]] for node in each] for each in (below, open_)])
+        picks.append([[tree.path(node) and texts[tree.path(node)[-1]] for node in each] for each in (below,)])
         picks[-1].append([b"".join(texts[node] for node in tree.path(point)) for point in drawn])
     assert picks[0] == picks[1]
 
@@ -259,11 +243,8 @@ def test_no_pick_depends_on_which_rollout_was_faster() -> None:
         (lambda: _core.choose_leaves([1], 1, 0, ratio=0.5), "a ratio of 0.5 is given"),
         (lambda: _core.split_evenly(2**32 - 1, 2**32 - 1), "the number of paths is 4294967295"),
         (lambda: _core.split_evenly(1, 2), "a total of 1 is split over 2 paths"),
-        (lambda: _core.split_by_score(2, [0.0], 0.0), "the temperature is 0"),
-        (lambda: _core.split_by_weight(2, [1.0, -1.0]), "the weight of path 1 is -1"),
         (lambda: _core.tree_leaves(*[2**32 - 1] * 4), "the number of leaves is too large"),
         (lambda: _core.partial_top_up(6, [2], 2, 1, 3), "the budget is 6 rollouts"),
-        (lambda: _core.segment_costs([2**32 - 1] * 3), "the number of segments is too large"),
         (lambda: Search([0, 2], [0, 0], [0.0, 0.0]), "the parent of node 1 is 2"),
         (lambda: Search([0], [0], [0.0], leaves=[1]), "the leaf of rollout 0 is 1"),
         (lambda: Search([0], [1], [1e101]), "it must be a number from -1e100 to 1e100"),
@@ -275,7 +256,6 @@ def test_no_pick_depends_on_which_rollout_was_faster() -> None:
         (lambda: Search([0], [0], [0.0], formula="puct"), 'the formula is "puct"'),
         (lambda: Search([0], [0], [0.0]).descend([1], 1, start=1), "the start of the search is 1 of 1 nodes"),
         (lambda: Search([0], [0], [0.0]).descend([], 1), "0 numbers of children to come where 1 are needed"),
-        (lambda: Search([0], [0], [0.0]).frontier([1], 1, 0, policy="best"), 'the policy is "best"'),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(call, text: str) -> None:
@@ -288,6 +268,5 @@ def test_a_search_without_nodes_or_room_picks_nothing() -> None:
     bare = Search([0], [0], [NAN])
     assert (len(bare), repr(bare)) == (1, "<Search: 1 nodes>")
     assert list(bare.descend([0], 5)) == []
-    assert list(bare.frontier([0], 5, 0)) == []
     assert list(bare.descend([2], 5)) == [0, 0]
     assert len(Search([], [], []).scores()) == 0

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from trunkline._core import (
     PROMPT,
     SAMPLED,
-    Reading,
-    Tree,
+    CoreTree,
+    ReplyOptions,
+    append_ids_reply,
     drift_of,
     harvest,
     last_ids,
     pack_ragged,
     pack_tree,
-    take_ids,
 )
 
 END, OPEN, PAIR = 3, 4, 1 << 20
@@ -75,7 +75,7 @@ step = st.tuples(st.integers(0, 2), words, cuts, st.lists(st.sampled_from(["a", 
 @given(policies, st.integers(1, 12), st.lists(step, min_size=1, max_size=9))
 @settings(max_examples=300, deadline=None)
 def test_the_tree_holds_what_the_server_saw(policy: str, limit: int, steps: list[tuple]):
-    tree, server, reading = Tree(), Server(), Reading()
+    tree, server, reading = CoreTree(), Server(), ReplyOptions()
     leaf = tree.append(0, PROMPT, b'{"role":"user","content":"ab"}')
     rollouts = [tree.open(leaf, [0, draw]) for draw in range(3)]
     sampled: dict[int, list[int]] = {}
@@ -83,7 +83,7 @@ def test_the_tree_holds_what_the_server_saw(policy: str, limit: int, steps: list
         at = tree.rollout(rollouts[rollout]).leaf
         prompt = server.prompt([json.loads(tree.message(node)) for node in tree.path(at)])
         data, own = server.reply(prompt, text, pairs)
-        ((choice,), *_) = take_ids(
+        ((choice,), *_) = append_ids_reply(
             tree, [rollouts[rollout]], reading, data, 0, 0, turn, 0, 1, at, None, (policy, limit)
         )
         node, fault = choice[4], choice[6]
@@ -102,7 +102,7 @@ def test_the_tree_holds_what_the_server_saw(policy: str, limit: int, steps: list
     check_samples(tree, sampled)
 
 
-def check_samples(tree: Tree, sampled: dict[int, list[int]]) -> None:
+def check_samples(tree: CoreTree, sampled: dict[int, list[int]]) -> None:
     """A rollout's row is what its model was given last, and trains nothing but what was sampled."""
     columns = harvest([tree])
     tokens = (columns.offsets, columns.ids, columns.logprobs, columns.versions, columns.flags)
@@ -121,7 +121,7 @@ def check_samples(tree: Tree, sampled: dict[int, list[int]]) -> None:
     assert sum(packed.loss_mask) <= sum(1 for flag in columns.flags if flag & SAMPLED)
 
 
-def last_known(tree: Tree, leaf: int) -> list[int]:
+def last_known(tree: CoreTree, leaf: int) -> list[int]:
     """What a model was given at a node, up to the last one with ids."""
     while tree.tokens_of(leaf) is None and leaf:
         leaf = tree.node(leaf).parent

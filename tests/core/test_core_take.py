@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, Reading, Tree, read_reply, take
+from trunkline._core import PROMPT, CoreTree, ReplyOptions, append_reply, read_reply
 from trunkline.errors import ArgumentError, CoreError, ReplyError
 
 TEXT = st.text(max_size=12)
@@ -36,8 +36,8 @@ COUNT = st.integers(0, 99)
 USAGE = st.none() | st.fixed_dictionaries({"prompt_tokens": COUNT, "completion_tokens": COUNT})
 
 
-def planted(rollouts: int) -> tuple[Tree, list[int]]:
-    tree = Tree()
+def planted(rollouts: int) -> tuple[CoreTree, list[int]]:
+    tree = CoreTree()
     point = tree.append(0, PROMPT, b'{"role":"user","content":"?"}')
     return tree, [tree.open(point, (0, draw), draw) for draw in range(rollouts)]
 
@@ -53,7 +53,9 @@ def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | N
     agent, namespace = tree.name("a"), tree.name("ns")
     assert (plain.name("a"), plain.name("ns")) == (agent, namespace)
 
-    found, prompt, cached, generated, served = take(tree, rollouts, Reading(), data, agent, namespace, 3, 2, 77)
+    found, prompt, cached, generated, served = append_reply(
+        tree, rollouts, ReplyOptions(), data, agent, namespace, 3, 2, 77
+    )
 
     reply = read_reply(data)
     figures = (reply.prompt, reply.cached, reply.generated)
@@ -79,7 +81,7 @@ def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | N
     assert sum(tree.rollout(number).usage[5] for number in rollouts) == 2, "retries are counted once"
 
 
-def plain_message(tree: Tree, node: int, message: bytes) -> bytes:
+def plain_message(tree: CoreTree, node: int, message: bytes) -> bytes:
     """Turns of equal ids are one node, and the first message stays."""
     return tree.message(node) if tree.tokens_of(node) is not None else message
 
@@ -89,31 +91,31 @@ def test_what_cannot_be_read_changes_nothing():
     before = tree.digest()
     for data in (b"", b"{}", b'{"choices":[{"message":{"content":1}}]}', b'{"error":{"message":"busy"}}'):
         with pytest.raises(ReplyError):
-            take(tree, rollouts, Reading(), data, 0, 0, 0, 0, 0)
-    assert take(tree, rollouts, Reading(), b'{"choices":[]}', 0, 0, 0, 0, 0)[0] == []
+            append_reply(tree, rollouts, ReplyOptions(), data, 0, 0, 0, 0, 0)
+    assert append_reply(tree, rollouts, ReplyOptions(), b'{"choices":[]}', 0, 0, 0, 0, 0)[0] == []
     assert tree.digest() == before
     good = b'{"choices":[{"message":{"content":"x"}}]}'
     for arguments in ((9, 0, 0, 0, 0), (0, 9, 0, 0, 0)):
         with pytest.raises(CoreError):
-            take(tree, rollouts, Reading(), good, *arguments)
+            append_reply(tree, rollouts, ReplyOptions(), good, *arguments)
     with pytest.raises(CoreError):
-        take(tree, [5], Reading(), good, 0, 0, 0, 0, 0)
+        append_reply(tree, [5], ReplyOptions(), good, 0, 0, 0, 0, 0)
     with pytest.raises(ArgumentError):
-        take(tree, [-1], Reading(), good, 0, 0, 0, 0, 0)
+        append_reply(tree, [-1], ReplyOptions(), good, 0, 0, 0, 0, 0)
     assert tree.digest() == before
 
 
 @pytest.mark.parametrize("options", [{"top": 0}, {"version": -2}, {"entropy": "none"}, {"think": ("", "x")}])
 def test_how_to_read_is_checked_once(options: dict):
     with pytest.raises(ArgumentError):
-        Reading(**options)
+        ReplyOptions(**options)
 
 
 def test_a_rollout_that_has_ended_has_a_fault():
     tree, rollouts = planted(1)
     tree.close(rollouts[0], "cancelled")
-    ((*_, node, _, fault),) = take(
-        tree, rollouts, Reading(), b'{"choices":[{"message":{"content":"x"}}]}', 0, 0, 0, 0, 0
+    ((*_, node, _, fault),) = append_reply(
+        tree, rollouts, ReplyOptions(), b'{"choices":[{"message":{"content":"x"}}]}', 0, 0, 0, 0, 0
     )[0]
     assert (node, fault) == (-1, "the rollout had ended before its reply came")
 
@@ -130,7 +132,7 @@ def test_arpos_figure_is_kept_with_the_turn():
         {"index": 0, "message": {"content": "a"}, "logprobs": {"content": listed}},
         {"index": 1, "message": {"content": "b"}},
     ]
-    taken = take(tree, rollouts, Reading(), json.dumps({"choices": choices}).encode(), 0, 0, 0, 0, 0)[0]
+    taken = append_reply(tree, rollouts, ReplyOptions(), json.dumps({"choices": choices}).encode(), 0, 0, 0, 0, 0)[0]
     known, unknown = (tree.node(choice[4]) for choice in taken)
     nats = math.log(2) + math.log(4) / 4
     assert known.opening == pytest.approx(nats, rel=1e-6)
@@ -138,6 +140,6 @@ def test_arpos_figure_is_kept_with_the_turn():
     assert math.isnan(known.arpo(1))
     assert math.isnan(unknown.opening)
     assert math.isnan(unknown.arpo(100))
-    other = Tree()
+    other = CoreTree()
     other.apply(tree.delta())
     assert other.node(taken[0][4]).opening == known.opening, "it travels"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, ROOT, Heard, Reading, Talk, Tree, hear
+from trunkline._core import PROMPT, ROOT, CoreTree, PendingReply, ReplyOptions, Transcript, parse_reply
 from trunkline.errors import ArgumentError, ReplyError, TreeError
 from trunkline.llm.messages import CLOSES, OPENS, piece
 from trunkline.tree.records import Record, Records
@@ -15,8 +15,8 @@ from trunkline.tree.records import Record, Records
 BODY = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7}}'
 
 
-def planted(rollouts: int = 1) -> Tree:
-    tree = Tree()
+def planted(rollouts: int = 1) -> CoreTree:
+    tree = CoreTree()
     point = tree.append(ROOT, PROMPT, b'{"role":"user","content":"q"}')
     for draw in range(rollouts):
         tree.open(point, [0, draw])
@@ -25,8 +25,8 @@ def planted(rollouts: int = 1) -> Tree:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.text(st.characters(exclude_categories=["Cs"])))))
 def test_a_prompt_is_its_frame_around_all_that_its_member_sees(said: list[tuple[int, str]]):
-    tree = Tree()
-    talk = Talk(tree)
+    tree = CoreTree()
+    talk = Transcript(tree)
     opens, closes = tree.fragment(OPENS), tree.fragment(CLOSES)
     for member, sees in enumerate([None, [0, 2], []]):
         talk.frame(member, [[opens], [closes]], sees)
@@ -41,8 +41,8 @@ def test_a_prompt_is_its_frame_around_all_that_its_member_sees(said: list[tuple[
 
 
 def test_a_talk_refuses_what_no_prompt_can_hold():
-    tree = Tree()
-    talk = Talk(tree)
+    tree = CoreTree()
+    talk = Transcript(tree)
     with pytest.raises(ArgumentError, match="lone surrogates"):
         talk.add(0, b"", "\ud800", b"")
     with pytest.raises(TreeError, match="control character"):
@@ -56,10 +56,24 @@ def test_a_talk_refuses_what_no_prompt_can_hold():
 
 def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
     tree = planted(2)
-    heard, (choices, prompt, _, generated, served) = hear(Reading(), BODY, 0)
+    heard, (choices, prompt, _, generated, served) = parse_reply(ReplyOptions(), BODY, 0)
     assert (choices, prompt, generated, served) == ([("a", None, [], "stop", 0, 34, "")], 7, -1, "")
-    assert heard.land(tree, 0, 'so"l', "m", None, 0, 5, 1, 2, 1, None, 0, b"[true]", True) == (2, 34, 1, True, 7, None)
-    assert heard.land(tree, 1, 'so"l', "m", None, 0, 5, 0, 0, 1, None, 0, None, False) == (2, 34, 1, False, 7, None)
+    assert heard.append_turn(tree, 0, 'so"l', "m", None, 0, 5, 1, 2, 1, None, 0, b"[true]", True) == (
+        2,
+        34,
+        1,
+        True,
+        7,
+        None,
+    )
+    assert heard.append_turn(tree, 1, 'so"l', "m", None, 0, 5, 0, 0, 1, None, 0, None, False) == (
+        2,
+        34,
+        1,
+        False,
+        7,
+        None,
+    )
     records = Records(tree)
     assert records.of(0) == [Record(0, "ask", 'so"l', 1, [[2, 1, None, 0], None, [True]], [2], "alone")]
     assert records.of(1) == [Record(1, "ask", 'so"l', 0, [[0, 1, None, 0], None], [2], "")]
@@ -68,10 +82,10 @@ def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
 
 def test_a_reply_that_an_llm_made_itself_lands_like_one_that_was_read():
     trees = planted(), planted()
-    heard = Heard("a", None, [], "stop", 7, -1, -1)
+    heard = PendingReply("a", None, [], "stop", 7, -1, -1)
     landed = [
-        reply.land(tree, 0, "s", "m", None, 1, 5, 0, 0, 1, None, 0, None, True)
-        for reply, tree in zip((heard, hear(Reading(), BODY, 0)[0]), trees, strict=True)
+        reply.append_turn(tree, 0, "s", "m", None, 1, 5, 0, 0, 1, None, 0, None, True)
+        for reply, tree in zip((heard, parse_reply(ReplyOptions(), BODY, 0)[0]), trees, strict=True)
     ]
     assert landed[0] == landed[1]
     assert trees[0].delta() == trees[1].delta()
@@ -79,12 +93,14 @@ def test_a_reply_that_an_llm_made_itself_lands_like_one_that_was_read():
 
 def test_a_reply_that_cannot_be_a_turn_says_why_and_lands_nowhere():
     calls = ",".join(['{"function":{"name":"f","arguments":"{}"}}'] * 1001)
-    heard, (choices, *_) = hear(Reading(), f'{{"choices":[{{"message":{{"tool_calls":[{calls}]}}}}]}}'.encode(), 0)
+    heard, (choices, *_) = parse_reply(
+        ReplyOptions(), f'{{"choices":[{{"message":{{"tool_calls":[{calls}]}}}}]}}'.encode(), 0
+    )
     assert choices[0][-1] == "the reply asks for 1001 tool calls; a turn may make 1000"
     tree = planted()
-    for reply in (heard, hear(Reading(), b'{"choices":[]}', 0)[0]):
+    for reply in (heard, parse_reply(ReplyOptions(), b'{"choices":[]}', 0)[0]):
         with pytest.raises(ArgumentError):
-            reply.land(tree, 0, "s", "m", None, 0, 5, 0, 0, 1, None, 0, None, True)
+            reply.append_turn(tree, 0, "s", "m", None, 0, 5, 0, 0, 1, None, 0, None, True)
     assert (len(tree), tree.marks()) == (2, [])
     with pytest.raises(ReplyError):
-        hear(Reading(), b"{", 0)
+        parse_reply(ReplyOptions(), b"{", 0)

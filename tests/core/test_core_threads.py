@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trunkline._core import Lanes, Tree
+from trunkline._core import CoreTree, Lanes
 from trunkline.errors import CoreError
 from trunkline.types import Usage
 
 
 def test_many_threads_grow_one_tree() -> None:
-    tree = Tree()
+    tree = CoreTree()
     rollouts = [tree.open(0, [draw]) for draw in range(8)]
     stop = threading.Event()
 
@@ -60,7 +60,7 @@ def test_two_threads_combine_lanes_with_each_other() -> None:
 
 
 def test_large_trees_are_swept_beside_other_threads() -> None:
-    tree = Tree()
+    tree = CoreTree()
     for draw in range(3000):
         rollout = tree.open(0, [draw])
         tree.turn(rollout, b'{"draw":%d}' % draw, 0, 0, 0, 10, 0, 1, 0, 0)
@@ -70,18 +70,18 @@ def test_large_trees_are_swept_beside_other_threads() -> None:
     assert delta is not None
     with ThreadPoolExecutor(4) as pool:
         digests = {future.result(timeout=60) for future in [pool.submit(tree.digest) for _ in range(8)]}
-        copies = [Tree() for _ in range(4)]
+        copies = [CoreTree() for _ in range(4)]
         assert all(pool.map(lambda copy: copy.apply(delta), copies))
     assert digests == {copy.digest() for copy in copies}
     assert tree.tokens() == (33_000, 3_010, 3_000, 3_000, 11, 0, False)
 
 
 def test_a_delta_is_applied_once_whoever_comes_first() -> None:
-    tree = Tree()
+    tree = CoreTree()
     tree.append(0, 1, b"{%s}" % (b" " * 300_000))
     delta = tree.delta()
     assert delta is not None
-    copy = Tree()
+    copy = CoreTree()
     with ThreadPoolExecutor(4) as pool:
         applied = list(pool.map(lambda _: copy.apply(delta), range(8)))
     assert sorted(applied) == [False] * 7 + [True]
@@ -90,7 +90,7 @@ def test_a_delta_is_applied_once_whoever_comes_first() -> None:
 class Nuisance:
     """In a cycle, so that the collector runs its finalizer in the middle of whatever allocates."""
 
-    def __init__(self, tree: Tree, calls: list[int]) -> None:
+    def __init__(self, tree: CoreTree, calls: list[int]) -> None:
         self.me = self
         self.tree = tree
         self.calls = calls
@@ -100,7 +100,7 @@ class Nuisance:
 
 
 def test_finalizers_may_use_the_tree_that_triggers_them() -> None:
-    tree = Tree()
+    tree = CoreTree()
     rollout = tree.open(0, [])
     for _ in range(20):
         leaf = tree.turn(rollout, b"{}", 0, 0, 0, 1, 0, 1, 0, 0)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from trunkline import _core
-from trunkline._core import PROMPT, SAMPLED, Prefix, Tokens, Tree, estimate, harvest, pack_tree, read_reply
+from trunkline._core import PROMPT, SAMPLED, CoreTree, Prefix, TokenBuffer, estimate, harvest, pack_tree, read_reply
 
 PATHS = {0: (), 1: (), 2: (0, 1), 3: (0, 1), 4: (1, 1)}  # rollout: the rollout it was forked from, and at which turn
 TURNS = 3
@@ -41,10 +41,10 @@ def reply(prompt: list[int], sampled: list[int], chance: random.Random) -> bytes
     ).encode()
 
 
-def grow(seed: int) -> tuple[Tree, dict[int, list[int]]]:
+def grow(seed: int) -> tuple[CoreTree, dict[int, list[int]]]:
     """Two chains and three forks off them, with the ids of every rollout's whole path."""
     chance = random.Random(seed)
-    tree = Tree()
+    tree = CoreTree()
     prompt = tree.append(0, PROMPT, b'{"role":"user","content":"?"}')
     states: dict[tuple[int, int], tuple[int, list[int]]] = {}
     wholes: dict[int, list[int]] = {}
@@ -60,7 +60,7 @@ def grow(seed: int) -> tuple[Tree, dict[int, list[int]]]:
             # The prompt says what the message before it was to the model.
             path = tree.path(node)
             known = sum(len(tree.tokens_of(each) or ()) for each in path[:-1])
-            tree.tokenise(node, Tokens(read.prompt_ids[known:]))
+            tree.tokenise(node, TokenBuffer(read.prompt_ids[known:]))
             said = choice.message(turn)
             node = tree.turn(rollout, said, 0, 0, 0, read.prompt, -1, read.generated, 0, 5, None, None, choice.tokens)
             ids = ids + sampled
@@ -89,7 +89,7 @@ def test_replies_become_a_tree_with_exact_counts(seed: int) -> None:
         columns = [
             [number for run in runs for number in getattr(run, name)] for name in ("ids", "logprobs", "versions")
         ]
-        end = index.insert(space, Tokens(*columns, [flag for run in runs for flag in run.flags]))
+        end = index.insert(space, TokenBuffer(*columns, [flag for run in runs for flag in run.flags]))
         assert list(index.path(end).ids) == wholes[rollout] == columns[0]
     reuse = index.reuse()
     assert exact

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import SAMPLED, TRUNCATED, Tokens
+from trunkline._core import SAMPLED, TRUNCATED, TokenBuffer
 from trunkline.errors import ArgumentError
 
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=50)
@@ -23,8 +23,8 @@ def test_columns_come_out_as_they_went_in(ids: list[int], data: st.DataObject) -
     logprobs = column(st.floats(-50, 0, width=32))
     versions = column(st.integers(-1, 2**31 - 1))
     flags = column(st.integers(0, 7))
-    typed = Tokens(array("I", ids), array("f", logprobs), array("i", versions), bytes(flags))
-    for tokens in (typed, Tokens(ids, logprobs, versions, flags)):
+    typed = TokenBuffer(array("I", ids), array("f", logprobs), array("i", versions), bytes(flags))
+    for tokens in (typed, TokenBuffer(ids, logprobs, versions, flags)):
         assert (list(tokens.ids), list(tokens.logprobs)) == (ids, logprobs)
         assert (list(tokens.versions), list(tokens.flags)) == (versions, flags)
         assert [c.format for c in (tokens.ids, tokens.logprobs, tokens.versions, tokens.flags)] == ["I", "f", "i", "B"]
@@ -32,11 +32,11 @@ def test_columns_come_out_as_they_went_in(ids: list[int], data: st.DataObject) -
 
 
 def test_what_is_left_out_has_its_plain_meaning() -> None:
-    given = Tokens([5, 6])
+    given = TokenBuffer([5, 6])
     assert (list(given.logprobs), list(given.versions), list(given.flags)) == ([0.0, 0.0], [-1, -1], [0, 0])
-    sampled = Tokens([5, 6], [-0.5, -1.5], flags=None)
+    sampled = TokenBuffer([5, 6], [-0.5, -1.5], flags=None)
     assert list(sampled.flags) == [SAMPLED, SAMPLED]
-    cut = Tokens([5], [-0.5], flags=[SAMPLED | TRUNCATED])
+    cut = TokenBuffer([5], [-0.5], flags=[SAMPLED | TRUNCATED])
     assert list(cut.flags) == [5]
 
 
@@ -71,14 +71,14 @@ def released() -> memoryview:
 )
 def test_columns_that_do_not_fit_are_refused_by_name(arguments: tuple, text: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        Tokens(*arguments)
+        TokenBuffer(*arguments)
     assert text in str(caught.value)
 
 
 def test_a_wrong_type_is_a_type_error() -> None:
     for wrong in ("12", 12, [1.5], None):
         with pytest.raises(TypeError):
-            Tokens(wrong)
+            TokenBuffer(wrong)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_a_wrong_type_is_a_type_error() -> None:
     ids=["backwards", "apart", "not aligned", "ctypes", "read-only"],
 )
 def test_columns_may_lie_in_memory_as_they_like(ids: object) -> None:
-    assert list(Tokens(ids).ids) == [7, 6, 5]
+    assert list(TokenBuffer(ids).ids) == [7, 6, 5]
 
 
 def test_a_mask_of_bools_is_a_column_of_flags() -> None:
     mask = memoryview(bytes([1, 0])).cast("?")
-    assert list(Tokens([1, 2], flags=mask).flags) == [1, 0]
-    assert list(Tokens([1, 2], flags=memoryview(bytes([1, 1, 0])).cast("?")[::2]).flags) == [1, 0]
-    assert list(Tokens([], flags=memoryview(b"").cast("?")).flags) == []
+    assert list(TokenBuffer([1, 2], flags=mask).flags) == [1, 0]
+    assert list(TokenBuffer([1, 2], flags=memoryview(bytes([1, 1, 0])).cast("?")[::2]).flags) == [1, 0]
+    assert list(TokenBuffer([], flags=memoryview(b"").cast("?")).flags) == []

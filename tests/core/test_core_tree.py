@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline import _core
-from trunkline._core import MESSAGE, OBSERVATION, PROMPT, ROOT, TURN, Tree
+from trunkline._core import MESSAGE, OBSERVATION, PROMPT, ROOT, TURN, CoreTree
 from trunkline.errors import ArgumentError, CoreError, TreeError
 from trunkline.types import Termination, Usage
 
@@ -26,15 +26,15 @@ ROLLOUT = (
 )
 
 
-def facts(read: _core.Node | _core.Rollout) -> tuple[object, ...]:
+def facts(read: _core.NodeView | _core.RolloutView) -> tuple[object, ...]:
     """All that a node or a rollout says; a missing reward as text, because it equals nothing."""
-    values = [getattr(read, name) for name in (NODE if isinstance(read, _core.Node) else ROLLOUT)]
+    values = [getattr(read, name) for name in (NODE if isinstance(read, _core.NodeView) else ROLLOUT)]
     return tuple("nan" if value != value else value for value in values)
 
 
-def grown() -> tuple[Tree, int, int]:
+def grown() -> tuple[CoreTree, int, int]:
     """A tree with a prompt and a rollout that has said one thing."""
-    tree = Tree()
+    tree = CoreTree()
     prompt = tree.append(0, PROMPT, USER)
     rollout = tree.open(prompt, [0, 0], 3)
     leaf = tree.turn(rollout, REPLY, tree.name("solver"), tree.name("m"), tree.name("stop"), 9, 4, 1, 2, 50)
@@ -46,11 +46,11 @@ def test_module_says_what_it_is() -> None:
     assert isinstance(_core.DEBUG, bool)
     assert (ROOT, PROMPT, TURN, OBSERVATION, MESSAGE) == (0, 1, 2, 3, 4)
     assert (_core.FORMAT, _core.DIGEST_VERSION) == (7, 2)
-    for kind in (_core.Node, _core.Rollout):
+    for kind in (_core.NodeView, _core.RolloutView):
         with pytest.raises(TypeError, match="cannot create"):
             kind()
-    assert Tree.__module__ == "trunkline._core"
-    assert Tree.turn.__text_signature__.endswith("aside=None, context=None, tokens=None, /)")
+    assert CoreTree.__module__ == "trunkline._core"
+    assert CoreTree.turn.__text_signature__.endswith("aside=None, context=None, tokens=None, /)")
 
 
 def test_a_report_is_read_back_replaced_and_taken_away() -> None:
@@ -64,7 +64,7 @@ def test_a_report_is_read_back_replaced_and_taken_away() -> None:
     tree.report(1, "asked")
     delta = tree.delta()
     assert delta is not None
-    copy = Tree()
+    copy = CoreTree()
     copy.apply(delta)
     assert (copy.report_of(1), copy.report_of(leaf), copy.digest()) == ("asked", None, digest)
     copy.check()
@@ -82,7 +82,7 @@ def test_a_turn_is_read_back() -> None:
     assert len(tree) == 3
     assert facts(tree.node(leaf)) == (1, TURN, 2, 1, "solver", "m", "stop", 9, 1, None)
     assert facts(tree.node(0)) == (0, ROOT, 0, 0, "", "", "", None, None, None)
-    assert repr(tree.node(leaf)) == "<Node: kind 2, depth 2, parent 1>"
+    assert repr(tree.node(leaf)) == "<NodeView: kind 2, depth 2, parent 1>"
     assert tree.message(leaf) == REPLY
     assert tree.message(0) == b""
     assert tree.path(leaf) == [1, 2]
@@ -94,7 +94,7 @@ def test_a_turn_is_read_back() -> None:
     assert tree.request(leaf, b"<", b">") == b"<" + USER + b"," + REPLY + b">"
     assert tree.growing == [rollout]
     assert tree.rollouts == 1
-    assert repr(tree) == "<Tree: 3 nodes, 1 rollouts, 1 growing>"
+    assert repr(tree) == "<CoreTree: 3 nodes, 1 rollouts, 1 growing>"
 
 
 def test_a_rollout_is_read_back() -> None:
@@ -109,7 +109,7 @@ def test_a_rollout_is_read_back() -> None:
     assert math.isnan(before.reward)
     assert Usage(*before.usage) == Usage(calls=1, prompt=9, cached=4, generated=1, retries=2, tools=2, tool_errors=1)
     assert (before.llm_micros, before.tool_micros) == (50, 75)
-    assert repr(before) == f"<Rollout: growing, point 1, leaf {again}, 1 turns>"
+    assert repr(before) == f"<RolloutView: growing, point 1, leaf {again}, 1 turns>"
     tree.close(rollout, Termination.LLM_ERROR, None, "no reply")
     after = tree.rollout(rollout)
     assert (after.termination, after.answer, after.error) == ("llm_error", None, "no reply")
@@ -153,7 +153,7 @@ def test_values_are_columns() -> None:
 
 
 def test_every_termination_of_python_is_known() -> None:
-    tree = Tree()
+    tree = CoreTree()
     for draw, termination in enumerate(Termination):
         rollout = tree.open(0, [draw])
         tree.close(rollout, termination)
@@ -162,14 +162,14 @@ def test_every_termination_of_python_is_known() -> None:
 
 def test_deltas_rebuild_the_tree() -> None:
     tree, rollout, _ = grown()
-    assert Tree().delta() is None
+    assert CoreTree().delta() is None
     first = tree.delta()
     assert first is not None
     assert tree.delta() is None
     tree.close(rollout, "answer", "2")
     second = tree.delta()
     assert second is not None
-    copy = Tree()
+    copy = CoreTree()
     assert copy.apply(first) is True
     assert copy.apply(memoryview(first)) is False
     assert copy.apply(bytearray(second)) is True
@@ -178,11 +178,11 @@ def test_deltas_rebuild_the_tree() -> None:
     assert facts(copy.rollout(rollout)) == facts(tree.rollout(rollout))
     copy.check()
     with pytest.raises(CoreError, match="checksum"):
-        Tree().apply(first[:-1] + bytes([first[-1] ^ 1]))
+        CoreTree().apply(first[:-1] + bytes([first[-1] ^ 1]))
     with pytest.raises(CoreError, match="truncated"):
-        Tree().apply(first[:-1])
+        CoreTree().apply(first[:-1])
     with pytest.raises(CoreError, match="number 0 comes next"):
-        Tree().apply(second)
+        CoreTree().apply(second)
 
 
 BUFFERS = [
@@ -197,7 +197,7 @@ BUFFERS = [
 
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_buffers_of_bytes_are_accepted(buffer) -> None:
-    tree = Tree()
+    tree = CoreTree()
     rollout = tree.open(tree.append(0, PROMPT, buffer(USER)), [])
     leaf = tree.turn(rollout, buffer(REPLY), 0, 0, 0, 1, 0, 1, 0, 0, buffer(b"so"))
     assert tree.request(leaf, buffer(b"["), buffer(b"]")) == tree.messages(leaf)
@@ -207,7 +207,7 @@ def test_buffers_of_bytes_are_accepted(buffer) -> None:
 
 def test_a_buffer_is_copied() -> None:
     data = bytearray(USER)
-    tree = Tree()
+    tree = CoreTree()
     node = tree.append(0, PROMPT, data)
     data[:] = b"-" * len(data)
     assert tree.message(node) == USER
@@ -286,7 +286,7 @@ def test_an_ended_rollout_is_over() -> None:
         lambda t: t.open(0, 5),
         lambda t: t.score(0, "1"),
         lambda t: t.append(parent=0, kind=1, message=USER),
-        lambda t: Tree(1),
+        lambda t: CoreTree(1),
     ],
 )
 def test_wrong_types_are_type_errors(misuse) -> None:
@@ -297,7 +297,7 @@ def test_wrong_types_are_type_errors(misuse) -> None:
 
 def test_errors_of_the_core_are_trunklines_own() -> None:
     with pytest.raises(CoreError) as caught:
-        Tree().node(1)
+        CoreTree().node(1)
     assert type(caught.value) is TreeError
     assert str(caught.value) == "node 1 does not exist; there are 1"
 
@@ -306,7 +306,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-1, 50)
 
 
 def test_a_failed_call_is_counted_and_in_no_digest() -> None:
-    well, ill = Tree(), Tree()
+    well, ill = CoreTree(), CoreTree()
     for tree, failed in ((well, False), (ill, True)):
         rollout = tree.open(0, [0])
         for said in (b'{"n":1}', b'{"n":2}'):
@@ -320,9 +320,11 @@ def test_a_failed_call_is_counted_and_in_no_digest() -> None:
     ill.check()
 
 
-def build(rollouts: list[list[tuple[bool, int, int, int]]], *, backward: bool, cut: bool) -> tuple[Tree, list[bytes]]:
+def build(
+    rollouts: list[list[tuple[bool, int, int, int]]], *, backward: bool, cut: bool
+) -> tuple[CoreTree, list[bytes]]:
     """Grow the rollouts one after the other or turn by turn from the last, with or without deltas between."""
-    tree = Tree()
+    tree = CoreTree()
     deltas: list[bytes | None] = []
     order = list(enumerate(rollouts))
     ids = {}
@@ -349,7 +351,7 @@ def build(rollouts: list[list[tuple[bool, int, int, int]]], *, backward: bool, c
 def test_order_splits_and_replay_give_one_digest(rollouts, cut: bool) -> None:
     tree, deltas = build(rollouts, backward=False, cut=cut)
     other, _ = build(rollouts, backward=True, cut=not cut)
-    copy = Tree()
+    copy = CoreTree()
     for delta in deltas:
         assert copy.apply(delta)
     assert tree.digest() == other.digest() == copy.digest()
@@ -375,13 +377,13 @@ def test_noise_is_never_a_delta(data: bytes) -> None:
 @given(text=st.text(max_size=40), number=st.integers(0, 2**32 - 2))
 @settings(max_examples=60, deadline=None)
 def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> None:
-    tree = Tree()
+    tree = CoreTree()
     rollout = tree.open(0, [number], number)
     name = tree.name(text)
     message = json.dumps({"content": text}).encode()
     leaf = tree.turn(rollout, message, name, name, name, number, number, number, number, 2 * number, text.encode())
     tree.close(rollout, "answer", text, text)
-    copy = Tree()
+    copy = CoreTree()
     copy.apply(tree.delta() or b"")
     for one in (tree, copy):
         assert facts(one.node(leaf)) == (0, TURN, 1, 1, text, text, text, number, number, None)
@@ -393,7 +395,7 @@ def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> N
 
 def test_what_is_known_of_a_merged_turn_is_what_the_rollout_opened_first_was_told():
     def merged(order: tuple[int, ...]) -> tuple[object, ...]:
-        core = Tree()
+        core = CoreTree()
         point = core.append(ROOT, PROMPT, b'{"role":"user","content":"?"}')
         model = core.name("m")
         rollouts = [core.open(point, (0, draw)) for draw in range(3)]
@@ -402,7 +404,7 @@ def test_what_is_known_of_a_merged_turn_is_what_the_rollout_opened_first_was_tol
             said = b'{"role":"assistant","content":"yes"}'
             node = core.turn(rollouts[place], said, model, model, finish, 10 + place, 0, 20 + place, 0, 5, aside)
         core.check()
-        again = Tree()
+        again = CoreTree()
         again.apply(core.delta())
         assert again.digest() == core.digest()
         return tuple((one.node(node).prompt, one.node(node).generated, one.node(node).finish, one.aside(node))

@@ -8,30 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import GROWING, PROMPT, SAMPLED, Harvest, Tokens, Tree, harvest
+from trunkline._core import GROWING, PROMPT, SAMPLED, CoreTree, Harvest, TokenBuffer, harvest
 from trunkline.errors import ArgumentError, CoreError, TreeError
 from trunkline.types import Termination
 
 USER = b'{"role":"user","content":"1+1?"}'
 
 
-def columns(tokens: Tokens | None) -> tuple[list, ...] | None:
+def columns(tokens: TokenBuffer | None) -> tuple[list, ...] | None:
     """All that a run of tokens says."""
     return tokens and (list(tokens.ids), list(tokens.logprobs), list(tokens.versions), list(tokens.flags))
 
 
-def turn(tree: Tree, rollout: int, message: bytes, tokens: Tokens | None) -> int:
+def turn(tree: CoreTree, rollout: int, message: bytes, tokens: TokenBuffer | None) -> int:
     return tree.turn(rollout, message, 0, 0, 0, 9, 4, 1, 2, 50, None, None, tokens)
 
 
 def test_tokens_come_back_as_they_went_in() -> None:
-    tree = Tree()
-    prompt = tree.append(0, PROMPT, USER, 0, Tokens([1, 2, 3]))
+    tree = CoreTree()
+    prompt = tree.append(0, PROMPT, USER, 0, TokenBuffer([1, 2, 3]))
     rollout = tree.open(prompt, [0])
-    sampled = Tokens([4, 5], [-0.5, -1.5], [3, 3], [SAMPLED, SAMPLED])
+    sampled = TokenBuffer([4, 5], [-0.5, -1.5], [3, 3], [SAMPLED, SAMPLED])
     leaf = turn(tree, rollout, b'{"n":1}', sampled)
-    seen = tree.observe(rollout, b'{"n":2}', 0, 5, False, Tokens([6]))
-    copy = Tree()
+    seen = tree.observe(rollout, b'{"n":2}', 0, 5, False, TokenBuffer([6]))
+    copy = CoreTree()
     copy.apply(tree.delta() or b"")
     for one in (tree, copy):
         assert one.tokens_of(0) is None
@@ -44,42 +44,42 @@ def test_tokens_come_back_as_they_went_in() -> None:
 
 
 def test_equal_ids_are_one_turn_whatever_the_bytes() -> None:
-    tree = Tree()
+    tree = CoreTree()
     for draw in range(4):
         tree.open(0, [draw])
-    first = turn(tree, 0, b'{"n":1}', Tokens([4, 5], [-0.5, -1.5]))
-    assert turn(tree, 1, b'{"n":2}', Tokens([4, 5], [-0.7, -1.1])) == first
+    first = turn(tree, 0, b'{"n":1}', TokenBuffer([4, 5], [-0.5, -1.5]))
+    assert turn(tree, 1, b'{"n":2}', TokenBuffer([4, 5], [-0.7, -1.1])) == first
     assert columns(tree.tokens_of(first)) == ([4, 5], [-0.5, -1.5], [-1, -1], [1, 1])
     assert tree.message(first) == b'{"n":1}'
     bare = turn(tree, 2, b'{"n":1}', None)
     assert bare != first
-    assert turn(tree, 3, b'{"n":1}', Tokens([])) == bare, "no tokens are none"
+    assert turn(tree, 3, b'{"n":1}', TokenBuffer([])) == bare, "no tokens are none"
     assert tree.tokens_of(bare) is None
     tree.check()
 
 
 def test_tokens_are_given_once() -> None:
-    tree = Tree()
+    tree = CoreTree()
     prompt = tree.append(0, PROMPT, USER)
     rollout = tree.open(prompt, [0])
-    leaf = turn(tree, rollout, b'{"n":1}', Tokens([4], [-0.5]))
+    leaf = turn(tree, rollout, b'{"n":1}', TokenBuffer([4], [-0.5]))
     assert tree.tokens()[-1] is False
     before = tree.digest()
-    tree.tokenise(prompt, Tokens([1, 2]))
-    tree.tokenise(prompt, Tokens([1, 2]))
+    tree.tokenise(prompt, TokenBuffer([1, 2]))
+    tree.tokenise(prompt, TokenBuffer([1, 2]))
     assert tree.digest() != before
     assert tree.append(0, PROMPT, USER) == prompt, "the key of a node does not change"
     assert tree.tokens() == (3, 3, 1, 1, 3, 0, True)
     assert tree.delta() is not None
     for node, tokens, text in (
-        (prompt, Tokens([1, 3]), "node 1 has other tokens already"),
-        (leaf, Tokens([4]), "node 2 is a model turn"),
-        (0, Tokens([4]), "node 0 is the root"),
+        (prompt, TokenBuffer([1, 3]), "node 1 has other tokens already"),
+        (leaf, TokenBuffer([4]), "node 2 is a model turn"),
+        (0, TokenBuffer([4]), "node 0 is the root"),
     ):
         with pytest.raises(ArgumentError, match=text):
             tree.tokenise(node, tokens)
     with pytest.raises(TreeError, match="node 9 does not exist"):
-        tree.tokenise(9, Tokens([4]))
+        tree.tokenise(9, TokenBuffer([4]))
     assert tree.delta() is None
     tree.check()
 
@@ -87,13 +87,13 @@ def test_tokens_are_given_once() -> None:
 @pytest.mark.parametrize(
     ("tokens", "text"),
     [
-        (Tokens([1], [-math.inf]), "log-probability of token 0 is -inf"),
-        (Tokens([1, 1], [0.0, 0.0], [0, -2]), "weight version of token 1 is -2"),
-        (Tokens([1], flags=[8]), "flags of token 0 are 8"),
+        (TokenBuffer([1], [-math.inf]), "log-probability of token 0 is -inf"),
+        (TokenBuffer([1, 1], [0.0, 0.0], [0, -2]), "weight version of token 1 is -2"),
+        (TokenBuffer([1], flags=[8]), "flags of token 0 are 8"),
     ],
 )
-def test_tokens_that_hold_what_they_may_not_are_refused(tokens: Tokens, text: str) -> None:
-    tree = Tree()
+def test_tokens_that_hold_what_they_may_not_are_refused(tokens: TokenBuffer, text: str) -> None:
+    tree = CoreTree()
     rollout = tree.open(0, [0])
     tree.delta()
     for attempt in (
@@ -107,14 +107,14 @@ def test_tokens_that_hold_what_they_may_not_are_refused(tokens: Tokens, text: st
 
 
 def test_what_merges_by_its_ids_is_refused_like_what_does_not() -> None:
-    tree = Tree()
+    tree = CoreTree()
     for draw in range(2):
         tree.open(0, [draw])
-    turn(tree, 0, USER, Tokens([1], [-0.5]))
+    turn(tree, 0, USER, TokenBuffer([1], [-0.5]))
     with pytest.raises(ArgumentError, match="log-probability of token 0 is inf"):
-        turn(tree, 1, USER, Tokens([1], [math.inf]))
+        turn(tree, 1, USER, TokenBuffer([1], [math.inf]))
     with pytest.raises(CoreError, match=r"does not start with \{"):
-        turn(tree, 1, b"[]", Tokens([1], [-0.5]))
+        turn(tree, 1, b"[]", TokenBuffer([1], [-0.5]))
 
 
 STEPS = st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=5)
@@ -124,12 +124,12 @@ REWARD = st.one_of(st.just(math.nan), st.floats(-5, 5))
 @given(rollouts=STEPS, data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_statistics_and_totals_are_those_of_the_paths(rollouts: list[list[int]], data: st.DataObject) -> None:
-    tree = Tree()
+    tree = CoreTree()
     for draw, steps in enumerate(rollouts):
         rollout = tree.open(0, [draw])
         assert tree.rollout(rollout).lane == rollout
         for number in steps:
-            turn(tree, rollout, b"{}", Tokens([number] * (number + 1), [-0.5] * (number + 1)))
+            turn(tree, rollout, b"{}", TokenBuffer([number] * (number + 1), [-0.5] * (number + 1)))
     rewards = [math.nan] * len(rollouts)
     for rollout in range(len(rollouts)):
         tree.close(rollout, "answer")
@@ -154,9 +154,9 @@ def test_statistics_and_totals_are_those_of_the_paths(rollouts: list[list[int]],
 
 
 def test_a_reset_tree_is_a_new_one_that_keeps_its_memory() -> None:
-    tree, new = Tree(), Tree()
+    tree, new = CoreTree(), CoreTree()
     rollout = tree.open(tree.append(0, PROMPT, USER), [0])
-    turn(tree, rollout, USER, Tokens(range(5000), [-0.5] * 5000))
+    turn(tree, rollout, USER, TokenBuffer(range(5000), [-0.5] * 5000))
     tree.delta()
     held = tree.memory()
     assert held > 65_000 > new.memory()
@@ -168,11 +168,11 @@ def test_a_reset_tree_is_a_new_one_that_keeps_its_memory() -> None:
     assert tree.delta() == new.delta()
 
 
-def grown(agent: str, tokens: int, rollouts: int) -> Tree:
-    tree = Tree()
-    prompt = tree.append(0, PROMPT, USER, tree.name(agent), Tokens(range(tokens)))
+def grown(agent: str, tokens: int, rollouts: int) -> CoreTree:
+    tree = CoreTree()
+    prompt = tree.append(0, PROMPT, USER, tree.name(agent), TokenBuffer(range(tokens)))
     for draw in range(rollouts):
-        turn(tree, tree.open(prompt, [0, draw], 5), USER, Tokens([50 + draw], [-0.5], [3]))
+        turn(tree, tree.open(prompt, [0, draw], 5), USER, TokenBuffer([50 + draw], [-0.5], [3]))
     return tree
 
 
@@ -180,7 +180,7 @@ def test_trees_stand_side_by_side() -> None:
     one, other = grown("solver", 2, 2), grown("critic", 1, 1)
     one.close(1, "max_turns")
     one.score(1, 0.25)
-    all_ = harvest([one, Tree(), other])
+    all_ = harvest([one, CoreTree(), other])
     assert isinstance(all_, Harvest)
     assert list(all_.parents) == [0, 0, 1, 1, 4, 5, 5, 6]
     assert list(all_.kinds) == [0, 1, 2, 2, 0, 0, 1, 2]

@@ -52,7 +52,7 @@ class ROWS:
 
     @staticmethod
     def commit(writer, number):
-        core = _core.Tree()
+        core = _core.CoreTree()
         text = b'{"role":"user","content":"%s"}' % (b"x" * 3000)
         point = core.append(0, 1, text)
         deltas = [core.delta()]

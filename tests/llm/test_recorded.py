@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, ROOT, Tree
+from trunkline._core import PROMPT, ROOT, CoreTree
 from trunkline._internal.text import scrub
 from trunkline.llm import messages
 from trunkline.llm.response import recorded, steps
@@ -35,7 +35,7 @@ names = st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True)
 
 @given(content=st.text(), listed=st.lists(st.tuples(names, arguments), max_size=4), aside=st.sampled_from([None, "hm"]))
 def test_a_turn_is_read_back_as_it_was_said(content, listed, aside):
-    core = Tree()
+    core = CoreTree()
     prompt = core.append(ROOT, PROMPT, b'{"role":"user","content":"?"}')
     rollout = core.open(prompt, [0, 0])
     calls = [ToolCall("server", *call) for call in listed]
@@ -48,7 +48,7 @@ def test_a_turn_is_read_back_as_it_was_said(content, listed, aside):
 
 
 def test_the_steps_of_a_path_are_its_turns_with_their_observations():
-    core = Tree()
+    core = CoreTree()
     node = core.append(ROOT, PROMPT, b'{"role":"user","content":"?"}')
     rollout = core.open(node, [0, 0])
     for turn, count in enumerate((2, 0, 1, 0)):

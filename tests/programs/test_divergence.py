@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from plays import Actors, cuts, play, turns
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.types import ToolCall

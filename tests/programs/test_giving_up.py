@@ -10,7 +10,7 @@ import pytest
 from plays import Actors, cuts, play
 from recorder import Recorder
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import BadRequest
 from trunkline.rollout.programs.context import ProgramContext

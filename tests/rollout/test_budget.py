@@ -84,7 +84,7 @@ def test_a_ledger_speaks_of_money_as_people_count_it():
 def test_the_prompt_is_bounded_by_what_was_reported_and_a_token_for_each_byte_since(
     question: str, prompt: int, generated: int, seen: str
 ):
-    core, kit = _core.Tree(), CompiledAgent(Agent(model="m"))
+    core, kit = _core.CoreTree(), CompiledAgent(Agent(model="m"))
     asked, told = (json.dumps({"role": "user", "content": text}).encode() for text in (question, seen))
     first = core.append(_core.ROOT, _core.PROMPT, asked)
     assert prompt_bound(core, first, kit) >= len(asked) + len(kit.head) + len(kit.constant)
@@ -96,7 +96,7 @@ def test_the_prompt_is_bounded_by_what_was_reported_and_a_token_for_each_byte_si
     assert prompt_bound(core, after, kit) == prompt + generated + 32 + len(told) + 32
 
 
-def _turn(core: _core.Tree, agent: str, prompt: int, context: int | None = None) -> int:
+def _turn(core: _core.CoreTree, agent: str, prompt: int, context: int | None = None) -> int:
     """A turn behind a prompt of 1,000 bytes and more."""
     first = core.append(_core.ROOT, _core.PROMPT, messages.user("x" * 1000))
     name, rollout = core.name(agent), core.open(first, (0, core.rollouts), 0)
@@ -104,7 +104,7 @@ def _turn(core: _core.Tree, agent: str, prompt: int, context: int | None = None)
 
 
 def test_what_was_reported_of_another_agent_or_of_messages_of_its_own_does_not_measure_the_path():
-    core, kit = _core.Tree(), CompiledAgent(Agent(model="m"))
+    core, kit = _core.CoreTree(), CompiledAgent(Agent(model="m"))
     short = core.context([core.fragment(messages.user("short"))])
     assert prompt_bound(core, _turn(core, "agent", 7), kit) == 7 + 5 + 32
     assert prompt_bound(core, _turn(core, "other", 7), kit) > 1000, "it has tools and tokens of its own"
@@ -113,7 +113,7 @@ def test_what_was_reported_of_another_agent_or_of_messages_of_its_own_does_not_m
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=4))
 def test_messages_of_its_own_are_bounded_by_their_bytes_and_what_a_template_adds_to_each(texts: list[str]):
-    core, kit = _core.Tree(), CompiledAgent(Agent(model="m"))
+    core, kit = _core.CoreTree(), CompiledAgent(Agent(model="m"))
     whole = [core.fragment(messages.user(text)) for text in texts]
     cut = [core.fragment(part) for text in texts for part in (messages.OPENS, messages.piece(text), messages.CLOSES)]
     sent = core.request_context(core.context(whole), kit.head, kit.constant)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import MESSAGE, ROOT, Tree
+from trunkline._core import MESSAGE, ROOT, CoreTree
 from trunkline.errors import ArgumentError, CoreError
 from trunkline.rollout.sampling.prompt import PromptBuilder
 
@@ -20,7 +20,7 @@ def said(number: int) -> bytes:
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data())
 @settings(max_examples=100, deadline=None)
 def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int], data: st.DataObject):
-    tree = Tree()
+    tree = CoreTree()
     nodes = [ROOT]
     talks = [PromptBuilder(tree)]
     for number, parent in enumerate(parents):
@@ -38,7 +38,7 @@ def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int],
 
 
 def test_a_conversation_is_few_pieces_and_each_byte_is_copied_as_often_as_it_doubles():
-    tree, node = Tree(), ROOT
+    tree, node = CoreTree(), ROOT
     talk = PromptBuilder(tree)
     before: dict[int, bytes] = {}
     copied = 0
@@ -55,7 +55,7 @@ def test_a_conversation_is_few_pieces_and_each_byte_is_copied_as_often_as_it_dou
 
 
 def test_forks_share_what_was_said_before_them_and_stay_few_pieces():
-    tree, node = Tree(), ROOT
+    tree, node = CoreTree(), ROOT
     talk = PromptBuilder(tree)
     for number in range(700):
         node = tree.append(node, MESSAGE, said(number))
@@ -70,7 +70,7 @@ def test_forks_share_what_was_said_before_them_and_stay_few_pieces():
 
 
 def test_what_is_not_on_the_path_is_refused():
-    tree = Tree()
+    tree = CoreTree()
     left, right = (tree.append(ROOT, MESSAGE, said(number)) for number in (1, 2))
     with pytest.raises(ArgumentError, match="node 2 is not on the path to node 1; it must be a node at or above it"):
         tree.continuation(right, left)

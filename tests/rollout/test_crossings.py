@@ -24,4 +24,4 @@ async def test_a_turn_crosses_into_the_core_twice_and_its_lane_twice():
         await rollout.ask(table.kit)
     finally:
         sys.setprofile(None)
-    assert crossed == {"ask": 1, "continuation": 1, "take": 1, "run": 1}
+    assert crossed == {"ask": 1, "continuation": 1, "append_reply": 1, "run": 1}

@@ -72,13 +72,13 @@ def nothing_ran() -> None:
     RAN.clear()
 
 
-def tree() -> _core.Tree:
-    core = _core.Tree()
+def tree() -> _core.CoreTree:
+    core = _core.CoreTree()
     core.open(core.append(0, _core.PROMPT, b'{"role":"user","content":"?"}'), [0, 0])
     return core
 
 
-def rollout(core: _core.Tree, outlet: Outlet) -> Rollout:
+def rollout(core: _core.CoreTree, outlet: Outlet) -> Rollout:
     made = Rollout(core, 0, Task.ask("?", id="q"), 7, Sampler(core, "q", CompletionClient(None), outlet), outlet)
     made.turn = 1  # calls follow a turn
     return made
@@ -109,7 +109,7 @@ async def test_what_has_no_effect_is_not_written_down(call: ToolCall):
     assert outlet.log == ["grew"]
 
 
-def begun(*places: tuple[int, int, int]) -> _core.Tree:
+def begun(*places: tuple[int, int, int]) -> _core.CoreTree:
     """A tree in which calls have begun."""
     core = tree()
     for place in places:

@@ -9,7 +9,18 @@ import pytest
 from exact_runs import grow, serving
 
 from trunkline import _core
-from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Tokens, drift_of, harvest, last_ids, pack_ragged, pack_tree
+from trunkline._core import (
+    PROMPT,
+    ROOT,
+    SAMPLED,
+    TURN,
+    TokenBuffer,
+    drift_of,
+    harvest,
+    last_ids,
+    pack_ragged,
+    pack_tree,
+)
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm import messages
 from trunkline.llm.request import Sampling
@@ -87,19 +98,19 @@ async def test_a_bridge_of_ids_never_renders_what_was_sampled(api: str, tasks: l
 
 
 async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts():
-    def observe(core: _core.Tree, rollout: int, *texts: str) -> int:
+    def observe(core: _core.CoreTree, rollout: int, *texts: str) -> int:
         for place, text in enumerate(texts):
             leaf = core.observe(rollout, messages.tool(messages.call_id(0, place), text), 0, 1)
         return leaf
 
-    core = _core.Tree()
+    core = _core.CoreTree()
     prompt = core.append(ROOT, PROMPT, b'{"role":"user","content":"two things?"}')
     kit = CompiledAgent(Agent(model="sim-agent", sampling=Sampling(max_tokens=9)))
     bpe = default_bpe()
     async with serving(TokenMode(api="completions")) as (llm, _):
         exact = TokenPromptBuilder(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
         await exact.prompt(core, kit, prompt, PromptBuilder(core), 1, 1)
-        said = Tokens(
+        said = TokenBuffer(
             [*bpe.encode("let me see"), bpe.special["<|im_end|>"]], [-0.5] * (len(bpe.encode("let me see")) + 1)
         )
         prompts = []
@@ -150,7 +161,7 @@ def check(tree: Tree) -> None:
     """Everything that holds of a tree under any policy."""
     core = tree.core
     core.check()
-    copy = _core.Tree()
+    copy = _core.CoreTree()
     copy.apply(core.delta() or b"")
     assert copy.digest() == core.digest()
     totals = tree.tokens

@@ -11,7 +11,7 @@ import pytest
 from exact_runs import grow, serving
 
 from trunkline import _core
-from trunkline._core import PROMPT, ROOT, TURN, Tokens, last_ids
+from trunkline._core import PROMPT, ROOT, TURN, TokenBuffer, last_ids
 from trunkline._internal.text import JSON
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
@@ -59,14 +59,14 @@ class Slow:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_rollouts_that_render_side_by_side_take_no_ids_from_each_other(order: tuple[int, int]):
-    core, renderer = _core.Tree(), Slow()
+    core, renderer = _core.CoreTree(), Slow()
     exact = TokenPromptBuilder(TokenMode(api="completions"), lambda _model: renderer)
     kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=9)))
-    prompt = core.append(ROOT, PROMPT, b'{"n":0}', 0, Tokens([1, 2]))
+    prompt = core.append(ROOT, PROMPT, b'{"n":0}', 0, TokenBuffer([1, 2]))
     leaves = []
     for draw, seen in enumerate([(1,), (1, 2)]):
         rollout = core.open(prompt, [0, draw])
-        core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, Tokens([3], [-0.5]))
+        core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, TokenBuffer([3], [-0.5]))
         leaves.append([core.observe(rollout, b'{"n":%d}' % n, 0, 1) for n in seen][-1])
     asked = [asyncio.ensure_future(exact.prompt(core, kit, leaf, PromptBuilder(core), 1, 1)) for leaf in leaves]
     while len(renderer.waiting) < 2:

@@ -13,7 +13,7 @@ from recorder import Recorder, replayed
 from scripted import Say, Scripted, grow, look, paths
 
 from trunkline._core import OBSERVATION, TURN
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent
 from trunkline.llm import messages
 from trunkline.llm.response import recorded

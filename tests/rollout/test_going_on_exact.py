@@ -7,7 +7,7 @@ from exact_runs import Noting, serving
 from recorder import Recorder, replayed
 
 from trunkline._core import TURN
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.request import Sampling

@@ -13,7 +13,7 @@ from recorder import replayed
 from scripted import Say, grow, look
 from worlds import Model, World
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.errors import TreeError
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.llm.request import Sampling

@@ -50,7 +50,7 @@ class Silent:
 
 
 async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(0, _core.PROMPT, b'{"role":"user","content":"?"}')
     number = core.open(point, [0, 0])
     silent = Silent()
@@ -74,7 +74,7 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
     assert (rollout.tool_calls, silent.grown) == (5, 2), "told once a turn: a delta has all observations or none"
 
     core.close(number, "answer", "4")
-    copy = _core.Tree()
+    copy = _core.CoreTree()
     assert copy.apply(core.delta() or b"")
     for tree in (core, copy):
         (row,) = rows(tree)[1]

@@ -229,7 +229,7 @@ def test_what_could_never_come_about_is_refused():
 
 
 def test_what_a_value_function_says_settles_nothing():
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
     rollout = core.open(point, (0, 0), 0)
     core.close(rollout, Termination.CENSORED.value, None, None)

@@ -214,7 +214,7 @@ async def test_an_llm_that_answers_after_it_was_cancelled_neither_breaks_the_tre
 
 
 async def test_what_is_kept_of_a_turn_counts_as_prompt():
-    core = _core.Tree()
+    core = _core.CoreTree()
     leaf = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
     core.open(leaf, [0, 0])
     kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
@@ -279,7 +279,7 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
-    players = RunningRollouts(_core.Tree(), Barrier())
+    players = RunningRollouts(_core.CoreTree(), Barrier())
 
     async def play() -> None:
         players.enter(0)
@@ -289,7 +289,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
             raise players.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        players = RunningRollouts(_core.Tree(), Barrier())
+        players = RunningRollouts(_core.CoreTree(), Barrier())
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
         players.cut("deadline", "deadline: now")
@@ -300,7 +300,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
 
 
 def test_rollouts_that_still_grow_may_vote():
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
     opened = [core.open(point, (0, draw), 0) for draw in range(3)]
     settled = []
@@ -311,7 +311,7 @@ def test_rollouts_that_still_grow_may_vote():
 
 
 async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
-    core, book, paid = _core.Tree(), Book(), []
+    core, book, paid = _core.CoreTree(), Book(), []
     point = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
     number = core.open(point, (0, 0), 0)
 

@@ -10,8 +10,8 @@ from exact_runs import grow, serving
 from scripted import Say
 from scripted import grow as play
 
-from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Prefix, Tokens, last_ids
-from trunkline._core import Tree as Core
+from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Prefix, TokenBuffer, last_ids
+from trunkline._core import CoreTree as Core
 from trunkline.errors import BadRequest, ConfigError, StrategyError
 from trunkline.llm.cache import Cache
 from trunkline.llm.token_ids.base import TokenMode
@@ -195,7 +195,7 @@ def unique(tree: Tree) -> int:
         # What a rollout ended with may be no prompt of anything, and then nobody knows its ids.
         parts = [tokens for node in rollout.nodes if (tokens := tree.core.tokens_of(node.id)) is not None]
         ids, flags = ([value for part in parts for value in getattr(part, name)] for name in ("ids", "flags"))
-        index.insert(index.space("task"), Tokens(ids, None, None, flags))
+        index.insert(index.space("task"), TokenBuffer(ids, None, None, flags))
     return index.reuse().unique_generated
 
 
@@ -278,12 +278,12 @@ class Broken(Letters):
 
 def spelled(text: str) -> tuple[Core, int]:
     core = Core()
-    prompt = core.append(ROOT, PROMPT, b"{}", 0, Tokens([1]))
+    prompt = core.append(ROOT, PROMPT, b"{}", 0, TokenBuffer([1]))
     number = core.open(prompt, (0, 0))
     message = msgspec.json.encode({"role": "assistant", "content": text})
     tokens = list(text.encode())
     node = core.turn(
-        number, message, 0, 0, 0, 1, 0, len(tokens), 0, 0, None, None, Tokens(tokens, [-1.0] * len(tokens))
+        number, message, 0, 0, 0, 1, 0, len(tokens), 0, 0, None, None, TokenBuffer(tokens, [-1.0] * len(tokens))
     )
     return core, node
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline._core import PROMPT
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.controller.poison_tasks import PoisonTaskDetector, Quarantine
 from trunkline.types import Task
 

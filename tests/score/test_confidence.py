@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import token_of
 
-from trunkline._core import PROMPT, SAMPLED, SYNTHETIC, Tokens, read_reply
+from trunkline._core import PROMPT, SAMPLED, SYNTHETIC, TokenBuffer, read_reply
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.aggregate import aggregate
 from trunkline.scoring.aggregators.voting import Majority, Weighted
@@ -23,7 +23,7 @@ NAN = math.nan
 PIECES = ["confidence", ":", " ", "0.8", "9" * 50, "%", "<confidence>", "</confidence>", "/10", "-", ".", "sure"]
 
 
-def tree_with(*turns: Tokens | None) -> Tree:
+def tree_with(*turns: TokenBuffer | None) -> Tree:
     """A tree with one rollout whose turns have these tokens."""
     tree = Tree(Task.ask("what?", id="q"))
     core = tree.core
@@ -39,7 +39,8 @@ def tree_with(*turns: Tokens | None) -> Tree:
 
 def test_logprob_is_the_geometric_mean_probability_of_what_was_sampled() -> None:
     tree = tree_with(
-        Tokens([1, 2], [-4.0, -4.0]), Tokens([3, 4, 5], [-1.0, -3.0, -9.0], None, [SAMPLED, SAMPLED, SYNTHETIC])
+        TokenBuffer([1, 2], [-4.0, -4.0]),
+        TokenBuffer([3, 4, 5], [-1.0, -3.0, -9.0], None, [SAMPLED, SAMPLED, SYNTHETIC]),
     )
     (rollout,) = tree.rollouts
     assert logprob(rollout) == pytest.approx(math.exp(-2))
@@ -49,11 +50,16 @@ def test_logprob_is_the_geometric_mean_probability_of_what_was_sampled() -> None
 
 
 def test_what_is_not_known_is_nan() -> None:
-    for tree in (tree_with(None), tree_with(Tokens([1, 2], [-1.0, NAN])), tree_with(Tokens([1], None)), tree_with()):
+    for tree in (
+        tree_with(None),
+        tree_with(TokenBuffer([1, 2], [-1.0, NAN])),
+        tree_with(TokenBuffer([1], None)),
+        tree_with(),
+    ):
         (rollout,) = tree.rollouts
         assert math.isnan(logprob(rollout))
         assert math.isnan(entropy(rollout))
-    (rollout,) = tree_with(None, Tokens([1], [-1.0])).rollouts
+    (rollout,) = tree_with(None, TokenBuffer([1], [-1.0])).rollouts
     assert logprob(rollout) == pytest.approx(math.exp(-1))
     assert math.isnan(logprob(rollout, turns="all")), "the first turn's tokens are not known"
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import filters
-from trunkline._core import Tokens, drift
+from trunkline._core import TokenBuffer, drift
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
 from trunkline.llm.types import ToolCall
@@ -223,7 +223,7 @@ def test_a_prompt_that_drifted_from_its_path_drops_who_passes_it():
     model, stop = core.name("m"), core.name("stop")
     for draw, policy in enumerate(("bridge", "realign", "fork"), 1):
         number = core.open(1, [0, draw])
-        context = drift(core, policy, 0, None if policy == "bridge" else Tokens([1, 2]))
+        context = drift(core, policy, 0, None if policy == "bridge" else TokenBuffer([1, 2]))
         core.turn(number, said("assistant", policy), 0, model, stop, 1, 0, 1, 0, 1, None, context)
         core.close(number, "answer", policy)
     verdicts = dict(filters.ExactPrefix().judge(group(tree)))

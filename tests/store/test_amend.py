@@ -27,9 +27,9 @@ from trunkline.types import Task
 TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(7)]
 
 
-def tree(rollouts: int, *, ended: bool = True) -> tuple[_core.Tree, list[bytes]]:
+def tree(rollouts: int, *, ended: bool = True) -> tuple[_core.CoreTree, list[bytes]]:
     """A tree in which rollouts share a prompt, and its deltas."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"who?"}')
     deltas = [core.delta()]
     for number in range(rollouts):
@@ -42,7 +42,9 @@ def tree(rollouts: int, *, ended: bool = True) -> tuple[_core.Tree, list[bytes]]
     return core, [delta for delta in deltas if delta is not None]
 
 
-def commit(writer: RunWriter, number: int, core: _core.Tree, deltas: list[bytes], ending: TreeEnding | None) -> None:
+def commit(
+    writer: RunWriter, number: int, core: _core.CoreTree, deltas: list[bytes], ending: TreeEnding | None
+) -> None:
     done = [] if ending is None else [(number, *rows(core, None, ending))]
     writer.commit([(number, seq, data) for seq, data in enumerate(deltas)], done)
 

@@ -42,9 +42,9 @@ def call(endpoint: str = A, agent: str = "", **fields: int) -> CallRow:
     return CallRow(endpoint, **(base | {"started": 0} | fields), agent=agent)
 
 
-def grow(usages: list[tuple[int, int, int]], agents: str = "") -> tuple[_core.Tree, list[bytes]]:
+def grow(usages: list[tuple[int, int, int]], agents: str = "") -> tuple[_core.CoreTree, list[bytes]]:
     """A tree with a one-turn rollout for each usage (prompt, cached, generated), and a delta for each."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     deltas = []
     for draw, usage in enumerate(usages):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trunkline as tl
-from trunkline._core import Tokens, read_reply
+from trunkline._core import TokenBuffer, read_reply
 from trunkline.llm import messages
 from trunkline.llm.types import ToolCall
 from trunkline.store.export.formats import ParallelMuse, text_of, transcript
@@ -111,7 +111,7 @@ def test_a_rollout_whose_calls_failed_has_no_prediction(tmp_path: Path) -> None:
     assert failed["answer"] == ""
 
 
-def listed(*tokens: tuple[str, float]) -> Tokens:
+def listed(*tokens: tuple[str, float]) -> TokenBuffer:
     """What a server says of the tokens of a turn, each with how surprising it was in nats."""
     content = [{"token": token, "logprob": -nats} for token, nats in tokens]
     body = {"choices": [{"index": 0, "message": {"content": "x"}, "logprobs": {"content": content}}]}

@@ -33,7 +33,7 @@ def call(endpoint: str = "http://h/v1") -> CallRow:
 
 def grow(writer: RunWriter, number: int, *, done: bool = True, endpoint: str = "http://h/v1", size: int = 10) -> None:
     """Write a tree of one turn; one that is not done ends in a rollout that still grows."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"%s"}' % (b"x" * size))
     deltas = [core.delta()]
     rollout = core.open(point, [0, 0], 0)
@@ -50,7 +50,7 @@ def grow(writer: RunWriter, number: int, *, done: bool = True, endpoint: str = "
 
 def grow_on(writer: RunWriter, number: int) -> None:
     """End a tree that was begun."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     for data in writer.deltas(number):
         core.apply(data)
     core.close(0, "answer", "Ada")
@@ -356,7 +356,7 @@ def test_what_finished_tasks_grew_is_not_read(path: Path) -> None:
 
 
 def test_tasks_that_an_earlier_run_began_count_once_this_one_has_made_a_call(tmp_path: Path) -> None:
-    cleared = _core.Tree()
+    cleared = _core.CoreTree()
     cleared.append(0, 1, b'{"role":"user","content":"x"}')
     first = cleared.delta()
     row = taken(cleared, 1)
@@ -378,7 +378,7 @@ def test_tasks_that_an_earlier_run_began_count_once_this_one_has_made_a_call(tmp
     ]
     with RunWriter.open(tmp_path / "r") as writer:
         assert writer.progress.begun == [1]
-        core = _core.Tree()
+        core = _core.CoreTree()
         for data in writer.deltas(1):
             core.apply(data)
         core.close(0, "answer", "Ada")

@@ -31,9 +31,9 @@ def message(role: str, content: str) -> bytes:
     return json.dumps({"role": role, "content": content}).encode()
 
 
-def grow(task: Task, answers: list[str | None]) -> tuple[_core.Tree, list[bytes]]:
+def grow(task: Task, answers: list[str | None]) -> tuple[_core.CoreTree, list[bytes]]:
     """A tree of one-turn rollouts, and its deltas as they came; None is a rollout that broke."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(0, 1, message("user", task.question))
     deltas = [core.delta()]
     for draw, answer in enumerate(answers):
@@ -189,7 +189,7 @@ def test_notes_and_tree_errors(tmp_path: Path) -> None:
 def failed(path: Path, errors: list[str | None]) -> RunWriter:
     """A run of one finished task whose rollouts broke as told; None is one that answered."""
     writer = RunWriter.create(path, {}, TASKS[:1])
-    core = _core.Tree()
+    core = _core.CoreTree()
     point = core.append(0, 1, message("user", "?"))
     for draw, error in enumerate(errors):
         rollout = core.open(point, [0, draw], draw)

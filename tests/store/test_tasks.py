@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.scoring.answers import action
 from trunkline.scoring.diversity import Try
 from trunkline.store.derive import rows

@@ -8,7 +8,7 @@ import pytest
 from scripted import Say, grow
 
 from trunkline import train
-from trunkline._core import PROMPT, ROOT, Tree
+from trunkline._core import PROMPT, ROOT, CoreTree
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.scoring.notes import Verdict, dropped, note, read
 from trunkline.strategies.base import Drop, Fork, Move, View
@@ -69,7 +69,7 @@ def test_a_drop_says_what_it_cannot_be(options: dict, says: str):
 
 
 def test_verdicts_stand_behind_each_other_and_come_back_as_they_were():
-    core = Tree()
+    core = CoreTree()
     core.open(core.append(ROOT, PROMPT, b'{"role":"user","content":"q"}'), (0, 0))
     first = Verdict("void", "mask", 'said "nothing"\n\u202e', count_in_baseline=True)
     second = Verdict("overlong", "drop")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, ROOT, TURN, Tokens
-from trunkline._core import Tree as Core
+from trunkline._core import PROMPT, ROOT, TURN, TokenBuffer
+from trunkline._core import CoreTree as Core
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.rollout.moves import open_fork
 from trunkline.strategies.base import Fork, View, prompt
@@ -29,7 +29,7 @@ class Hand:
     def __init__(self, strategy: EntropyTree) -> None:
         self.tree = Tree(Task.ask("q", id="q"))
         self.core: Core = self.tree.core
-        self.core.append(ROOT, PROMPT, b'{"role":"user","content":"q"}', 0, Tokens([1, 2, 3]))
+        self.core.append(ROOT, PROMPT, b'{"role":"user","content":"q"}', 0, TokenBuffer([1, 2, 3]))
         self.strategy = strategy
         self.taken: list[tuple[int, int]] = []
 
@@ -51,7 +51,7 @@ class Hand:
     def turn(self, number: int, tokens: Sampled) -> int:
         ids, logprobs = zip(*tokens, strict=True)
         message = json.dumps({"role": "assistant", "content": str(ids)}).encode()
-        return self.core.turn(number, message, 0, 0, 0, 3, 0, len(ids), 0, 0, None, None, Tokens(ids, logprobs))
+        return self.core.turn(number, message, 0, 0, 0, 3, 0, len(ids), 0, 0, None, None, TokenBuffer(ids, logprobs))
 
     def round(self, ended: Sequence[int]) -> list[Fork]:
         forks = list(self.strategy.ended(View(self.tree, ended, 7)))

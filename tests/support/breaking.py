@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from exact_runs import serving
 from recorder import Recorder, replayed
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode

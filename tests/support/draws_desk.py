@@ -80,7 +80,7 @@ class Noted:
 class Table(NamedTuple):
     """One task's tree and who may ask."""
 
-    core: _core.Tree
+    core: _core.CoreTree
     kit: CompiledAgent
     draws: CompletionClient
     desk: Sampler
@@ -108,7 +108,7 @@ def open_table(
     task: str = "q",
 ) -> Table:
     """Plant a prompt and open n draws of it."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     core.append(0, _core.PROMPT, b'{"role":"user","content":"2 + 2?"}')
     draws, outlet = draws or CompletionClient(llm, cache), Noted()
     kit = CompiledAgent(Agent(model="m", sampling=sampling or Sampling()))

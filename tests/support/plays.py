@@ -10,7 +10,7 @@ from typing import Any
 from recorder import Recorder, replayed
 
 from trunkline._core import TURN
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.rollout.checkpoint import CarriedOver

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atlas import agent, tasks
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline._core import __version__
 from trunkline.controller.controller import Controller
 from trunkline.llm.config import EndpointSpec

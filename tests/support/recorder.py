@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.llm.types import Reply
 
 

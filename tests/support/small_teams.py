@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from team_scripts import search
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling

@@ -9,7 +9,7 @@ from typing import Any
 
 from scripted import look
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read

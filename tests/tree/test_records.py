@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from trunkline._core import Tree
+from trunkline._core import CoreTree
 from trunkline.errors import TreeError
 from trunkline.tree.records import Records
 
 
-def marked(*marks: object) -> Tree:
-    core = Tree()
+def marked(*marks: object) -> CoreTree:
+    core = CoreTree()
     for mark in marks:
         core.mark(json.dumps(mark))
     return core
@@ -22,7 +22,7 @@ def record(rollout: int, nth: int) -> dict[str, object]:
     return {"record": [rollout, nth, "ask", f"{rollout}.{nth}", [], [], ""]}
 
 
-def keys(core: Tree, rollout: int) -> list[str]:
+def keys(core: CoreTree, rollout: int) -> list[str]:
     return [one.key for one in Records(core).of(rollout)]
 
 

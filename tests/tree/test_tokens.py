@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import MESSAGE, PROMPT, SAMPLED, Tokens, drift
-from trunkline._core import Tree as Core
+from trunkline._core import MESSAGE, PROMPT, SAMPLED, TokenBuffer, drift
+from trunkline._core import CoreTree as Core
 from trunkline.store.derive import rows
 from trunkline.tree.tokens import count
 from trunkline.tree.views import Tree
@@ -18,14 +18,14 @@ from trunkline.types import Task
 
 def a_prompt() -> Core:
     core = Core()
-    core.append(0, PROMPT, b'{"role":"user","content":"?"}', 0, Tokens([1, 2, 3]))
+    core.append(0, PROMPT, b'{"role":"user","content":"?"}', 0, TokenBuffer([1, 2, 3]))
     return core
 
 
 def say(core: Core, draw: int, ids: list[int], *, name: str = "m", sent: int | None = None, reported: int = -1) -> int:
     rollout = core.open(1, [0, draw], draw)
     message = json.dumps({"role": "assistant", "content": str(ids)}).encode()
-    own = Tokens(ids, None, None, [SAMPLED] * len(ids))
+    own = TokenBuffer(ids, None, None, [SAMPLED] * len(ids))
     core.turn(rollout, message, 0, core.name(name), 0, 3, 0, reported, 0, 0, None, sent, own)
     core.close(rollout, "answer", "yes")
     return rollout
@@ -59,18 +59,20 @@ def test_turns_of_two_models_or_of_two_states_share_nothing():
     core = a_prompt()
     say(core, 0, [5, 6, 7])
     say(core, 1, [5, 6, 8], name="another")
-    below = core.append(core.rollout(0).leaf, MESSAGE, b'{"role":"user","content":"on"}', 0, Tokens([9]))
+    below = core.append(core.rollout(0).leaf, MESSAGE, b'{"role":"user","content":"on"}', 0, TokenBuffer([9]))
     for draw, ids in enumerate(([5, 6, 7], [5, 7])):
         rollout = core.open(below, [0, 0, 1, draw], 0)
         message = json.dumps({"role": "assistant", "content": str(ids)}).encode()
-        core.turn(rollout, message, 0, 0, 0, 3, 0, 3, 0, 0, None, None, Tokens(ids, None, None, [SAMPLED] * len(ids)))
+        core.turn(
+            rollout, message, 0, 0, 0, 3, 0, 3, 0, 0, None, None, TokenBuffer(ids, None, None, [SAMPLED] * len(ids))
+        )
         core.close(rollout, "answer", "yes")
     assert count(core).tree_generated == 3 + 3 + (3 + 2 - 1)
 
 
 def test_what_was_given_in_place_of_the_path_counts_once_for_all_who_were_given_it():
     core = a_prompt()
-    sent = drift(core, "realign", 1, Tokens([4, 4, 4, 4]))
+    sent = drift(core, "realign", 1, TokenBuffer([4, 4, 4, 4]))
     for draw, ids in enumerate(([5, 6, 7], [5, 8])):
         say(core, draw, ids, sent=sent)
     found = count(core)
@@ -83,7 +85,7 @@ def test_what_was_given_in_place_of_the_path_counts_once_for_all_who_were_given_
 def test_what_was_given_after_different_beginnings_is_not_the_same():
     core = a_prompt()
     for draw, keep in enumerate((1, 2)):
-        say(core, draw, [5, 6], sent=drift(core, "realign", keep, Tokens([4])))
+        say(core, draw, [5, 6], sent=drift(core, "realign", keep, TokenBuffer([4])))
     found = count(core)
     assert (found.tree_generated, found.flat_generated) == (4, 4)
 

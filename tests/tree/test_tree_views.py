@@ -124,11 +124,11 @@ def test_tokens_with_ids_are_exact() -> None:
     point = tree.core.append(0, 1, message("user", "?"))
     for draw in range(2):
         rollout = tree.core.open(point, [0, draw])
-        said = _core.Tokens([7, draw], [-0.5, -0.5])
+        said = _core.TokenBuffer([7, draw], [-0.5, -0.5])
         tree.core.turn(rollout, message("assistant", "!"), 0, 0, 0, 9, 0, 9, 0, 0, None, None, said)
         tree.core.close(rollout, "answer", "!")
     assert not tree.tokens.exact
-    tree.core.tokenise(point, _core.Tokens([1, 2, 3]))
+    tree.core.tokenise(point, _core.TokenBuffer([1, 2, 3]))
     tokens = tree.tokens
     # Both begin with token 7.
     assert (tokens.flat, tokens.tree, tokens.longest) == (10, 6, 5)

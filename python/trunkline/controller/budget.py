@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from trunkline._core import CoreTree as Core
 from trunkline._core import Ledger, Refusal
-from trunkline._core import Tree as Core
 from trunkline.llm.pricing import price_at
 from trunkline.protocol.messages import (
     CutTasks,

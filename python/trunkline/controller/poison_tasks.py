@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline._internal.text import quoted
 from trunkline.errors import WorkerError
 from trunkline.protocol.messages import Done

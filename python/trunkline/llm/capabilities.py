@@ -16,7 +16,7 @@ from trunkline.llm.types import Request
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from trunkline._core import Choice, Reply
+    from trunkline._core import ParsedChoice, ParsedReply
     from trunkline._internal.text import JSON
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.request import Sampling
@@ -317,7 +317,7 @@ class _Probe:
     def _chat(self, messages: Sequence[JSON], **more: JSON) -> dict[str, JSON]:
         return {"model": self._model, "messages": list(messages), "max_tokens": _TOKENS, **more}
 
-    async def _ask(self, route: str, body: dict[str, JSON], form: str = "chat") -> Reply | None:
+    async def _ask(self, route: str, body: dict[str, JSON], form: str = "chat") -> ParsedReply | None:
         """The reply to a body; None if the server refuses it or answers something else."""
         data = await self._post(route, body)
         try:
@@ -345,22 +345,22 @@ class _Tokenized(msgspec.Struct):
     tokens: list[int] = []
 
 
-def _listed(choice: Choice) -> int:
+def _listed(choice: ParsedChoice) -> int:
     """How many tokens have log-probs."""
     return 0 if choice.logprobs is None else len(choice.logprobs)
 
 
-def _silent(choice: Choice) -> bool:
+def _silent(choice: ParsedChoice) -> bool:
     """Whether nothing of it can be seen, so that nothing follows from what is not listed."""
     return not (choice.content or choice.reasoning or choice.tool_calls or _listed(choice))
 
 
-def _shown(choice: Choice) -> bool | None:
+def _shown(choice: ParsedChoice) -> bool | None:
     """Whether there are log-probs; None if that does not show."""
     return None if _silent(choice) else _listed(choice) > 0
 
 
-def _covers(reply: Reply, listed: int) -> bool:
+def _covers(reply: ParsedReply, listed: int) -> bool:
     """Whether so many tokens are all that were generated, but for the last, which some servers leave out."""
     return reply.generated is not None and 0 < listed >= reply.generated - 1
 
@@ -465,7 +465,7 @@ async def _ask(open_llm: Callable[[], HttpLLM], model: str, body: bytes) -> Regi
     return _regions(reply, site, model)
 
 
-def _regions(reply: Reply, site: str, model: str) -> Regions:
+def _regions(reply: ParsedReply, site: str, model: str) -> Regions:
     choice = reply.choices[0]
     listed = 0 if choice.logprobs is None else len(choice.logprobs)
     think, tool, some = (not math.isnan(figure) for figure in choice.tokens.entropy)

@@ -15,7 +15,7 @@ from trunkline.tree.views import message_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
 
 
 __all__ = ["RecordedStep", "read", "recorded", "steps", "unusable"]

@@ -15,8 +15,8 @@ from trunkline.llm.pricing import Price
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trunkline._core import Node, Refusal
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
+    from trunkline._core import NodeView, Refusal
     from trunkline.agent import CompiledAgent
 
 __all__ = ["Amounts", "Budget", "cost", "format_refusal", "prompt_bound", "read_budget", "turn_cost"]
@@ -131,7 +131,7 @@ def prompt_bound(core: Core, leaf: int, compiled: CompiledAgent, context: int | 
     return most + len(compiled.head) + len(compiled.constant) + _TEMPLATE
 
 
-def _measures(core: Core, node: int, facts: Node, compiled: CompiledAgent) -> bool:
+def _measures(core: Core, node: int, facts: NodeView, compiled: CompiledAgent) -> bool:
     """Whether what the server reported of a node is the length of its path, as this agent is sent it."""
     if facts.kind != TURN or facts.agent != compiled.agent.name:
         return False

@@ -17,7 +17,7 @@ from trunkline.strategies.base import _TOOK
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.strategies.base import Fork
 
 __all__ = [

@@ -17,7 +17,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout

@@ -13,7 +13,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
 
 
 __all__ = ["Barrier", "RunningRollouts"]

@@ -15,7 +15,7 @@ from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prom
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.agent import Agent
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree

@@ -18,7 +18,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.agent import CompiledAgent
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import ReplyChoice, ToolCall

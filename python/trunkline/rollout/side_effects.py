@@ -13,7 +13,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.rollout.types import TurnSink
     from trunkline.tools.calls import Call
 

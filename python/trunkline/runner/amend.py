@@ -35,7 +35,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.reports.reporter import Reporter
     from trunkline.scoring.rewards import Reward, Scored

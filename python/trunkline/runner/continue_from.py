@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.protocol.job import Job
     from trunkline.store.schema import TakenRow
     from trunkline.store.stats.summary import TakenOver

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline._internal.text import format_error, printable, redact
 from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent

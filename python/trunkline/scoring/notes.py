@@ -18,7 +18,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.scoring.rewards.base import RewardPart, Scored
 
 

@@ -234,9 +234,9 @@ class Amender:
             # Of an earlier run alone, and it stays so: what was said of it goes with what was taken over.
             connection.execute(_TAKEN, (number, *astuple(taken(core, seq + 1))))
 
-    def _stored(self, task_id: str, number: int) -> tuple[_core.Tree, int]:
+    def _stored(self, task_id: str, number: int) -> tuple[_core.CoreTree, int]:
         """Return a task's tree as it is in the file, and how many deltas made it."""
-        core, deltas = _core.Tree(), self.reader.deltas(number)
+        core, deltas = _core.CoreTree(), self.reader.deltas(number)
         try:
             for data in deltas:
                 core.apply(data)
@@ -252,7 +252,7 @@ def _as_meta(facts: Mapping[str, JSON]) -> dict[str, str]:
     return {name: as_text(redact(value)) for name, value in facts.items()}
 
 
-def _extent(core: _core.Tree) -> tuple[int, int, list[int]]:
+def _extent(core: _core.CoreTree) -> tuple[int, int, list[int]]:
     """What of a tree may not change any more: its nodes, its rollouts, and who of them has not ended."""
     return len(core), core.rollouts, core.growing
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline import _core
-from trunkline._core import TURN, Tree
+from trunkline._core import TURN, CoreTree
 from trunkline._internal.text import printable, quoted
 from trunkline.errors import TreeError
 from trunkline.store.derive import rows, taken
@@ -118,13 +118,13 @@ def _call(values: list[Any]) -> CallRow:
     return call
 
 
-def turns_by_agent(core: Tree) -> Counter[str]:
+def turns_by_agent(core: CoreTree) -> Counter[str]:
     """Count the model turns of a tree by who took them; equal ones are one."""
     nodes = (core.node(node) for node in range(1, len(core)))
     return Counter(node.agent for node in nodes if node.kind == TURN)
 
 
-def misfits(core: Tree, calls: CallTotals, paid: Usage, before: Counter[str]) -> Iterator[str]:
+def misfits(core: CoreTree, calls: CallTotals, paid: Usage, before: Counter[str]) -> Iterator[str]:
     """Compare the calls of a task with its turns.
 
     A turn in the file has its call in the file. A call can have brought fewer turns than draws: some were of no use, or
@@ -191,8 +191,10 @@ def _differences(columns: tuple[str, ...], stored: tuple[Any, ...], derived: tup
             yield f"{column} is {_shown(here)} in the row and {_shown(there)} in the deltas"
 
 
-def _rebuild(connection: sqlite3.Connection, number: int, most: int | None = None) -> tuple[_core.Tree, int, list[str]]:
-    core = _core.Tree()
+def _rebuild(
+    connection: sqlite3.Connection, number: int, most: int | None = None
+) -> tuple[_core.CoreTree, int, list[str]]:
+    core = _core.CoreTree()
     count = 0
     for seq, data in connection.execute(_DELTAS, delta_keys(number)):
         if count == most:

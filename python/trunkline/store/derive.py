@@ -24,7 +24,7 @@ _FINISHED = TreeEnding()
 
 
 def rows(
-    core: _core.Tree, error: str | None = None, ending: TreeEnding = _FINISHED
+    core: _core.CoreTree, error: str | None = None, ending: TreeEnding = _FINISHED
 ) -> tuple[TreeRow, list[RolloutRow]]:
     """Derive the rows of a tree.
 
@@ -80,7 +80,7 @@ def rows(
     )
 
 
-def _paths(core: _core.Tree) -> tuple[Sequence[int | None], Sequence[str | None]]:
+def _paths(core: _core.CoreTree) -> tuple[Sequence[int | None], Sequence[str | None]]:
     """Return what lies on the path to every node: generated tokens, and what its first turn does."""
     parents, kinds, _ = core.shape()
     lengths: list[int | None] = [0]
@@ -96,7 +96,7 @@ def _paths(core: _core.Tree) -> tuple[Sequence[int | None], Sequence[str | None]
     return lengths, actions
 
 
-def taken(core: _core.Tree, deltas: int) -> TakenRow:
+def taken(core: _core.CoreTree, deltas: int) -> TakenRow:
     """Derive what a run notes of a tree that it takes over.
 
     Args:

@@ -193,7 +193,7 @@ class RunReader:
 
     def _tree(self, number: int) -> Tree:
         ((record,),) = self._query("SELECT record FROM tasks WHERE task = ?", number)
-        task, core = self._task(number, record), _core.Tree()
+        task, core = self._task(number, record), _core.CoreTree()
         try:
             for data in self.deltas(number):
                 core.apply(data)

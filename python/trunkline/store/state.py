@@ -150,9 +150,9 @@ def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
     return len(filter_stats.kept - broken)
 
 
-def _rebuild(connection: sqlite3.Connection, task: int) -> _core.Tree:
+def _rebuild(connection: sqlite3.Connection, task: int) -> _core.CoreTree:
     """Return the tree of a task that is to go on."""
-    core = _core.Tree()
+    core = _core.CoreTree()
     try:
         for (data,) in connection.execute(DELTAS, delta_keys(task)):
             core.apply(data)

@@ -15,7 +15,7 @@ from trunkline.strategies.base import Fork
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.strategies.base import View
 
 __all__ = ["Adaptive"]

@@ -21,8 +21,8 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trunkline._core import Rollout as Facts
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
+    from trunkline._core import RolloutView as Facts
     from trunkline.llm.types import ToolCall
     from trunkline.tree.views import Tree
 

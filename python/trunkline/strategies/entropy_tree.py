@@ -15,8 +15,8 @@ from trunkline.strategies.base import Fork
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from trunkline._core import CoreTree as Core
     from trunkline._core import Harvest
-    from trunkline._core import Tree as Core
     from trunkline.strategies.base import View
 
 __all__ = ["EntropyTree"]

@@ -16,7 +16,7 @@ from trunkline.strategies.base import Fork, prompt, was_to_move
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.strategies.base import View
 
 __all__ = ["MCTS"]

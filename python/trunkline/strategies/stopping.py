@@ -17,7 +17,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.strategies.base import Strategy
 
 __all__ = ["ANSWER", "Stopping"]

@@ -20,7 +20,7 @@ from trunkline.types import FAILED, UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.tree.views import Trajectory, Tree
 
 

@@ -21,7 +21,7 @@ from trunkline.types import Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
 
 
 __all__ = ["Failure", "How", "Record", "Records", "check_version", "number_of", "usage_of", "version_in", "versioned"]

@@ -12,7 +12,7 @@ from trunkline._core import TURN, Prefix, drift_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
 
 __all__ = ["Seconds", "Tokens", "count", "generated"]
 
@@ -66,7 +66,7 @@ def count(core: Core) -> Tokens:
         space = index.space(str(number))
         for turn in turns:
             drift, own = drift_of(core, turn), core.tokens_of(turn)
-            given = index.insert(space, _core.Tokens([]) if drift is None else drift[2])
+            given = index.insert(space, _core.TokenBuffer([]) if drift is None else drift[2])
             if own is not None:
                 index.append(given, own)
     reuse = index.reuse()

@@ -177,7 +177,7 @@ class Trajectory:
         self.tree = tree
 
     @property
-    def _facts(self) -> _core.Rollout:
+    def _facts(self) -> _core.RolloutView:
         # Read anew each time: a rollout grows.
         return self.tree.core.rollout(self.id)
 
@@ -319,8 +319,8 @@ class Tree:
 
     __slots__ = ("core", "ended", "task")
 
-    def __init__(self, task: Task, core: _core.Tree | None = None, ended: str = "") -> None:
-        self.core = _core.Tree() if core is None else core
+    def __init__(self, task: Task, core: _core.CoreTree | None = None, ended: str = "") -> None:
+        self.core = _core.CoreTree() if core is None else core
         self.task = task
         self.ended = ended
 

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline._internal.text import format_error
 from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trunkline._core import Roster
+from trunkline._core import ActivityCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Activity:
     __slots__ = ("_counter", "_still")
 
     def __init__(self, still: Callable[[], None] = lambda: None, *, core: bool = True) -> None:
-        self._counter = Roster() if core else MaskActivityCounter()
+        self._counter = ActivityCounter() if core else MaskActivityCounter()
         self._still = still
 
     def open(self) -> RolloutActivity:
@@ -66,7 +66,7 @@ class RolloutActivity:
 
     __slots__ = ("_counter", "_number", "_still")
 
-    def __init__(self, counter: Roster | MaskActivityCounter, still: Callable[[], None]) -> None:
+    def __init__(self, counter: ActivityCounter | MaskActivityCounter, still: Callable[[], None]) -> None:
         self._counter = counter
         self._still = still
         self._number = counter.open()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._core import Reading
+from trunkline._core import ReplyOptions
 from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm import request
@@ -91,7 +91,7 @@ class Form(NamedTuple):
     head: bytes
     constant: bytes
     route: str
-    reading: Reading
+    reading: ReplyOptions
 
 
 def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None) -> Form:
@@ -113,7 +113,7 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"",
         extra = {**sampling.extra, "return_token_ids": True}
         asking = msgspec.structs.replace(sampling, logprobs=True, extra=extra)
         constant = request.constant(asking, tools)
-        return Form(request.head(model), constant, request.CHAT, Reading(version=number))
+        return Form(request.head(model), constant, request.CHAT, ReplyOptions(version=number))
     if sampling.max_tokens is None:
         raise ConfigError(
             f"TokenMode(api={mode.api!r}) needs sampling.max_tokens: servers have a low limit of their own"
@@ -128,14 +128,16 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"",
     fields.pop("logprobs", None)
     if mode.api == "completions":
         constant = b"]," + _inside({**fields, "logprobs": top, "return_token_ids": True})
-        return Form(_head(model, "prompt"), constant, request.COMPLETIONS, Reading(form="completion", version=number))
+        return Form(
+            _head(model, "prompt"), constant, request.COMPLETIONS, ReplyOptions(form="completion", version=number)
+        )
     fields["max_new_tokens"] = fields.pop("max_tokens")
     # vLLM's name for no_stop_trim, which dialects send beside it; SGLang refuses a parameter that it does not know.
     if fields.pop("include_stop_str_in_output", None) is not None:
         fields.setdefault("no_stop_trim", True)
     asked: dict[str, JSON] = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
     constant = b"]," + _inside(asked) + b',"sampling_params":{' + _inside(fields)
-    return Form(_head(model, "input_ids"), constant, request.GENERATE, Reading(form="generate", version=number))
+    return Form(_head(model, "input_ids"), constant, request.GENERATE, ReplyOptions(form="generate", version=number))
 
 
 def _head(model: str, prompt: str) -> bytes:

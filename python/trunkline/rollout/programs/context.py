@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from trunkline._core import Talk
+from trunkline._core import Transcript
 from trunkline._internal.text import format_error, without_secrets
 from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
@@ -24,7 +24,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import Node
+    from trunkline._core import NodeView
     from trunkline.agent import Agent, CompiledAgent
     from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.programs.executor import ProgramExecutor
@@ -253,7 +253,7 @@ class ProgramContext(ReplayState):
         return self._model_turn(compiled, node, self._executor.recorded(compiled, node), self._core.node(node), *noted)
 
     def _model_turn(
-        self, compiled: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | Node, note: Any = None
+        self, compiled: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | NodeView, note: Any = None
     ) -> ModelTurn:
         self._leaf, self._moved = node, True
         self.turn += 1
@@ -421,9 +421,9 @@ class ProgramContext(ReplayState):
         fragment = self._core.fragment
         return MessagePieces(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))
 
-    def transcript(self) -> Talk:
+    def transcript(self) -> Transcript:
         """Return where to keep what is said for prompts to come, in pieces of this rollout's tree."""
-        return Talk(self._core)
+        return Transcript(self._core)
 
     def _sent(
         self, messages: Sequence[Message | ModelTurn | ContextMessage | MessagePieces] | ContextRef | None

@@ -15,7 +15,7 @@ from trunkline.store.schema import ToolRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.agent import CompiledAgent
     from trunkline.tools.toolbox import Observation
 

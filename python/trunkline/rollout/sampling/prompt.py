@@ -15,7 +15,7 @@ from trunkline._core import ROOT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
 
 
 __all__ = ["PromptBuilder", "base_seed"]

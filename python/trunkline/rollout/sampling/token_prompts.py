@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import ROOT, TURN, align_ids, give_ids, last_ids, request_ids, settle_ids, take_ids
+from trunkline._core import ROOT, TURN, align_ids, append_ids_reply, give_ids, last_ids, request_ids, settle_ids
 from trunkline.errors import BadRequest, ConfigError
 from trunkline.llm import request as bodies
 from trunkline.llm.dialects.builtin import Hermes
@@ -16,7 +16,7 @@ from trunkline.rollout.sampling.turns import TurnReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline._internal.text import JSON
     from trunkline.agent import CompiledAgent
     from trunkline.llm.token_ids.base import Renderer, TokenMode
@@ -256,7 +256,7 @@ class TokenTurnReader(TurnReader):
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         compiled, name, prompt = self._compiled, self._name, self._prompt
-        return take_ids(
+        return append_ids_reply(
             self._core,
             rollouts,
             prompt.form.reading,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import Heard, hear, take
+from trunkline._core import PendingReply, append_reply, parse_reply
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import LLMError, ReplyError, RolloutError
@@ -19,7 +19,7 @@ from trunkline.rollout.types import DrawCallback, Turn
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.task_budget import Meter
 
@@ -106,7 +106,7 @@ class TurnReader:
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes and put their choices on the tree."""
         compiled, name = self._compiled, self._name
-        return take(
+        return append_reply(
             self._core,
             rollouts,
             compiled.reading,
@@ -310,18 +310,18 @@ class PendingTurn(TurnReader):
         self._told = self.over
         self._told_of = called
         self._reply: Reply | None = None
-        self._parsed: Heard | None = None
+        self._parsed: PendingReply | None = None
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes."""
-        self._parsed, told = hear(self._compiled.reading, data, self._turn)
+        self._parsed, told = parse_reply(self._compiled.reading, data, self._turn)
         return told
 
     def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
         """Keep a reply that an LLM made itself."""
         choice = reply.choices[sibling]
         message = self._message(choice)
-        self._parsed = Heard(
+        self._parsed = PendingReply(
             choice.content,
             choice.reasoning.encode("utf-8", "replace").decode() if choice.reasoning else None,
             [("", call.name, call.arguments) for call in choice.tool_calls],
@@ -376,7 +376,7 @@ class PendingTurn(TurnReader):
         assert parsed is not None
         assert reply is not None
         agent, retries = compiled.agent.name, max(0, reply.attempts - 1)
-        appended = parsed.land(
+        appended = parsed.append_turn(
             core, rollout, agent, compiled.namespace, sent, retries, reply.micros, nth, *asked, note, alone
         )
         self._told_of(reply)

@@ -19,7 +19,7 @@ from trunkline.types import FAILED, UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trunkline._core import Tree as Core
+    from trunkline._core import CoreTree as Core
     from trunkline.llm.types import ReplyChoice
     from trunkline.tree.views import Trajectory, Tree
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from trunkline._core import Tree as Core
+from trunkline._core import CoreTree as Core
 from trunkline.errors import TreeError
 from trunkline.store.stats.calls import Times, cached
 from trunkline.store.stats.calls import times as percentiles
