@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import LLMError
 from trunkline.llm.types import Reply, ReplyChoice, Request
@@ -94,7 +94,7 @@ class Kept(Outlet):
         core: The tree.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreTree) -> None:
         self.core = core
         self.data = b""
         self._turns = 0
@@ -105,7 +105,7 @@ class Kept(Outlet):
             self.data = self.core.delta() or b""
 
 
-async def grow(program: Plays, core: Core, model: Model, outlet: Outlet) -> float:
+async def grow(program: Plays, core: CoreTree, model: Model, outlet: Outlet) -> float:
     """Grow a tree, or grow it on; returns seconds of CPU, as machines are shared."""
     tree = Tree(Task.ask("what?", id="q"), core)
     kit = CompiledAgent(Agent(model="m", max_turns=10 * TURNS))
@@ -120,13 +120,13 @@ async def grow(program: Plays, core: Core, model: Model, outlet: Outlet) -> floa
 
 @pytest.mark.parametrize("program", [alone, in_turns, together])
 def test_a_hundred_turns_are_replayed(program: Plays, record_property: Callable[[str, object], None]):
-    core = Core()
+    core = CoreTree()
     kept = Kept(core)
     uvloop.run(grow(program, core, Model(10 * TURNS), kept))
     assert kept.data
     times = []
     for _ in range(ROUNDS):
-        again, model = Core(), Model(0)
+        again, model = CoreTree(), Model(0)
         again.apply(kept.data)
         times.append(1000 * uvloop.run(grow(program, again, model, Outlet())))
         assert 1 <= model.asked <= 10, "what is beyond the record, and refused"

@@ -18,7 +18,7 @@ from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from studies.engine import SimLLM
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import Reply
@@ -84,7 +84,7 @@ async def grow(
     *,
     ids: bool | TokenMode = False,
     guide: Reward | None = None,
-    core: Core | None = None,
+    core: CoreTree | None = None,
 ) -> Tree:
     """Grow the tree of one question, and score it once nothing grows any more.
 

@@ -9,8 +9,7 @@ import msgspec
 
 from studies.engine import SimLLM
 from studies.growth import grow
-from trunkline._core import TURN
-from trunkline._core import CoreTree as Core
+from trunkline._core import TURN, CoreTree
 from trunkline.sim.server.options import Settings
 from trunkline.strategies.base import Fork
 from trunkline.tree.views import Tree
@@ -155,7 +154,7 @@ def _worth(rewards: Sequence[float]) -> Worth:
 
 
 def _copy(tree: Tree) -> Tree:
-    core = Core()
+    core = CoreTree()
     data = tree.core.delta()
     assert data is not None, "a tree that has given a delta cannot be copied from the next one"
     core.apply(data)

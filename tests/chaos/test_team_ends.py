@@ -11,7 +11,7 @@ from plays import cuts, play
 from recorder import Recorder, replayed
 from small_teams import SURE, TEAMS, Cast, acts, rows
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.checkpoint import CarriedOver
@@ -35,9 +35,11 @@ NEVER = 10**9
 """Turns of the event loop of an answer that does not come."""
 
 
-def session(team: Team, llm: Cast, core: Core | None = None, n: int = 1, **given: Any) -> tuple[TreeRunner, Recorder]:
+def session(
+    team: Team, llm: Cast, core: CoreTree | None = None, n: int = 1, **given: Any
+) -> tuple[TreeRunner, Recorder]:
     """A session of a team, and what it would have written."""
-    recorder = Recorder(Core() if core is None else core)
+    recorder = Recorder(CoreTree() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
     kit = CompiledAgent(Agent(model="lead", name="lead"))
     shared = Program(team, kit)
@@ -47,7 +49,7 @@ def session(team: Team, llm: Cast, core: Core | None = None, n: int = 1, **given
     return made, recorder
 
 
-async def check_goes_on(core: Core, name: str) -> None:
+async def check_goes_on(core: CoreTree, name: str) -> None:
     """Whoever goes on with a tree whose rollouts have all ended asks nobody, and changes nothing."""
     llm, digest = Cast(), core.digest()
     again, recorder = session(TEAMS[name], llm, core, n=core.rollouts)

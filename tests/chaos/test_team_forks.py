@@ -11,8 +11,7 @@ import pytest
 from plays import Grown, cuts, play
 from small_teams import TEAMS, Act, Cast, acts, rows
 
-from trunkline._core import TURN, fork_points
-from trunkline._core import CoreTree as Core
+from trunkline._core import TURN, CoreTree, fork_points
 from trunkline.errors import BadRequest
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
@@ -66,22 +65,22 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-async def grown(name: str, strategy: Strategy, llm: Cast, core: Core | None = None) -> Grown:
+async def grown(name: str, strategy: Strategy, llm: Cast, core: CoreTree | None = None) -> Grown:
     """Play a team under a strategy."""
     return await play(TEAMS[name], llm, core, strategy)
 
 
-def source(core: Core, rollout: int) -> int | None:
+def source(core: CoreTree, rollout: int) -> int | None:
     """Who came first to where a rollout was forked."""
     trunk = core.rollout(rollout).path[:-2]
     return next((number for number in range(rollout) if core.rollout(number).path == trunk), None)
 
 
-def asks(core: Core, rollout: int) -> list[Act]:
+def asks(core: CoreTree, rollout: int) -> list[Act]:
     return [act for act in acts(core, rollout) if act.kind == "ask"]
 
 
-def prompt(core: Core, act: Act) -> Any:
+def prompt(core: CoreTree, act: Act) -> Any:
     """What was sent for a turn, where that is not the path."""
     context = core.node(act.nodes[0]).context if act.nodes else None
     return None if context is None else json.loads(core.request_context(context, b"[", b"]"))
@@ -92,7 +91,7 @@ class Echo:
 
     siblings = False
 
-    def __init__(self, core: Core, rollout: int) -> None:
+    def __init__(self, core: CoreTree, rollout: int) -> None:
         self.left: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for act in asks(core, rollout):
             if act.nodes:
@@ -108,7 +107,7 @@ class Echo:
     async def close(self) -> None: ...
 
 
-async def check_rollout(name: str, core: Core, rollout: int) -> None:
+async def check_rollout(name: str, core: CoreTree, rollout: int) -> None:
     """A rollout that was forked is what it would have been had it been alone and had its roles said the same."""
     alone = (await play(TEAMS[name], Echo(core, rollout))).tree.core  # type: ignore[arg-type]
     here, there = asks(core, rollout), asks(alone, 0)

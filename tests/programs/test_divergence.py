@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from plays import Actors, cuts, play, turns
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.types import ToolCall
@@ -45,7 +45,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PATIENCE", 0.05)
 
 
-def at(deltas: list[bytes], wanted: int) -> Core:
+def at(deltas: list[bytes], wanted: int) -> CoreTree:
     """The last tree with so many turns."""
     return [core for core in cuts(deltas) if turns(core) == wanted and core.growing][-1]
 

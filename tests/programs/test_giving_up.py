@@ -10,7 +10,7 @@ import pytest
 from plays import Actors, cuts, play
 from recorder import Recorder
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import BadRequest
 from trunkline.rollout.programs.context import ProgramContext
@@ -28,7 +28,7 @@ A, B, C = (Agent(model=name, name=name) for name in "abc")
 class Counting(Recorder):
     """Counts what is reserved, and the replies it was told of."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreTree) -> None:
         super().__init__(core)
         self.reserved = self.told = 0
         books.append(self)

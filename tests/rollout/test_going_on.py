@@ -12,8 +12,7 @@ from notebook import look as note_down
 from recorder import Recorder, replayed
 from scripted import Say, Scripted, grow, look, paths
 
-from trunkline._core import OBSERVATION, TURN
-from trunkline._core import CoreTree as Core
+from trunkline._core import OBSERVATION, TURN, CoreTree
 from trunkline.agent import Agent
 from trunkline.llm import messages
 from trunkline.llm.response import recorded
@@ -49,7 +48,7 @@ def steps(conversation: list[dict], seed: int) -> Say:
 
 async def grown(strategy: object, script: Callable = steps, **options: object) -> tuple[Tree, list[bytes], Scripted]:
     """A whole run, delta by delta."""
-    recorder = Recorder(Core())
+    recorder = Recorder(CoreTree())
     tree, llm = await grow(strategy, script, core=recorder.core, outlet=recorder, **options)
     return tree, recorder.deltas, llm
 
@@ -142,7 +141,7 @@ async def test_a_limit_of_tool_calls_counts_those_before_a_fork_that_broke_off()
 )
 async def test_a_turn_is_read_back_as_the_model_wrote_it(arguments: str):
     """Empty arguments travel as an empty object; all others come back as they were."""
-    core = Core()
+    core = CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     number = core.open(point, [0, 0])
     message = messages.assistant("hm", [ToolCall("x", "look", arguments)], 0)
@@ -155,7 +154,7 @@ async def test_a_turn_is_read_back_as_the_model_wrote_it(arguments: str):
 
 
 async def test_draws_of_one_state_that_nobody_answered_are_asked_for_together():
-    core = Core()
+    core = CoreTree()
     begin(Tree(Task.ask("what?", "yes", id="q"), core), Agent(model="scripted", tools=(look,)), Chain(3), 7)
     asked: list[int] = []
 
@@ -188,7 +187,7 @@ async def test_who_goes_on_has_the_state_that_its_tools_had_left(environment: ty
 
 async def test_calls_replayed_in_both_runs_are_added_up():
     """A fork after two turns replays two calls; it breaks off one turn later, and then three are replayed."""
-    recorder = Recorder(Core())
+    recorder = Recorder(CoreTree())
     late = Late(2)
     await grow(late, words, core=recorder.core, outlet=recorder, tools=[note_down], environment=Paper)
     broken = [core for core in map(replayed, (recorder.deltas[:n] for n in range(len(recorder.deltas))))

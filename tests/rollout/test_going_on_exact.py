@@ -6,8 +6,7 @@ import pytest
 from exact_runs import Noting, serving
 from recorder import Recorder, replayed
 
-from trunkline._core import TURN
-from trunkline._core import CoreTree as Core
+from trunkline._core import TURN, CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.request import Sampling
@@ -32,7 +31,7 @@ class Once:
         return [] if view.taken else [Fork()]
 
 
-async def play(mode: TokenMode, llm: HttpLLM, task: Task, core: Core) -> Recorder:
+async def play(mode: TokenMode, llm: HttpLLM, task: Task, core: CoreTree) -> Recorder:
     """Play one task to its end."""
     kit = CompiledAgent(
         Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=Sampling(max_tokens=2000))
@@ -55,7 +54,7 @@ async def test_a_rollout_that_broke_off_goes_on_to_the_same_tree(api: str, tasks
     mode = TokenMode(api=api)
     stood_at_a_turn = 0
     async with serving(mode) as (llm, noting):
-        whole = await play(mode, llm, tasks[2], Core())
+        whole = await play(mode, llm, tasks[2], CoreTree())
         asked = sampled(noting)
         assert asked >= 3
         for kept in range(1, len(whole.deltas)):

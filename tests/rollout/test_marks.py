@@ -13,7 +13,7 @@ from recorder import replayed
 from scripted import Say, grow, look
 from worlds import Model, World
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.errors import TreeError
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.llm.request import Sampling
@@ -64,7 +64,7 @@ def test_a_turn_whose_cost_nobody_wrote_down_costs_what_the_tree_says(currency: 
 
 
 async def test_marks_of_others_are_skipped():
-    core = Core()
+    core = CoreTree()
     core.mark('{"toast":"a call","round":"of drinks"}')
     core.mark("no JSON at all")
     tree, _ = await grow(Chain(1), lambda conversation, seed: Say("1", final=True), core=core)
@@ -73,7 +73,7 @@ async def test_marks_of_others_are_skipped():
 
 @pytest.mark.parametrize("text", ['{"round":"x"}', '{"cut":1}', '{"served":', '{"round":0,"forks":[{"first":0}]}'])
 def test_a_damaged_mark_is_an_error_that_names_it(text: str):
-    core = Core()
+    core = CoreTree()
     core.mark('{"round":0}')
     core.mark(text)
     with pytest.raises(TreeError, match="mark 1 of the tree is damaged"):
@@ -81,7 +81,7 @@ def test_a_damaged_mark_is_an_error_that_names_it(text: str):
 
 
 def test_who_was_served_and_has_not_moved_is_served_again_and_spends_once():
-    core = Core()
+    core = CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     for draw in range(3):
         core.open(point, [0, draw])
@@ -98,7 +98,7 @@ def test_who_was_served_and_has_not_moved_is_served_again_and_spends_once():
 
 
 def test_what_an_earlier_run_decided_is_not_this_ones_but_for_its_forks():
-    core = Core()
+    core = CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     core.open(point, [0, 0])
     fork = ForkRecord(0, 1, steps=2, sampling=Sampling(temperature=0.1))
@@ -110,7 +110,7 @@ def test_what_an_earlier_run_decided_is_not_this_ones_but_for_its_forks():
 
 
 async def test_a_grant_holds_though_others_cost_more_than_was_set_aside():
-    core = Core()
+    core = CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     for draw in range(2):
         core.open(point, [0, draw])

@@ -10,8 +10,7 @@ from exact_runs import grow, serving
 from scripted import Say
 from scripted import grow as play
 
-from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Prefix, TokenBuffer, last_ids
-from trunkline._core import CoreTree as Core
+from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, CoreTree, Prefix, TokenBuffer, last_ids
 from trunkline.errors import BadRequest, ConfigError, StrategyError
 from trunkline.llm.cache import Cache
 from trunkline.llm.token_ids.base import TokenMode
@@ -53,7 +52,7 @@ def turns(tree: Tree, number: int) -> list[int]:
     return [node.id for node in tree.rollouts[number].nodes if node.kind == TURN]
 
 
-def ids(core: Core, node: int) -> list[int]:
+def ids(core: CoreTree, node: int) -> list[int]:
     return list(core.tokens_of(node).ids)
 
 
@@ -156,7 +155,7 @@ async def test_a_call_that_was_begun_before_the_cut_is_run(api: str, tasks: list
         assert branch.usage.tools >= (number < chain.turns - 1), "its own call at least"
 
 
-def tree_text(core: Core, node: int) -> str:
+def tree_text(core: CoreTree, node: int) -> str:
     return msgspec.json.decode(core.message(node))["content"]
 
 
@@ -276,8 +275,8 @@ class Broken(Letters):
         raise ConfigError("no such id")
 
 
-def spelled(text: str) -> tuple[Core, int]:
-    core = Core()
+def spelled(text: str) -> tuple[CoreTree, int]:
+    core = CoreTree()
     prompt = core.append(ROOT, PROMPT, b"{}", 0, TokenBuffer([1]))
     number = core.open(prompt, (0, 0))
     message = msgspec.json.encode({"role": "assistant", "content": text})

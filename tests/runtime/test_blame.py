@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT
-from trunkline._core import CoreTree as Core
+from trunkline._core import PROMPT, CoreTree
 from trunkline.controller.poison_tasks import PoisonTaskDetector, Quarantine
 from trunkline.types import Task
 
@@ -158,7 +157,7 @@ def test_the_last_task_of_a_busy_worker_did_not_have_it_for_itself():
 
 
 def test_who_had_a_call_in_doubt_is_not_recorded_as_lost_when_its_task_is_quarantined():
-    core = Core()
+    core = CoreTree()
     prompt = core.append(0, PROMPT, b'{"role":"user","content":"?"}')
     for draw in range(2):
         core.open(prompt, (0, draw))

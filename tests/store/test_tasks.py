@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.scoring.answers import action
 from trunkline.scoring.diversity import Try
 from trunkline.store.derive import rows
@@ -21,17 +21,17 @@ from trunkline.types import Task, Usage
 LOOK = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}
 
 
-def turn(core: Core, rollout: int, message: dict, generated: int = -1, prompt: int = 10) -> None:
+def turn(core: CoreTree, rollout: int, message: dict, generated: int = -1, prompt: int = 10) -> None:
     core.turn(rollout, json.dumps(message).encode(), 0, 0, 0, prompt if generated >= 0 else -1, 4, generated, 0, 9)
 
 
-def a_tree() -> Core:
+def a_tree() -> CoreTree:
     """Four tries of a question: two of one chain, one cut, one broken.
 
     Prompt, then A (3 tokens), seen, and behind it an answer of 2 tokens, or one of 7; then B (5), seen, cut there; and
     one that broke before its first turn.
     """
-    core = Core()
+    core = CoreTree()
     prompt = core.append(0, 1, b'{"role":"user","content":"?"}')
     first = core.open(prompt, [0, 0], 0)
     turn(core, first, LOOK, 3)
@@ -143,7 +143,7 @@ def row_with(row: RolloutRow, subgroup: int, reward: float) -> RolloutRow:
 
 
 def test_tasks_that_broke_before_a_rollout_have_figures_of_their_own():
-    tree, _ = rows(Core(), error="the worker died")
+    tree, _ = rows(CoreTree(), error="the worker died")
     (task,) = by_task([(0, tree)], [], ["a"])
     assert (task.rollouts, task.scored, task.reward, task.effective, task.actions) == (0, 0, None, None, 0)
     assert by_task([], [], ["a"]) == []

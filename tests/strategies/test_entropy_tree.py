@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, ROOT, TURN, TokenBuffer
-from trunkline._core import CoreTree as Core
+from trunkline._core import PROMPT, ROOT, TURN, CoreTree, TokenBuffer
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.rollout.moves import open_fork
 from trunkline.strategies.base import Fork, View, prompt
@@ -28,7 +27,7 @@ class Hand:
 
     def __init__(self, strategy: EntropyTree) -> None:
         self.tree = Tree(Task.ask("q", id="q"))
-        self.core: Core = self.tree.core
+        self.core: CoreTree = self.tree.core
         self.core.append(ROOT, PROMPT, b'{"role":"user","content":"q"}', 0, TokenBuffer([1, 2, 3]))
         self.strategy = strategy
         self.taken: list[tuple[int, int]] = []

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from exact_runs import serving
 from recorder import Recorder, replayed
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
@@ -100,7 +100,7 @@ class Setting(NamedTuple):
             return runner.run(self._grow(before, taken))
 
     async def _grow(self, before: Sequence[bytes], taken: int) -> Grown:
-        core, begun = Core(), CarriedOver()
+        core, begun = CoreTree(), CarriedOver()
         for number, data in enumerate(before, 1):
             core.apply(data)
             begun = CarriedOver.of(core) if number == taken else begun
@@ -118,7 +118,7 @@ class Setting(NamedTuple):
             yield Counted(llm), TokenPromptBuilder(self.mode, renderers(self.mode, llm.call))
 
     async def _play(
-        self, core: Core, taken: CarriedOver, before: list[bytes], asked: Counted, exact: TokenPromptBuilder | None
+        self, core: CoreTree, taken: CarriedOver, before: list[bytes], asked: Counted, exact: TokenPromptBuilder | None
     ) -> Grown:
         recorder = Recorder(core)
         loop = asyncio.get_running_loop()
@@ -196,7 +196,7 @@ def broken_often(grows: Setting, luck: random.Random, times: int, first: Sequenc
     return whole
 
 
-def grown(core: Core, deltas: list[bytes], ending: TreeEnding, asked: int) -> Grown:
+def grown(core: CoreTree, deltas: list[bytes], ending: TreeEnding, asked: int) -> Grown:
     """Look at a tree."""
     facts = [core.rollout(number) for number in range(core.rollouts)]
     return Grown(

@@ -9,8 +9,7 @@ from typing import Any
 
 from recorder import Recorder, replayed
 
-from trunkline._core import TURN
-from trunkline._core import CoreTree as Core
+from trunkline._core import TURN, CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.rollout.checkpoint import CarriedOver
@@ -85,10 +84,10 @@ class Grown:
 
 
 async def play(
-    program: Any, llm: Any, core: Core | None = None, strategy: Any = None, reward: Any = None, **agent: Any
+    program: Any, llm: Any, core: CoreTree | None = None, strategy: Any = None, reward: Any = None, **agent: Any
 ) -> Grown:
     """Grow one task's tree with a program; one that is there is grown on."""
-    recorder = Recorder(Core() if core is None else core)
+    recorder = Recorder(CoreTree() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
     kit = CompiledAgent(Agent(model="lead", name="lead", **agent))
     shared = Program(program, kit)
@@ -103,12 +102,12 @@ async def play(
     return Grown(tree, recorder.deltas, llm)
 
 
-def cuts(deltas: list[bytes]) -> list[Core]:
+def cuts(deltas: list[bytes]) -> list[CoreTree]:
     """The trees there were after each delta, the first of which opened a rollout."""
     trees = [replayed(deltas[:kept]) for kept in range(1, len(deltas) + 1)]
     return [tree for tree in trees if tree.rollouts]
 
 
-def turns(core: Core) -> int:
+def turns(core: CoreTree) -> int:
     """Model turns on a tree."""
     return sum(core.node(node).kind == TURN for node in range(len(core)))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from atlas import agent, tasks
 
-from trunkline._core import CoreTree as Core
-from trunkline._core import __version__
+from trunkline._core import CoreTree, __version__
 from trunkline.controller.controller import Controller
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.backend import WorkerExited
@@ -85,7 +84,7 @@ async def played(
 
 def growth(index: int, answer: str, task: Task | None = None) -> tuple[Delta, Done]:
     """All that there is of a task: its only delta, and its rows."""
-    core = Core()
+    core = CoreTree()
     tree = Tree(tasks()[index] if task is None else task, core)
     begin(tree, agent(), Chain(1), 1)
     core.close(0, "answer", answer, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.llm.types import Reply
 
 
@@ -15,7 +15,7 @@ class Recorder:
         core: The tree.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreTree) -> None:
         self.core = core
         self.deltas: list[bytes] = []
 
@@ -32,9 +32,9 @@ class Recorder:
             self.deltas.append(data)
 
 
-def replayed(deltas: Iterable[bytes]) -> Core:
+def replayed(deltas: Iterable[bytes]) -> CoreTree:
     """The tree that some deltas make."""
-    core = Core()
+    core = CoreTree()
     for data in deltas:
         core.apply(data)
     return core

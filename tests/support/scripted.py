@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
@@ -140,7 +140,7 @@ async def grow(
     seed: int = 7,
     max_turns: int = 8,
     tools: Sequence[Tool] = (look,),
-    core: Core | None = None,
+    core: CoreTree | None = None,
     outlet: TurnSink | None = None,
     llm: Scripted | None = None,
     **agent: Any,

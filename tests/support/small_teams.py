@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from team_scripts import search
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
@@ -191,7 +191,7 @@ class Act(NamedTuple):
     failed: bool
 
 
-def acts(core: Core, rollout: int) -> list[Act]:
+def acts(core: CoreTree, rollout: int) -> list[Act]:
     """What the program of a rollout did, from its very beginning."""
     found = []
     for record in Journal(core).of(rollout):
@@ -202,7 +202,7 @@ def acts(core: Core, rollout: int) -> list[Act]:
     return found
 
 
-def rows(core: Core, rollout: int) -> list[tuple[Act, list[bytes]]]:
+def rows(core: CoreTree, rollout: int) -> list[tuple[Act, list[bytes]]]:
     """What a rollout's program did, with places on its path for nodes, which have other numbers in an equal tree."""
     path = core.path(core.rollout(rollout).leaf)
     found = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from scripted import look
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
@@ -118,7 +118,7 @@ async def spend(
     reward: object = None,
     prices: dict | None = None,
     max_turns: int = 6,
-    core: Core | None = None,
+    core: CoreTree | None = None,
     made: Callable[[TreeRunner], None] = lambda session: None,
     **agent: Any,
 ) -> tuple[Tree, TreeRunner, Book]:

@@ -8,21 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import MESSAGE, PROMPT, SAMPLED, TokenBuffer, drift
-from trunkline._core import CoreTree as Core
+from trunkline._core import MESSAGE, PROMPT, SAMPLED, CoreTree, TokenBuffer, drift
 from trunkline.store.derive import rows
 from trunkline.tree.tokens import count
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 
-def a_prompt() -> Core:
-    core = Core()
+def a_prompt() -> CoreTree:
+    core = CoreTree()
     core.append(0, PROMPT, b'{"role":"user","content":"?"}', 0, TokenBuffer([1, 2, 3]))
     return core
 
 
-def say(core: Core, draw: int, ids: list[int], *, name: str = "m", sent: int | None = None, reported: int = -1) -> int:
+def say(
+    core: CoreTree, draw: int, ids: list[int], *, name: str = "m", sent: int | None = None, reported: int = -1
+) -> int:
     rollout = core.open(1, [0, draw], draw)
     message = json.dumps({"role": "assistant", "content": str(ids)}).encode()
     own = TokenBuffer(ids, None, None, [SAMPLED] * len(ids))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline._core import CoreTree as Core
-from trunkline._core import Ledger, Refusal
+from trunkline._core import CoreTree, Ledger, Refusal
 from trunkline.llm.pricing import price_at
 from trunkline.protocol.messages import (
     CutTasks,
@@ -86,7 +85,7 @@ def spent_in(path: Path, prices: Mapping[str, Price], progress_so_far: RunProgre
     with RunReader.open(path) as reader:
         grown = [pair for pair in reader.rollouts() if pair[0] not in progress_so_far.begun]
         for task in progress_so_far.begun:
-            core = Core()
+            core = CoreTree()
             for data in reader.deltas(task):
                 core.apply(data)
             grown += [(task, row) for row in rows(core)[1]]

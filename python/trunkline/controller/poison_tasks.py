@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline._internal.text import quoted
 from trunkline.errors import WorkerError
 from trunkline.protocol.messages import Done
@@ -219,7 +219,7 @@ class Quarantine:
 
     def _lose(self, index: int, deaths: Sequence[str]) -> Done:
         """Close a task's rollouts for good with a typed error, as one more delta of its tree."""
-        task, core, known = self._tasks[index], Core(), self._writer.deltas(index)
+        task, core, known = self._tasks[index], CoreTree(), self._writer.deltas(index)
         for data in known:
             core.apply(data)
         if not core.rollouts:

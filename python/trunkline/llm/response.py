@@ -15,7 +15,7 @@ from trunkline.tree.views import message_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
 
 
 __all__ = ["RecordedStep", "read", "recorded", "steps", "unusable"]
@@ -78,7 +78,7 @@ class RecordedStep(NamedTuple):
     observations: list[int]
 
 
-def steps(core: Core, path: Sequence[int]) -> Iterator[RecordedStep]:
+def steps(core: CoreTree, path: Sequence[int]) -> Iterator[RecordedStep]:
     """Yield the steps of a path, in order.
 
     Args:
@@ -98,7 +98,7 @@ def steps(core: Core, path: Sequence[int]) -> Iterator[RecordedStep]:
         yield step
 
 
-def recorded(core: Core, turn: int) -> ReplyChoice:
+def recorded(core: CoreTree, turn: int) -> ReplyChoice:
     """Return a model turn as the program had it, as far as its message says.
 
     Args:

@@ -15,8 +15,7 @@ from trunkline.llm.pricing import Price
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trunkline._core import CoreTree as Core
-    from trunkline._core import NodeView, Refusal
+    from trunkline._core import CoreTree, NodeView, Refusal
     from trunkline.agent import CompiledAgent
 
 __all__ = ["Amounts", "Budget", "cost", "format_refusal", "prompt_bound", "read_budget", "turn_cost"]
@@ -106,7 +105,7 @@ def read_budget(text: str) -> Budget:
     return Budget(**found | whole_ones)  # type: ignore[arg-type]
 
 
-def prompt_bound(core: Core, leaf: int, compiled: CompiledAgent, context: int | None = None) -> int:
+def prompt_bound(core: CoreTree, leaf: int, compiled: CompiledAgent, context: int | None = None) -> int:
     """The most prompt tokens that the next turn can have.
 
     What the server reported of the last turn on the path that the same agent was asked for with that path, and a token
@@ -131,7 +130,7 @@ def prompt_bound(core: Core, leaf: int, compiled: CompiledAgent, context: int | 
     return most + len(compiled.head) + len(compiled.constant) + _TEMPLATE
 
 
-def _measures(core: Core, node: int, facts: NodeView, compiled: CompiledAgent) -> bool:
+def _measures(core: CoreTree, node: int, facts: NodeView, compiled: CompiledAgent) -> bool:
     """Whether what the server reported of a node is the length of its path, as this agent is sent it."""
     if facts.kind != TURN or facts.agent != compiled.agent.name:
         return False

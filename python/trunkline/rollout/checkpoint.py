@@ -17,7 +17,7 @@ from trunkline.strategies.base import _TOOK
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.strategies.base import Fork
 
 __all__ = [
@@ -49,7 +49,7 @@ class CarriedOver(NamedTuple):
     growing: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, core: Core) -> CarriedOver:
+    def of(cls, core: CoreTree) -> CarriedOver:
         """All that there is of a tree."""
         return cls(core.rollouts, len(core.marks()), tuple(core.growing))
 
@@ -177,12 +177,12 @@ _KINDS: dict[str, type[Mark]] = {
 }
 
 
-def write(core: Core, mark: Mark) -> None:
+def write(core: CoreTree, mark: Mark) -> None:
     """Write a mark into a tree."""
     core.mark(msgspec.json.encode(mark).decode())
 
 
-def _read(core: Core) -> Iterator[tuple[int, Mark]]:
+def _read(core: CoreTree) -> Iterator[tuple[int, Mark]]:
     """Yield the marks that are a session's, each with its number.
 
     Raises:
@@ -213,7 +213,7 @@ class Checkpoint:
         doubts: By rollout, which call may have taken effect: it ends for that, and spends nothing again.
     """
 
-    def __init__(self, core: Core, taken: CarriedOver) -> None:
+    def __init__(self, core: CoreTree, taken: CarriedOver) -> None:
         self.last: RoundMark | None = None
         self.told: set[int] = set()
         self.endings: list[CutMark | RefusedMark] = []

@@ -17,7 +17,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
@@ -75,7 +75,7 @@ class ProgramDriver:
         seed: The run's seed.
     """
 
-    def __init__(self, program: Program, core: Core, seed: int) -> None:
+    def __init__(self, program: Program, core: CoreTree, seed: int) -> None:
         self._program = program
         self._journal = Journal(core)
         self._seed = seed

@@ -13,7 +13,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
 
 
 __all__ = ["Barrier", "RunningRollouts"]
@@ -91,7 +91,7 @@ class RunningRollouts:
         sealed: Whether no fork is paid for any more: nothing starts, and what grows goes on.
     """
 
-    def __init__(self, core: Core, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
+    def __init__(self, core: CoreTree, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
         self.ending = TreeEnding()
         self.over = False
         self.sealed = False

@@ -15,7 +15,7 @@ from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prom
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import Agent
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
@@ -99,7 +99,7 @@ def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
 
 
 def check_moves(
-    strategy: Strategy, wanted: Sequence[Move], core: Core, waiting: Collection[int], *, inside: bool, program: bool
+    strategy: Strategy, wanted: Sequence[Move], core: CoreTree, waiting: Collection[int], *, inside: bool, program: bool
 ) -> None:
     """Refuse moves that cannot be made, before any of them is.
 
@@ -125,11 +125,11 @@ def check_moves(
             raise StrategyError(f"node {move.point} is no fork point: it is a turn, and nothing was observed yet")
 
 
-def _is_turn(core: Core, point: int | None) -> bool:
+def _is_turn(core: CoreTree, point: int | None) -> bool:
     return point is not None and point < len(core) and core.node(point).kind == TURN
 
 
-def open_fork(core: Core, fork: Fork) -> list[int]:
+def open_fork(core: CoreTree, fork: Fork) -> list[int]:
     """Open the rollouts of a fork.
 
     Args:
@@ -159,7 +159,7 @@ def open_fork(core: Core, fork: Fork) -> list[int]:
     return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]
 
 
-def _before(core: Core, turn: int, at: int) -> int:
+def _before(core: CoreTree, turn: int, at: int) -> int:
     """The state before a turn that is gone on from inside."""
     if turn >= len(core) or core.node(turn).kind != TURN:
         raise StrategyError(f"node {turn} is no model turn, so no token of it can be drawn again")
@@ -170,7 +170,7 @@ def _before(core: Core, turn: int, at: int) -> int:
     return core.node(turn).parent
 
 
-def _owner(core: Core, turn: int) -> int:
+def _owner(core: CoreTree, turn: int) -> int:
     """The subgroup of the rollout that came through a turn first."""
     facts = map(core.rollout, range(core.rollouts))
     return next(rollout.subgroup for rollout in facts if turn in core.path(rollout.leaf))

@@ -18,7 +18,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import ReplyChoice, ToolCall
@@ -62,7 +62,7 @@ class Rollout:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreTree,
         id: int,
         task: Task,
         seed: int,
@@ -292,7 +292,7 @@ def usable(choice: ReplyChoice) -> ReplyChoice:
     return choice
 
 
-def calls_before(core: Core, node: int, compiled: CompiledAgent, calls: Callable[[int], Sequence[ToolCall]]) -> int:
+def calls_before(core: CoreTree, node: int, compiled: CompiledAgent, calls: Callable[[int], Sequence[ToolCall]]) -> int:
     """Return how many tool calls were made on the path to a node; 0 for an agent without a limit, which asks nobody.
 
     Args:
@@ -308,7 +308,7 @@ def calls_before(core: Core, node: int, compiled: CompiledAgent, calls: Callable
 
 def go_on(
     rollout: Rollout,
-    core: Core,
+    core: CoreTree,
     compiled: CompiledAgent,
     read_turn: Callable[[int], ReplyChoice],
     calls: Callable[[int], Sequence[ToolCall]],

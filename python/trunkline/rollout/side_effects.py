@@ -13,7 +13,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.rollout.types import TurnSink
     from trunkline.tools.calls import Call
 
@@ -53,7 +53,7 @@ _marks: tuple[tuple[str, msgspec.json.Decoder[_Intent | _Effect]], ...] = (
 )
 
 
-def unresolved_effects(core: Core) -> dict[int, UnknownEffect]:
+def unresolved_effects(core: CoreTree) -> dict[int, UnknownEffect]:
     """Return, by rollout, which call began that nothing is on record of.
 
     Args:
@@ -84,7 +84,7 @@ def unresolved_effects(core: Core) -> dict[int, UnknownEffect]:
     return found
 
 
-def lose(core: Core, failure: Failure) -> None:
+def lose(core: CoreTree, failure: Failure) -> None:
     """End all that grows as lost; a rollout with a call in doubt as that.
 
     Args:
@@ -110,7 +110,7 @@ class SideEffectLog:
         before: The doubt that the rollout was found in; None for most.
     """
 
-    def __init__(self, core: Core, rollout: int, sink: TurnSink) -> None:
+    def __init__(self, core: CoreTree, rollout: int, sink: TurnSink) -> None:
         self.before: UnknownEffect | None = None
         self._core = core
         self._rollout = rollout

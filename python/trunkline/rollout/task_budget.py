@@ -17,7 +17,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.errors import RolloutError
     from trunkline.llm.pricing import Price
@@ -289,7 +289,7 @@ class TaskBudget:
     def __init__(
         self,
         sources: BudgetSources,
-        core: Core,
+        core: CoreTree,
         barrier: Barrier,
         checkpoint: Checkpoint | None = None,
         started: int = 0,

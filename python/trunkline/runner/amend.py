@@ -35,7 +35,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.reports.reporter import Reporter
     from trunkline.scoring.rewards import Reward, Scored
@@ -78,7 +78,7 @@ def set_aside(tree: Tree, reward: str | None, kept: Collection[str] | None = Non
         _put(tree.core, rollout, [one for one in found if not isinstance(one, Verdict) or one.filter in (kept or ())])
 
 
-def _keep(core: Core, rollout: Trajectory, reward: str) -> None:
+def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
     """Note the reward that a rollout has; what it was made of has no part in the next one."""
     found = verdicts.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
@@ -108,7 +108,7 @@ def earlier(note: str | None) -> float | None:
     return past[-1].value if past else None
 
 
-def _put(core: Core, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
+def _put(core: CoreTree, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
     """Write a note, if it is another than before."""
     alone = found[0] if len(found) == 1 else None
     text = alone if isinstance(alone, str) else verdicts.encode(found) if found else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.protocol.job import Job
     from trunkline.store.schema import TakenRow
     from trunkline.store.stats.summary import TakenOver
@@ -156,7 +156,7 @@ class SourceRun:
             writer.take_over(number, [*deltas, *_unjudged(core)], row)
         return begun
 
-    def _trees(self, job: Job, tasks: Sequence[Task]) -> Iterator[tuple[int, Core, list[bytes]]]:
+    def _trees(self, job: Job, tasks: Sequence[Task]) -> Iterator[tuple[int, CoreTree, list[bytes]]]:
         """Yield the trees that have begun, each with its number in the new run and its deltas; refuse what is unfit."""
         dialect = BoundDialect(job.agent.dialect, job.agent.tools, job.agent.sampling)
         numbers = {name: number for number, name in enumerate(self._reader.task_ids())}
@@ -178,7 +178,7 @@ class SourceRun:
                 "make a run with Sampling(logprobs=True, top_logprobs=16), or choose another region"
             )
 
-    def _same_prompt(self, task: Task, core: Core, here: Sequence[bytes]) -> None:
+    def _same_prompt(self, task: Task, core: CoreTree, here: Sequence[bytes]) -> None:
         """Refuse a tree that begins with other messages than this run would write."""
         there = [core.message(node) for node in core.path(prompt(core))]
         if there == list(here):
@@ -194,7 +194,7 @@ class SourceRun:
         )
 
 
-def _unjudged(core: Core) -> list[bytes]:
+def _unjudged(core: CoreTree) -> list[bytes]:
     """Take verdicts off, as one more delta: they were given on a group that was complete then, and is no more."""
     for number in range(core.rollouts):
         clear(core, number)
@@ -202,7 +202,7 @@ def _unjudged(core: Core) -> list[bytes]:
     return [] if delta is None else [delta]
 
 
-def _known(core: Core, region: str | None) -> bool:
+def _known(core: CoreTree, region: str | None) -> bool:
     """Whether a turn has a perplexity in a region, or none is needed."""
     if region is None:
         return True

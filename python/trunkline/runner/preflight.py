@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline._internal.text import format_error, printable, redact
 from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent
@@ -276,6 +276,6 @@ def _cheapest(job: Job, asker: Agent, tasks: Sequence[Task]) -> tuple[int, int |
 
 
 def _prompt(task: Task, compiled: CompiledAgent) -> int:
-    tree = Tree(task, Core())
+    tree = Tree(task, CoreTree())
     write_prompt(tree, compiled.agent)
     return prompt_bound(tree.core, prompt(tree.core), compiled)

@@ -18,7 +18,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.scoring.rewards.base import RewardPart, Scored
 
 
@@ -213,7 +213,7 @@ def read(note: str | None) -> list[Verdict]:
     return [entry for entry in entries(note) if isinstance(entry, Verdict)]
 
 
-def note(core: Core, rollout: int, *said: _Entry) -> None:
+def note(core: CoreTree, rollout: int, *said: _Entry) -> None:
     """Add verdicts, what rewards said, or remarks to a rollout's note; what stands there stays.
 
     Args:
@@ -226,7 +226,7 @@ def note(core: Core, rollout: int, *said: _Entry) -> None:
         core.note(rollout, first if isinstance(first, str) and not rest else encode([first, *rest]))
 
 
-def grade(core: Core, rollout: int, *parts: Graded) -> None:
+def grade(core: CoreTree, rollout: int, *parts: Graded) -> None:
     """Note what is to be said of a rollout's reward, in place of what was said before.
 
     Args:
@@ -241,7 +241,7 @@ def grade(core: Core, rollout: int, *parts: Graded) -> None:
         core.note(rollout, encode([*left, *parts]) if left or parts else "")
 
 
-def clear(core: Core, rollout: int) -> None:
+def clear(core: CoreTree, rollout: int) -> None:
     """Take all verdicts off a rollout; what somebody else noted stays.
 
     Args:

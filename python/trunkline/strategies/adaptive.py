@@ -15,7 +15,7 @@ from trunkline.strategies.base import Fork
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.strategies.base import View
 
 __all__ = ["Adaptive"]
@@ -116,23 +116,23 @@ class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
             return
         yield Fork(n=max(1, self._chains(core) - 1) if self._monitors(core) else 1)
 
-    def _monitors(self, core: Core) -> bool:
+    def _monitors(self, core: CoreTree) -> bool:
         """Whether the first chain is still alone."""
         return self.monitor and core.rollouts == 1
 
-    def _chains(self, core: Core) -> int:
+    def _chains(self, core: CoreTree) -> int:
         """How many chains there are to be, by the entropies of the first."""
         root, *later = self._entropies(core, core.rollout(0).leaf) or [math.nan]
         after = [entropy for entropy in later if not math.isnan(entropy)]
         return self.initial if math.isnan(root) or not after else initial_chains(self.total, root, after)
 
-    def _entropies(self, core: Core, leaf: int) -> Sequence[float]:
+    def _entropies(self, core: CoreTree, leaf: int) -> Sequence[float]:
         """Entropies of the turns on the path to a node; NaN where not known."""
         facts = map(core.node, core.path(leaf))
         return [node.arpo(self.vocabulary) for node in facts if node.kind == TURN]
 
 
-def _streak(core: Core, turn: int) -> int:
+def _streak(core: CoreTree, turn: int) -> int:
     """In how many rounds in a row there was a branch, up to the one before this.
 
     Those that grow side by side take their steps together, so a round is a number of turns, and a branch's fork path

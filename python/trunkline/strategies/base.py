@@ -21,8 +21,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trunkline._core import CoreTree as Core
-    from trunkline._core import RolloutView as Facts
+    from trunkline._core import CoreTree, RolloutView
     from trunkline.llm.types import ToolCall
     from trunkline.tree.views import Tree
 
@@ -56,7 +55,7 @@ TOOK = "it took the steps it was given"
 _TOOK: Final = Failure("Stopped", TOOK).encode()
 
 
-def prompt(core: Core) -> int:
+def prompt(core: CoreTree) -> int:
     """Return the last node of the prompt."""
     node = ROOT
     while below := [child for child in core.children(node) if core.node(child).kind == PROMPT]:
@@ -64,7 +63,7 @@ def prompt(core: Core) -> int:
     return node
 
 
-def was_to_move(facts: Facts, stands_at: int) -> bool:
+def was_to_move(facts: RolloutView, stands_at: int) -> bool:
     """Whether a rollout was cut off where its model was to move; calls of a turn may not have been made.
 
     Args:

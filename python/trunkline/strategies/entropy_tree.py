@@ -15,8 +15,7 @@ from trunkline.strategies.base import Fork
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline._core import CoreTree as Core
-    from trunkline._core import Harvest
+    from trunkline._core import CoreTree, Harvest
     from trunkline.strategies.base import View
 
 __all__ = ["EntropyTree"]
@@ -93,7 +92,9 @@ class EntropyTree(msgspec.Struct, frozen=True, kw_only=True):
             for node, token in self._picks(core, columns, cuts, view.subgroup(tree)):
                 yield Fork(node, n=self.samples, at=token, subgroup=tree)
 
-    def _picks(self, core: Core, columns: Harvest, cuts: list[int] | None, leaves: list[int]) -> list[tuple[int, int]]:
+    def _picks(
+        self, core: CoreTree, columns: Harvest, cuts: list[int] | None, leaves: list[int]
+    ) -> list[tuple[int, int]]:
         """Turns and tokens of the round that a tree is in; none once it has had all of them.
 
         Earlier rounds are decided again, as they were, since nothing says how many there have been: where a tree had
@@ -132,7 +133,7 @@ class EntropyTree(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def _keep(core: Core, columns: Harvest, flags: bytearray, leaf: int, turn: int, token: int) -> None:
+def _keep(core: CoreTree, columns: Harvest, flags: bytearray, leaf: int, turn: int, token: int) -> None:
     """Take what a branch has of the turn it forked from out of the choice, and its own first token."""
     depth, path = core.node(turn).depth, core.path(leaf)
     # It may have said the same, or have failed before it said anything.

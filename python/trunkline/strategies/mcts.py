@@ -16,7 +16,7 @@ from trunkline.strategies.base import Fork, prompt, was_to_move
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.strategies.base import View
 
 __all__ = ["MCTS"]
@@ -106,7 +106,7 @@ class MCTS(msgspec.Struct, frozen=True):
         for point, draws in Counter(picks).items():
             yield Fork(point, draws, steps=None if self.value is None else 1)
 
-    def _room(self, core: Core) -> list[int]:
+    def _room(self, core: CoreTree) -> list[int]:
         """Return how many turns may still be drawn at each node.
 
         A state gets no more than were drawn at the state above it: a turn drawn there may yet merge with one that led
@@ -123,14 +123,14 @@ class MCTS(msgspec.Struct, frozen=True):
         return room
 
 
-def _states(core: Core) -> set[int]:
+def _states(core: CoreTree) -> set[int]:
     """Return where a turn may be drawn: at the prompt, and where a model moved or a rollout was cut off before it."""
     parents, kinds, leaves = core.shape()
     cut = {leaf for rollout, leaf in enumerate(leaves) if was_to_move(core.rollout(rollout), kinds[leaf])}
     return {prompt(core), *fork_points(parents, kinds, leaves), *cut}
 
 
-def _drawn(core: Core) -> list[int]:
+def _drawn(core: CoreTree) -> list[int]:
     """Return how many turns were drawn at each node: rollouts through its turns that were not opened below them."""
     parents, kinds, _ = core.shape()
     passes, _, _ = core.values()

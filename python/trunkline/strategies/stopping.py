@@ -17,7 +17,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.strategies.base import Strategy
 
 __all__ = ["ANSWER", "Stopping"]
@@ -82,7 +82,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
                 f"be saved; start them in waves, such as Chain({max(2, planned)}, wave={max(1, planned // 2)})"
             )
 
-    def is_settled(self, core: Core, planned: int) -> str | None:
+    def is_settled(self, core: CoreTree, planned: int) -> str | None:
         """Look at a tree at rest.
 
         Args:
@@ -96,7 +96,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return self._agreed(core, planned) if self.settled == ANSWER else self._rewarded(core)
 
-    def _agreed(self, core: Core, planned: int) -> str | None:
+    def _agreed(self, core: CoreTree, planned: int) -> str | None:
         tally, ended = Tally(), 0
         for rollout in range(core.rollouts):
             facts = core.rollout(rollout)
@@ -108,12 +108,12 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return f"settled: the leading answer is {tally.margin:g} votes ahead with {left} tries left"
 
-    def _rewarded(self, core: Core) -> str | None:
+    def _rewarded(self, core: CoreTree) -> str | None:
         rollout = next((number for number, reward in _rewards(core) if reward >= self.settled), None)
         return None if rollout is None else f"settled: rollout {rollout} has a reward of at least {self.settled:g}"
 
 
-def _rewards(core: Core) -> Iterator[tuple[int, float]]:
+def _rewards(core: CoreTree) -> Iterator[tuple[int, float]]:
     """Rewards of the rollouts that have one, in logical order; what a value function says is none."""
     for rollout in range(core.rollouts):
         facts = core.rollout(rollout)

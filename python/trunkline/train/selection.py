@@ -20,7 +20,7 @@ from trunkline.types import FAILED, UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.tree.views import Trajectory, Tree
 
 
@@ -199,7 +199,7 @@ class AgentCalls:
         core: The tree.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreTree) -> None:
         self._core = core
         self._journal = Journal(core)
 
@@ -241,7 +241,7 @@ def turns_of(tree: Tree, rollout: int) -> list[int]:
     return [node for node in core.path(core.rollout(rollout).leaf) if core.node(node).kind == TURN]
 
 
-def context_of(core: Core, turn: int) -> bytes | None:
+def context_of(core: CoreTree, turn: int) -> bytes | None:
     """Return the messages that a program asked a turn with, a JSON array; None where its path was sent."""
     context = core.node(turn).context
     if context is None:
@@ -252,6 +252,6 @@ def context_of(core: Core, turn: int) -> bytes | None:
         return None  # it says how the token ids that were sent drifted from those of the path
 
 
-def sent(core: Core, turn: int) -> bytes:
+def sent(core: CoreTree, turn: int) -> bytes:
     """Return the messages that a turn was asked with, a JSON array: its context where it has one, else its path."""
     return context_of(core, turn) or core.messages(core.node(turn).parent)

@@ -21,7 +21,7 @@ from trunkline.types import Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
 
 
 __all__ = ["Failure", "How", "Record", "Records", "check_version", "number_of", "usage_of", "version_in", "versioned"]
@@ -179,7 +179,7 @@ class Records:
         TreeError: A rollout is said to begin with what cannot be.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreTree) -> None:
         self._core = core
         self._records: dict[int, list[Record]] = {}
         self._forked: dict[int, tuple[int, int]] = {}

@@ -12,7 +12,7 @@ from trunkline._core import TURN, Prefix, drift_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
 
 __all__ = ["Seconds", "Tokens", "count", "generated"]
 
@@ -49,7 +49,7 @@ class Tokens(msgspec.Struct, frozen=True):
         return self.saved / self.flat if self.flat else 0.0
 
 
-def count(core: Core) -> Tokens:
+def count(core: CoreTree) -> Tokens:
     """Count the tokens of a tree.
 
     Where all are known by their ids, turns of one state share what they begin with, to the token: what a fork inside a
@@ -77,7 +77,7 @@ def count(core: Core) -> Tokens:
     )
 
 
-def _siblings(core: Core) -> Iterator[Sequence[int]]:
+def _siblings(core: CoreTree) -> Iterator[Sequence[int]]:
     """Turns of one state that were given the same prompt by the same model, where there are several."""
     parents, kinds, _ = core.shape()
     turns: dict[int, list[int]] = {}
@@ -93,7 +93,7 @@ def _siblings(core: Core) -> Iterator[Sequence[int]]:
             yield from (nodes for nodes in alike.values() if len(nodes) > 1)
 
 
-def generated(core: Core, turn: int) -> int | None:
+def generated(core: CoreTree, turn: int) -> int | None:
     """Count the tokens of a model turn.
 
     Args:

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline._internal.text import format_error
 from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
@@ -206,9 +206,9 @@ class _BegunTask(NamedTuple):
     deltas: list[bytes]
     taken: int
 
-    def rebuild(self) -> tuple[Core, CarriedOver]:
+    def rebuild(self) -> tuple[CoreTree, CarriedOver]:
         """Return the tree, and how much of it was there before this run began."""
-        core, taken = Core(), CarriedOver()
+        core, taken = CoreTree(), CarriedOver()
         for seq, data in enumerate(self.deltas, 1):
             core.apply(data)
             if seq == self.taken:

@@ -15,7 +15,7 @@ from trunkline.store.schema import ToolRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.tools.toolbox import Observation
 
@@ -274,7 +274,7 @@ class TraceRecorder:
             was said as well.
     """
 
-    def __init__(self, core: Core, traced: str = "") -> None:
+    def __init__(self, core: CoreTree, traced: str = "") -> None:
         self._core = core
         self._content = traced == "content"
         self.traced = bool(traced)

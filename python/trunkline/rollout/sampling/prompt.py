@@ -15,7 +15,7 @@ from trunkline._core import ROOT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
 
 
 __all__ = ["PromptBuilder", "base_seed"]
@@ -35,7 +35,7 @@ class PromptBuilder:
         core: The tree.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreTree) -> None:
         self._core = core
         self._end = ROOT
         self._pieces: list[bytes] = []

@@ -23,7 +23,7 @@ from trunkline.rollout.task_budget import Meter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
@@ -88,7 +88,7 @@ class Sampler:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreTree,
         task_id: str,
         client: CompletionClient | CompletionClients,
         sink: TurnSink,

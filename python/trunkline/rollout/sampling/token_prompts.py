@@ -16,7 +16,7 @@ from trunkline.rollout.sampling.turns import TurnReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline._internal.text import JSON
     from trunkline.agent import CompiledAgent
     from trunkline.llm.token_ids.base import Renderer, TokenMode
@@ -95,7 +95,7 @@ class TokenPromptBuilder:
         return self._mode.api != "chat"
 
     async def prompt(
-        self, core: Core, compiled: CompiledAgent, leaf: int, said: PromptBuilder, seed: int, n: int
+        self, core: CoreTree, compiled: CompiledAgent, leaf: int, said: PromptBuilder, seed: int, n: int
     ) -> TokenPrompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
 
@@ -133,7 +133,7 @@ class TokenPromptBuilder:
         return _apart(self._way(compiled).form, compiled, choice)
 
     async def within(
-        self, core: Core, compiled: CompiledAgent, leaf: int, kept: KeptPrefix, seed: int, n: int
+        self, core: CoreTree, compiled: CompiledAgent, leaf: int, kept: KeptPrefix, seed: int, n: int
     ) -> TokenPrompt:
         """Make the prompt of a turn that goes on from the beginning of an earlier one.
 
@@ -181,7 +181,7 @@ class TokenPromptBuilder:
         return known
 
 
-async def _settle(core: Core, leaf: int, renderer: Renderer, way: _Way) -> int | None:
+async def _settle(core: CoreTree, leaf: int, renderer: Renderer, way: _Way) -> int | None:
     """Give ids to the nodes that have none; return the context that a drift makes."""
     policy, limit = way.parting
     if policy == "bridge" and not _pending(core, leaf) and len(core.tokens_of(leaf) or ()):
@@ -200,12 +200,12 @@ async def _settle(core: Core, leaf: int, renderer: Renderer, way: _Way) -> int |
     return settle_ids(core, leaf, ids, policy, limit)
 
 
-def _pending(core: Core, leaf: int) -> list[int]:
+def _pending(core: CoreTree, leaf: int) -> list[int]:
     """Nodes up to this one from the first without ids on."""
     return align_ids(core, leaf, ())[2]
 
 
-async def _beginning(core: Core, kept: KeptPrefix, renderer: Renderer) -> tuple[list[int], str]:
+async def _beginning(core: CoreTree, kept: KeptPrefix, renderer: Renderer) -> tuple[list[int], str]:
     """The ids that are kept of a turn, and what they say.
 
     Where the next one begins inside a character, the ids before it in that character go as well: nobody could put the
@@ -288,7 +288,7 @@ def _apart(form: Form, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyCho
     return choice
 
 
-def _last_turn(core: Core, leaf: int) -> tuple[int, list[int]]:
+def _last_turn(core: CoreTree, leaf: int) -> tuple[int, list[int]]:
     """The last model turn on the path to a node, the root if there is none, and the nodes after it."""
     since: list[int] = []
     node, facts = leaf, core.node(leaf)
@@ -298,5 +298,5 @@ def _last_turn(core: Core, leaf: int) -> tuple[int, list[int]]:
     return node, since[::-1]
 
 
-def _messages(core: Core, nodes: Sequence[int]) -> list[Message]:
+def _messages(core: CoreTree, nodes: Sequence[int]) -> list[Message]:
     return [msgspec.json.decode(core.message(node)) for node in nodes]

@@ -19,7 +19,7 @@ from trunkline.rollout.types import DrawCallback, Turn
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.task_budget import Meter
 
@@ -57,7 +57,7 @@ class TurnReader:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreTree,
         compiled: CompiledAgent,
         rollouts: Sequence[int],
         turn: int,
@@ -359,7 +359,15 @@ class PendingTurn(TurnReader):
         return found.choice
 
     def land(
-        self, core: Core, rollout: int, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
+        self,
+        core: CoreTree,
+        rollout: int,
+        sent: int | None,
+        nth: int,
+        asked: AskRecord,
+        note: bytes | None,
+        *,
+        alone: bool,
     ) -> AppendedTurn:
         """Put the turn on a tree, and the program's record of it, as :mod:`trunkline.tree.records` has it.
 

@@ -19,7 +19,7 @@ from trunkline.types import FAILED, UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trunkline._core import CoreTree as Core
+    from trunkline._core import CoreTree
     from trunkline.llm.types import ReplyChoice
     from trunkline.tree.views import Trajectory, Tree
 
@@ -107,7 +107,7 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
             return
 
 
-def unjudged(filters: Iterable[Filter], core: Core, why: str) -> None:
+def unjudged(filters: Iterable[Filter], core: CoreTree, why: str) -> None:
     """Say on a tree's first rollout that filters have not judged the group, so that nobody trains on it.
 
     Args:
@@ -119,7 +119,7 @@ def unjudged(filters: Iterable[Filter], core: Core, why: str) -> None:
         note(core, 0, *(Verdict(name_of(one), "failed", why) for one in filters))
 
 
-def _note(core: Core, found: Iterable[Finding]) -> None:
+def _note(core: CoreTree, found: Iterable[Finding]) -> None:
     """Write what a filter found; a note is read and written once."""
     said: dict[int, list[Verdict]] = {}
     for number, verdict in found:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from trunkline._core import CoreTree as Core
+from trunkline._core import CoreTree
 from trunkline.errors import TreeError
 from trunkline.store.stats.calls import Times, cached
 from trunkline.store.stats.calls import times as percentiles
@@ -119,7 +119,7 @@ class RowCounts:
         Raises:
             TreeError: They are damaged, or what is on record of a turn is not what a team notes.
         """
-        core = Core()
+        core = CoreTree()
         for data in deltas[:taken]:
             core.apply(data)
         earlier = Records(core) if taken else None
