@@ -87,11 +87,19 @@ def test_a_controller_outlives_many_workers_and_keeps_no_descriptor_of_theirs(
     url: str, tmp_path: Path, pytestconfig: pytest.Config
 ):
     kills = 2 * pytestconfig.getoption("--chaos-kills")
-    calm, storm = (command(tmp_path / name, url, 40, ["--rollouts", "3"]) for name in ("calm", "storm"))
+    options = ["--rollouts", "3", "--fail-on-error", "9"]
+    calm, storm = (command(tmp_path / name, url, 40, options) for name in ("calm", "storm"))
     watcher = Killer(random.Random(0), 1, gap=(10**9, 10**9))
     watcher.disturb(calm)
     killer = Killer(random.Random(1), kills, gap=(10, 60), spares_controllers=True)
     killer.disturb(storm)
     assert killer.workers > SLACK
     assert killer.most <= watcher.most + SLACK, f"{killer.workers} workers were killed"
-    assert storm.digests() == calm.digests()
+    with RunReader.open(storm.file) as reader:
+        ids = reader.task_ids()
+        # By chance the storm kills two workers that tried the same task alone: then it looks guilty, and is ended.
+        guilty = {
+            ids[event.task] for event in reader.events() if event.kind == "quarantined" and event.task is not None
+        }
+    assert len(guilty) <= 3
+    assert {task for task, digest in storm.digests().items() if digest != calm.digests()[task]} <= guilty
