@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from resuming import undo
 from sim_engine import SimEngine
 
 import trunkline as tl
+from trunkline._internal import old_names
 from trunkline.cli.demo import simulator
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 
@@ -191,3 +193,35 @@ def test_tries_are_weighed_by_what_stands_in_the_file(aggregator: str, tmp_path:
     decided = json.loads(said(trunkline(tmp_path, "answers", "chain.run", "--aggregator", aggregator, "--json")))
     assert [one["task"] for one in decided["answers"]] == list(RUNS["chain"]["answers"])
     assert {one["method"] for one in decided["answers"]} == {aggregator}
+
+
+def test_public_names_of_earlier_days_lead_on_and_warn(tmp_path: Path):
+    for old, new in (
+        ("Play", "ProgramContext"),
+        ("Answered", "ModelTurn"),
+        ("Noted", "ContextMessage"),
+        ("Said", "RoleReply"),
+    ):
+        with pytest.warns(DeprecationWarning, match=f"trunkline.{old} is called trunkline.{new} now"):
+            assert getattr(tl, old) is getattr(tl, new)
+        assert old not in tl.__all__
+    with tl.RunReader.open(unpack("chain", tmp_path)) as reader:
+        with pytest.warns(DeprecationWarning, match="RunReader.uses is called tool_calls now"):
+            rows = list(reader.uses())
+        assert rows == list(reader.tool_calls())
+        assert rows
+
+
+def test_every_old_name_leads_to_something_that_is_there():
+    modules, names = old_names._tables()
+    for old, new in [*modules.items(), *names.items()]:
+        module, _, name = new.partition(":")
+        found = importlib.import_module(f"trunkline.{module}")
+        assert not name or hasattr(found, name), f"{old} leads to {new}"
+    assert old_names.renamed("trunkline.team.programs.math:MathTeam") == "trunkline.team.builtin:MathTeam"
+    assert old_names.current_name("trunkline.llm.batch", "BatchLLM.open") == (
+        "trunkline.llm.batch.batcher",
+        "BatchLLM.open",
+    )
+    assert old_names.renamed("mytools:search") == "mytools:search"
+    assert old_names.renamed("a text: with a colon") == "a text: with a colon"

@@ -6,9 +6,11 @@ otherwise there.
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
+from typing import Any
 
-__all__ = ["current_name", "renamed"]
+__all__ = ["current_name", "old_method", "renamed"]
 
 _MODULES = """
 _internal.aio: llm.bell llm.slots runtime.closed runtime.home runtime.permits
@@ -404,3 +406,13 @@ def renamed(name: str) -> str:
     """Return a name of the form ``module:qualname`` as it is now; any other text stays."""
     module, colon, qualname = name.partition(":")
     return ":".join(current_name(module, qualname)) if colon else name
+
+
+def old_method(old: str, new: str) -> property:
+    """Return an attribute that leads from the old name of a public method to its new one, with a warning."""
+
+    def lead(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is called {new} now", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(lead)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from trunkline import _core
+from trunkline._internal.old_names import old_method
 from trunkline._internal.text import printable, quoted
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
 from trunkline.llm.pricing import MAIN, Price, prices_named
@@ -284,6 +285,8 @@ class RunReader:
                 yield number, self._convert("uses", (*values[:2], bool(values[2]), *values[3:]), ToolRow)
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
+
+    uses = old_method("uses", "tool_calls")
 
     def events(self) -> Iterator[EventRow]:
         """What came to pass beside the trees, such as workers that died, in order."""

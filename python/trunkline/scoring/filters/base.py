@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trunkline._core import TURN
+from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ConfigError, LLMError
@@ -238,3 +239,5 @@ class Group:
         choice = recorded(self.tree.core, turn.id)
         arguments = (call.arguments for call in choice.tool_calls)
         return "\n".join(filter(None, (choice.reasoning, choice.content, *arguments)))
+
+    said = old_method("said", "output")
