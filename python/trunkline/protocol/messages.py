@@ -188,7 +188,7 @@ class RateReturn(Message):
     llm: str = ""
 
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
