@@ -1,7 +1,7 @@
-"""Where modules and names of the first releases are now. Run files and command lines hold names of ours for one release.
+"""Where names of earlier releases are now: run files and command lines hold names of ours for one release.
 
-The table is generated: each line has a module, and behind it the modules that went into it, or the names that are called
-otherwise there.
+The table is generated: each line has a module, and behind it the modules that went into it, or the names that are
+called otherwise there.
 """
 
 from __future__ import annotations

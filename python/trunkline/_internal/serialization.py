@@ -121,8 +121,8 @@ def _filled(found: Any, serialized: SerializedObject) -> Any:
         raise
     except Exception as error:
         raise CrossingError(
-            f"{serialized.what}: {serialized.script or serialized.module} has another {serialized.qualname!r}, which cannot be "
-            f"made of what it was: {type(error).__name__}: {error}"
+            f"{serialized.what}: {serialized.script or serialized.module} has another {serialized.qualname!r}, "
+            f"which cannot be made of what it was: {type(error).__name__}: {error}"
         ) from error
 
 

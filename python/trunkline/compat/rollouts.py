@@ -125,7 +125,8 @@ def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> l
         if isinstance(one, Tool):
             if one.name in functions:
                 raise ConfigError(
-                    f"{place} is a tool, and tool_functions has {short_repr(one.name)} as well: leave one of the two out"
+                    f"{place} is a tool, and tool_functions has {short_repr(one.name)} as well: "
+                    "leave one of the two out"
                 )
             made.append(one)
             continue

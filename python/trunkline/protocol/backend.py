@@ -39,8 +39,9 @@ Inbox = asyncio.Queue[tuple[int, Event]]
 class Backend(Protocol):
     """Hosts the engines of one run at a time, and leaves nothing behind.
 
-    A seat is one engine from its start to its end; its number is not used again. Each seat puts ``WorkerReady`` or ``Fatal``
-    into the inbox, and ``WorkerExited`` as the last message of all if it ends before :meth:`rest` or :meth:`close`.
+    A seat is one engine from its start to its end; its number is not used again. Each seat puts ``WorkerReady`` or
+    ``Fatal`` into the inbox, and ``WorkerExited`` as the last message of all if it ends before :meth:`rest` or
+    :meth:`close`.
 
     Attributes:
         workers: How many engines live outside this process; 0 for none.

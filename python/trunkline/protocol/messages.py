@@ -70,7 +70,7 @@ class Message(msgspec.Struct, array_like=True, tag=True):
 
 
 class LeaseRequest(Message):
-    """Worker to controller: a lease is wanted, of so much at least; it is answered by ``LeaseGrant`` or ``LeaseDenied``."""
+    """Worker to controller: a lease of so much at least; it is answered by ``LeaseGrant`` or ``LeaseDenied``."""
 
     least: dict[str, int]
 
@@ -334,7 +334,7 @@ class CutTasks(Message):
 
 
 class HoldTurns(Message):
-    """Controller to worker: ask for no turn until ``SetWeights`` comes; answered by ``TurnsHeld`` once none is in flight.
+    """Controller to worker: ask for no turn until ``SetWeights``; answered by ``TurnsHeld`` once none is in flight.
 
     Attributes:
         abort: Give up what is in flight, and ask for it again then.
@@ -344,7 +344,7 @@ class HoldTurns(Message):
 
 
 class SetWeights(Message):
-    """Controller to worker: turns are asked under this version of the weights from here on; answered by ``WeightsSet``."""
+    """Controller to worker: turns are asked under this version of the weights from now on; see ``WeightsSet``."""
 
     version: str | None
 

@@ -101,8 +101,8 @@ _LEAVE_WITHIN = 2.0
 class TreeRunner:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
-    What it decides is marked in the tree in the step in which it is carried out (``rollout/checkpoint.py``), so that others
-    can go on with the tree from any of its deltas.
+    What it decides is marked in the tree in the step in which it is carried out (``rollout/checkpoint.py``), so that
+    others can go on with the tree from any of its deltas.
 
     Args:
         tree: The task's tree: with nothing in it yet, as an earlier run left it, or as far as this one has come.

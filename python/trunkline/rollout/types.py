@@ -109,7 +109,7 @@ class TurnSink(Protocol):
         ...
 
     def called(self, reply: Reply) -> None:
-        """Note what a request cost, in the step in which its turns went onto the tree; see :class:`.sampling.turns.TurnReader`."""
+        """Note what a request cost, in the step in which its turns went onto the tree."""
         ...
 
     def grew(self, size: int = 0, turns: int = 0) -> None:

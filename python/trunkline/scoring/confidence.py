@@ -1,7 +1,7 @@
 """How sure a rollout is of its answer, and the candidates that a tree gives to an aggregator.
 
-Not to be confused with :func:`trunkline.scoring.rewards.base.confidence`, which ranks unfinished rollouts for a search: here
-every number lies where a vote can weigh it, and higher is surer.
+Not to be confused with :func:`trunkline.scoring.rewards.base.confidence`, which ranks unfinished rollouts for a search:
+here every number lies where a vote can weigh it, and higher is surer.
 """
 
 from __future__ import annotations

@@ -221,7 +221,8 @@ class Member:
             raise ProgramError(f"role {short_repr(self.name)}: reads must return a Projected, not {short_repr(found)}")
         if not isinstance(found.text, str) or not isinstance(found.valid, bool):
             raise ProgramError(
-                f"role {short_repr(self.name)}: reads must return a text and true or false, not {short_repr(tuple(found))}"
+                f"role {short_repr(self.name)}: reads must return a text and true or false, "
+                f"not {short_repr(tuple(found))}"
             )
         return found
 

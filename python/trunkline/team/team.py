@@ -111,7 +111,7 @@ class RoleReply(str):
 
 
 class TeamPlay:
-    """One try of one task, as a team plays it. What :class:`~trunkline.rollout.programs.context.ProgramContext` says of programs holds here.
+    """One try of one task, as a team plays it. What :class:`trunkline.ProgramContext` says of programs holds here.
 
     Args:
         play: The rollout.
@@ -199,7 +199,7 @@ class TeamPlay:
         return noted
 
     async def use(self, said: RoleReply, /) -> list[ContextMessage]:
-        """Run the tool calls of a role's turn, and append what they say; the step goes on. See :meth:`ProgramContext.use`.
+        """Run the tool calls of a role's turn, and append what they say; the step goes on: :meth:`ProgramContext.use`.
 
         Args:
             said: What the role said.

@@ -1,4 +1,4 @@
-"""Runs the calls a model asked for; whatever happens becomes an observation the model can read. Pure tools share results."""
+"""Runs the calls of a turn; whatever happens becomes an observation the model can read. Pure tools share results."""
 
 from __future__ import annotations
 

@@ -238,7 +238,8 @@ def check_version(name: str, version: object) -> str | None:
     check_text(name, version)
     if not isinstance(version, str) or not version.isprintable() or not 0 < len(version.strip()) <= _LONGEST:
         raise ConfigError(
-            f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12', not {short_repr(version)}"
+            f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12', "
+            f"not {short_repr(version)}"
         )
     return version
 

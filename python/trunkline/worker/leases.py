@@ -213,8 +213,8 @@ _RECENT = 8
 class RateLeaseClient:
     """Grants requests and tokens as long as they last, and asks for more before they are used up.
 
-    It is a :class:`trunkline.llm.limits.token_bucket.RateLease`. What replies took less than was set aside for them is used for the next
-    requests; what they took beyond it is owed, and is part of what is asked for.
+    It is a :class:`trunkline.llm.limits.token_bucket.RateLease`. What replies took less than was set aside for them is
+    used for the next requests; what they took beyond it is owed, and is part of what is asked for.
 
     Args:
         limits: The run's limits; only which rates have one matters.

@@ -151,7 +151,8 @@ def _values(text: str, start: int) -> tuple[list[object], int]:
     return found, start
 
 
-_SEARCH_R1_INSTRUCTIONS: Final = """Answer the question. Reason between <think> and </think> whenever you get something new.
+_SEARCH_R1_INSTRUCTIONS: Final = """\
+Answer the question. Reason between <think> and </think> whenever you get something new.
 If you lack knowledge, write <search>what to look for</search>; what is found comes back between <information> and \
 </information>. You may search as often as you need to.
 Once you know enough, write nothing but the answer between <answer> and </answer>, for example <answer>Rome</answer>."""

@@ -1,4 +1,4 @@
-"""Renderers: files of a model (tokenizer.json and a Jinja template), or the server's /tokenize; the choice between them."""
+"""Renderers: files of a model (tokenizer.json, Jinja template) or the server's /tokenize; the choice between them."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class ProgramExecutor:
     def land(
         self, pending: PendingTurn, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
     ) -> AppendedTurn:
-        """Put a turn onto the tree with its record; :meth:`grew` says so. See :meth:`~trunkline.rollout.sampling.turns.PendingTurn.land`."""
+        """Put a turn onto the tree with its record; :meth:`grew` says so."""
         rollout = self._rollout
         appended = pending.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
         rollout.leaf, rollout.turn = appended.node, appended.turns

@@ -63,7 +63,7 @@ class Journal(Records):
         return super().of(rollout)
 
     def write(self, record: Record) -> None:
-        """Write a record, in the step in which its nodes were appended. Turns come with theirs; see :class:`PendingTurn`."""
+        """Write a record, in the step in which its nodes were appended. Turns come with theirs: ``PendingTurn``."""
         rollout, kind, key, nth, data, nodes, how = record
         entry = (rollout, nth, kind, key, nodes, data, how)
         self._core.mark(msgspec.json.encode({"record": entry}).decode())

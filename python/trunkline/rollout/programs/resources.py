@@ -93,7 +93,8 @@ class Program:
             )
         if agent.llm not in self._llms:
             raise ProgramError(
-                f"agent {short_repr(agent.name)} asks the LLM {short_repr(agent.llm)}; the run has {there_is(self._llms)}"
+                f"agent {short_repr(agent.name)} asks the LLM {short_repr(agent.llm)}; "
+                f"the run has {there_is(self._llms)}"
             )
         compiled = self._compiled_agents.get(key := _same(agent))
         if compiled is None:

@@ -140,7 +140,7 @@ class CompletionClient:
         self._shared = SingleFlight()
 
     def of(self, _llm: str) -> CompletionClient:
-        """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.sampling.completions.CompletionClients`."""
+        """Return who asks an LLM: there is one. See :class:`CompletionClients`."""
         return self
 
     async def ask(self, request: Request, turns: TurnReader) -> None:

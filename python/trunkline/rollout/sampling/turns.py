@@ -37,8 +37,8 @@ _LONGEST = 10**15
 class TurnReader:
     """Makes turns of the draws of one state: draw i becomes the next turn of rollout i.
 
-    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.types.ReplyReader`), and the
-    reply is read and put on the tree in one step. What another LLM made of its answer comes by :meth:`adopt`.
+    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.types.ReplyReader`), and
+    the reply is read and put on the tree in one step. What another LLM made of its answer comes by :meth:`adopt`.
 
     Args:
         core: The tree.

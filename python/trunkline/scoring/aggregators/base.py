@@ -24,8 +24,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         confidence: How sure it is, at least 0; NaN where nobody knows.
         reward: Its reward; NaN where unscored.
         report: Its compressed reasoning; empty if there is none.
-        value: V(s) of a state that it came from; NaN where nothing is scored there. :func:`trunkline.scoring.confidence.value` says
-            which state.
+        value: V(s) of a state that it came from; NaN where nothing is scored there.
+            :func:`trunkline.scoring.confidence.value` says which state.
         messages: Its conversation, for an aggregator that has reports written; empty where that is not needed.
     """
 

@@ -386,9 +386,9 @@ class Integrate(Picker, frozen=True):
 
     A try without a report gets one: a model writes it from the candidate's messages, for all of them at once. Where
     there are no messages the answer stands alone, and where that call fails or brings nothing, an extracted report
-    stands for it (:func:`trunkline.scoring.reports.extractive.extract`). A report that does not state its try's answer is
-    marked as unclear, and the try's vote counts half. Then one call over all reports picks one of the answers, as for
-    :class:`Synthesis`. Where all tries agree, nothing is asked.
+    stands for it (:func:`trunkline.scoring.reports.extractive.extract`). A report that does not state its try's answer
+    is marked as unclear, and the try's vote counts half. Then one call over all reports picks one of the answers, as
+    for :class:`Synthesis`. Where all tries agree, nothing is asked.
 
     Args:
         llm: Who is asked; see :class:`Picker`, as for the other options.

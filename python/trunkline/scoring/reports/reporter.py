@@ -134,8 +134,9 @@ class Reporter:
     extended along the branches: a request holds the question, the report on what came before, and the steps since.
 
     Args:
-        llm: As for :class:`~trunkline.scoring.model_client.ModelClient`, or an ``ModelClient``, which then belongs to who made it.
-        model: The model's name, as its endpoint knows it; not with an ``ModelClient``.
+        llm: As for :class:`~trunkline.scoring.model_client.ModelClient`, or a ``ModelClient``, which then belongs to
+            who made it.
+        model: The model's name, as its endpoint knows it; not with a ``ModelClient``.
         sampling: How it samples.
         seed: Seed of what is asked.
         share: ``always``: a report at every place where rollouts part. ``never``: one on each leaf, from scratch over

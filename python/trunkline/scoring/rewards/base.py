@@ -164,7 +164,8 @@ def reward(
     def decorate(function: _Function) -> _Function:
         if not isinstance(function, FunctionType):
             raise ConfigError(
-                f"@reward is for functions, not {short_repr(function)}; a class of rewards has attributes of these names"
+                f"@reward is for functions, not {short_repr(function)}; "
+                "a class of rewards has attributes of these names"
             )
         own = name or function.__name__
         if inspect.iscoroutinefunction(function):

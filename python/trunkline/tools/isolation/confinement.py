@@ -1,6 +1,6 @@
 """The walls around a program: what it sees, who it is, and limits that the kernel keeps.
 
-Runs in a process that has imported nothing but the standard library; see :mod:`trunkline.tools.isolation.sandbox_supervisor`.
+Runs in a process that has imported nothing but the standard library; see :mod:`.sandbox_supervisor`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ _SLACK: Final = 60.0
 _LEAVE: Final = 30.0
 
 _ROOT: Final = str(Path(__file__).parents[3])
-_BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.isolation.sandbox_supervisor import main; main()"
+_BOOT: Final = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from trunkline.tools.isolation.sandbox_supervisor import main; main()"
+)
 _BURY: Final = "import os, sys; uid = int(sys.argv[1]); os.setgroups([]); os.setresuid(uid, uid, uid); os.kill(-1, 9)"
 
 _log = logging.getLogger("trunkline.tools")
@@ -108,7 +111,7 @@ class Sandbox:
 
     Args:
         limits: What each program may use.
-        ways: Ways of shutting a program in that may be used, as :class:`trunkline.tools.isolation.confinement.Way` names
+        ways: Ways of shutting a program in that may be used, as :class:`.confinement.Way` names
             them; the best of them that there is here is taken.
     """
 
