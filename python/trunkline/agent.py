@@ -228,7 +228,7 @@ class CompiledAgent:
     Attributes:
         toolbox: Its tools; whoever made the kit closes them.
         version: Of the weights.
-        speech: How tools are told of and calls read.
+        dialect: How tools are told of and calls read.
         head: The body of a request up to the first message.
         constant: The body after the last message, up to what depends on the draws.
         namespace: What makes draws comparable.

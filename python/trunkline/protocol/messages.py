@@ -207,8 +207,8 @@ class WorkerState(msgspec.Struct, array_like=True):
         tools: Tool calls that run.
         tool: Name of the tool that runs longest; empty for none.
         tool_seconds: How long that is.
-        slow: The slowest rollouts.
-        doors: The endpoints.
+        oldest: The slowest rollouts.
+        endpoints: The endpoints.
         retry: Seconds until the next request is sent again; None where none waits for that.
     """
 
@@ -414,7 +414,7 @@ class Delta(msgspec.Struct, array_like=True):
         rollouts: Rollouts that ended in it.
         calls: Requests that were answered since the last one, those that its turns came of among them.
         tools: Tool calls that came back since then.
-        legs: What the rollouts did, where a run is traced.
+        spans: What the rollouts did, where a run is traced.
     """
 
     task: int

@@ -210,7 +210,7 @@ class Checkpoint:
         told: Ended rollouts that the strategy was asked about.
         endings: What has changed how growth ends, in order.
         judged: Whether filters have judged the tree.
-        doubts: By rollout, which call may have taken effect: it ends for that, and spends nothing again.
+        unresolved: By rollout, which call may have taken effect: it ends for that, and spends nothing again.
     """
 
     def __init__(self, core: CoreTree, taken: CarriedOver) -> None:

@@ -54,7 +54,7 @@ class Rollout:
         task_budget: Pays for what it does; None where nothing is limited.
 
     Attributes:
-        state: What its tools work on; None where its agent has no environment.
+        environment: What its tools work on; None where its agent has no environment.
         effects: What its tool calls may have done.
         began: When it began to grow here, in seconds of the monotonic clock.
         place: What it waits for: ``model``, ``tool``, ``budget``, ``strategy``, ``run file`` or ``program``.

@@ -62,7 +62,7 @@ class RunWriter:
 
     Attributes:
         path: The file.
-        progress_so_far: What was in it when it was opened.
+        progress: What was in it when it was opened.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class LLMClients:
 
     Attributes:
         llms: The LLMs by their names.
-        clients: Who asks them.
+        completions: Who asks them.
     """
 
     def __init__(

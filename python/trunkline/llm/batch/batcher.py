@@ -180,7 +180,7 @@ class Batcher:
         settings: The engine, and how it is to be used.
 
     Attributes:
-        lanes: What the rollouts do that ask here; one that does not say so is not waited for.
+        activity: What the rollouts do that ask here; one that does not say so is not waited for.
         siblings: Whether it is asked for several draws at once.
         max_concurrency: Turns that a run keeps waiting or in batches.
     """

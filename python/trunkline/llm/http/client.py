@@ -206,7 +206,7 @@ class HttpLLM:
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen.
         lease: Grants the rates of ``limits`` where several processes share them; this process alone when None.
-        parties: How many processes share the limits; where it is not 0, slots come through :attr:`tenant` alone.
+        parties: How many processes share the limits; where it is not 0, slots come through :attr:`shared_slots` alone.
         transport: What posts; a :class:`SwitchTransport` when None. It is closed with this object.
         sleep: Waits between attempts.
         draw: Jitter, from 0 to 1.
@@ -214,7 +214,7 @@ class HttpLLM:
 
     Attributes:
         limiter: Who lets requests in.
-        tenant: What this process holds of slots that it shares with others; None where it does not.
+        shared_slots: What this process holds of slots that it shares with others; None where it does not.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Limiter:
         free: Slots of the run that are in nobody's use.
         owed: How many slots are lost as soon as requests come back; see :class:`SharedSlots`.
         back: How many were lost so, until somebody asks.
-        news: Called when a request must wait for a slot, and when a slot that is owed is back.
+        on_change: Called when a request must wait for a slot, and when a slot that is owed is back.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class SharedRequest:
     """A request on its way.
 
     Attributes:
-        landed: Set when there is an outcome, or there will be none.
+        done: Set when there is an outcome, or there will be none.
         outcome: The reply or why there is none; None while it is out, and when whoever sent it was cancelled.
         data: The bytes of the answer, where the LLM received any.
     """

@@ -249,7 +249,7 @@ class SpanRecord(msgspec.Struct, array_like=True, frozen=True):
         generated: Its generated tokens.
         finish: Why the model stopped, or how the rollout ended.
         error: The kind of error that it ended with; empty without one.
-        said: What was generated, where content is wanted.
+        output: What was generated, where content is wanted.
     """
 
     rollout: int

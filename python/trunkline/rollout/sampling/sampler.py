@@ -47,7 +47,7 @@ class TurnRequest(NamedTuple):
         seed: Seed of the draw.
         said: The conversation in pieces.
         kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
-        hold: What was set aside for it; None where nothing is limited.
+        reservation: What was set aside for it; None where nothing is limited.
         context: What is sent instead of the conversation, as the tree has it; only :meth:`Sampler.ask_later` takes one.
         step: See :class:`~trunkline.llm.types.Request`.
     """
@@ -81,8 +81,8 @@ class Sampler:
 
     Attributes:
         recorder: The same.
-        lanes: See :class:`CompletionClient`.
-        underway: See :class:`CompletionClient`.
+        activity: See :class:`CompletionClient`.
+        turn_gate: See :class:`CompletionClient`.
         sent: Requests for draws of several rollouts that are out.
     """
 
