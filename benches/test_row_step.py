@@ -185,7 +185,7 @@ class Instant:
         rollout._prompts = self
         return rollout
 
-    def talk(self) -> Transcript:
+    def transcript(self) -> Transcript:
         """Of a tree that nobody grows."""
         return Transcript(CoreTree())
 
