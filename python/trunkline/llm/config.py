@@ -225,8 +225,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         """Read the key and make the client. Nothing is sent.
 
         Args:
-            parties: How many processes share the limits: this one then takes its slots through the LLM's ``shared_slots``.
-                0 where the limits are its own.
+            parties: How many processes share the limits: this one then takes its slots through the LLM's
+                ``shared_slots``. 0 where the limits are its own.
             options: Passed to :class:`HttpLLM`: a transport, a clock.
 
         Raises:
