@@ -45,7 +45,7 @@ class TurnRequest(NamedTuple):
         leaf: The node whose path is the conversation.
         turn: Model turns on it.
         seed: Seed of the draw.
-        said: The conversation in pieces.
+        prompt: The conversation in pieces.
         kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
         reservation: What was set aside for it; None where nothing is limited.
         context: What is sent instead of the conversation, as the tree has it; only :meth:`Sampler.ask_later` takes one.
@@ -57,7 +57,7 @@ class TurnRequest(NamedTuple):
     leaf: int
     turn: int
     seed: int
-    said: PromptBuilder
+    prompt: PromptBuilder
     kept: KeptPrefix | None = None
     reservation: Reservation | None = None
     context: int | None = None
