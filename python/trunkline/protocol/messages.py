@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from trunkline._internal.old_names import old_method
 from trunkline.rollout.sampling.inflight import SpanRecord
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
@@ -223,6 +224,9 @@ class WorkerState(msgspec.Struct, array_like=True):
     oldest: list[OldestRollout] = msgspec.field(default_factory=list)
     endpoints: list[EndpointState] = msgspec.field(default_factory=list)
     retry: float | None = None
+
+    slow = old_method("slow", "oldest")
+    doors = old_method("doors", "endpoints")
 
 
 class EndpointState(msgspec.Struct, array_like=True, frozen=True):
