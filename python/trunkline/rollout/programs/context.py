@@ -416,7 +416,7 @@ class ProgramContext(ReplayState):
         """Make one message for :meth:`ask` out of pieces, each of which is kept once however many messages have it.
 
         Args:
-            pieces: As :func:`trunkline.llm.messages.pieces` encodes them, or numbers of such that were cut before.
+            pieces: As :func:`trunkline.llm.messages.piece` encodes them, or numbers of such that were cut before.
         """
         fragment = self._core.fragment
         return MessagePieces(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))

@@ -18,7 +18,6 @@ __all__ = [
     "Maths",
     "Numeric",
     "Reward",
-    "RewardEntry",
     "RewardPart",
     "Scored",
     "WeightedRewards",
