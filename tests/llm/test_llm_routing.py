@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 
 import pytest
@@ -49,14 +50,24 @@ async def test_each_tree_stays_with_one_server_and_trees_are_spread():
 
 
 async def test_a_crowded_server_gives_trees_away():
-    async with serve(slow(1.5)) as a, serve(OK) as b, client(a, b, routing=Routing(margin=3)) as llm:
+    held = asyncio.Event()
+    held.set()
+
+    async def answer(request):
+        await held.wait()
+        return web.json_response(OK)
+
+    async with serve(answer) as a, serve(OK) as b, client(a, b, routing=Routing(margin=3)) as llm:
         await ask(llm, *[0] * 4)
         assert (len(a.seen), len(b.seen)) == (4, 0)
-        replies = await ask(llm, *[0] * 9)
-        assert len(a.seen) == 8
-        assert len(b.seen) == 5
-        assert {reply.endpoint for reply in replies} == {server.base_url for server in (a, b)}
-        assert all(reply.queue < 1_000_000 for reply in replies)
+        held.clear()
+        asked = [asyncio.ensure_future(llm.complete(Request(BODY, 0))) for _ in range(9)]
+        given_away = [await reply for reply in itertools.islice(asyncio.as_completed(asked), 5)]
+        assert {reply.endpoint for reply in given_away} == {b.base_url}
+        assert (len(a.seen), len(b.seen)) == (8, 5)
+        held.set()
+        replies = await asyncio.gather(*asked)
+        assert sum(reply.endpoint == a.base_url for reply in replies) == 4
 
 
 async def test_a_server_that_goes_away_is_left_alone_and_comes_back():
