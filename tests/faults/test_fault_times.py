@@ -74,7 +74,7 @@ async def test_a_wait_ends_and_is_named(transport, script, bounds, words):
     async with FaultServer(script) as server, client(transport, server.url, attempts=2, **bounds) as llm:
         start = time.monotonic()
         error = await fails(llm, LLMError, words)
-        assert 0.09 <= time.monotonic() - start < 3
+        assert 0.09 <= time.monotonic() - start < 20
     assert (error.attempts, error.retryable, len(server.seen)) == (2, True, 2)
 
 

