@@ -21,6 +21,8 @@ from sim_engine import SimEngine
 import trunkline as tl
 from trunkline._internal import old_names
 from trunkline.cli.demo import simulator
+from trunkline.protocol.messages import WorkerState
+from trunkline.scoring.filters.base import Group
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 
 KNOWN = json.loads(FIGURES.read_text("utf-8"))
@@ -132,6 +134,23 @@ def test_the_command_that_began_a_run_goes_on_with_it(name: str, tmp_path: Path,
     assert digests(path) == RUNS[name]["whole"]
 
 
+@pytest.mark.parametrize(("name", "mark"), [("stopped-math", "19db6586"), ("stopped-mcts", "29297a89")])
+def test_a_run_without_a_name_is_found_by_what_it_was_called_after(
+    name: str, mark: str, tmp_path: Path, world: Path, url: str
+) -> None:
+    write_questions(world, tmp_path)
+    with tl.RunReader.open(unpack(name, tmp_path)) as reader:
+        command = json.loads(reader.meta["command"])[1:]
+    (tmp_path / "runs").mkdir()
+    path = tmp_path / "runs" / f"2026-11-22T090000-{command[command.index('-m') + 1]}-{mark}.run"
+    (tmp_path / f"{name}.run").rename(path)
+    command[command.index("--base-url") + 1] = url
+    place = command.index("-o")
+    del command[place : place + 2]
+    assert f"resumes runs/{path.name}: " in trunkline(tmp_path, *command, "-w", "0", "--fail-on-error", "9").stderr
+    assert digests(path) == RUNS[name]["whole"]
+
+
 def test_a_script_goes_on_with_what_it_began(tmp_path: Path, url: str) -> None:
     path = unpack("stopped-math", tmp_path)
     team = tl.MathTeam(model="sim-team", rounds=2)
@@ -205,6 +224,21 @@ def test_public_names_of_earlier_days_lead_on_and_warn(tmp_path: Path):
         with pytest.warns(DeprecationWarning, match=f"trunkline.{old} is called trunkline.{new} now"):
             assert getattr(tl, old) is getattr(tl, new)
         assert old not in tl.__all__
+    with pytest.warns(DeprecationWarning, match="rewards.Part is called rewards.RewardPart now"):
+        assert tl.rewards.Part is tl.rewards.RewardPart
+    with pytest.raises(AttributeError, match="has no attribute 'Whole'"):
+        tl.rewards.Whole  # noqa: B018
+    assert old_names.renamed("trunkline.score.rewards:Part") == "trunkline.scoring.rewards:RewardPart"
+    for owner, old, new in (
+        (tl.ProgramContext, "talk", "transcript"),
+        (Group, "said", "output"),
+        (WorkerState, "doors", "endpoints"),
+        (WorkerState, "slow", "oldest"),
+    ):
+        assert hasattr(owner, new)
+        stand_in = type("Stand", (), {new: 7, old: vars(owner)[old]})()
+        with pytest.warns(DeprecationWarning, match=f"Stand.{old} is called {new} now"):
+            assert getattr(stand_in, old) == 7
     with tl.RunReader.open(unpack("chain", tmp_path)) as reader:
         with pytest.warns(DeprecationWarning, match="RunReader.uses is called tool_calls now"):
             rows = list(reader.uses())

@@ -10,7 +10,7 @@ import warnings
 from functools import cache
 from typing import Any
 
-__all__ = ["current_name", "old_method", "renamed"]
+__all__ = ["current_name", "earlier_names", "old_method", "renamed"]
 
 _MODULES = """
 _internal.aio: llm.bell llm.slots runtime.closed runtime.home runtime.permits
@@ -321,7 +321,7 @@ runner.worker_pool: runtime.fleet:Fleet=WorkerPool
 scoring.model_client: score.asking:Asked=ModelReply score.asking:Asker=ModelClient
 scoring.reports.reporter: score.reports.reporter:Work=TreeReports
 scoring.reports.segments: score.reports.steps:Step=ReportStep
-scoring.rewards: score.rewards.catalog:Home=RewardEntry
+scoring.rewards: score.rewards:Part=RewardPart score.rewards.catalog:Home=RewardEntry
 scoring.rewards.base: score.rewards.policy:Policy=RewardPolicy score.rewards.reward:Part=RewardPart
     score.values:worth=search_value
 scoring.rewards.matching: score.rewards.choice:Options=ChoiceOptions
@@ -406,6 +406,19 @@ def renamed(name: str) -> str:
     """Return a name of the form ``module:qualname`` as it is now; any other text stays."""
     module, colon, qualname = name.partition(":")
     return ":".join(current_name(module, qualname)) if colon else name
+
+
+def earlier_names(name: str) -> list[str]:
+    """Return each name that an earlier release can have had for a ``module:qualname`` of now."""
+    module, _, qualname = name.partition(":")
+    package, _, inside = module.partition(".")
+    if package != "trunkline":
+        return []
+    modules, names = _tables()
+    first, dot, rest = qualname.partition(".")
+    found = [old + dot + rest for old, new in names.items() if new == f"{inside}:{first}"]
+    found += [f"{old}:{qualname}" for old, new in modules.items() if new == inside]
+    return [f"trunkline.{one}" for one in found]
 
 
 def old_method(old: str, new: str) -> property:

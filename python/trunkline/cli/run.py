@@ -260,7 +260,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     if given["fresh"] and given["force"]:
         raise click.UsageError("--fresh begins anew, and --force resumes: give one of them")
     path, resume = find_run(
-        given["out"], given["model"], lambda: RunSpec(agent, tasks, **options).fingerprint, fresh=given["fresh"]
+        given["out"], given["model"], lambda: RunSpec(agent, tasks, **options).fingerprints, fresh=given["fresh"]
     )
     options |= {"out": path, "resume": "force" if given["force"] else resume}
     if given["dry_run"]:

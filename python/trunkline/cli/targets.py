@@ -266,7 +266,7 @@ _OVER = {"done", "exhausted"}
 _MODEL = 50  # characters of a model's name in that of a file, which end before the fingerprint is cut off
 
 
-def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fresh: bool) -> tuple[Path, bool]:
+def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]], *, fresh: bool) -> tuple[Path, bool]:
     """Return the run file, and whether to go on in it if it is there.
 
     Without a name, that is the newest run in ``runs`` that was asked to do the same and is not finished.
@@ -274,7 +274,7 @@ def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fre
     Args:
         out: Its name, as told.
         model: The model's name.
-        fingerprint: Returns what runs share that are asked to do the same.
+        fingerprints: Returns what runs share that are asked to do the same, that of a new file first.
         fresh: Whether a new one is wanted.
 
     Raises:
@@ -282,8 +282,8 @@ def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fre
     """
     if out is not None:
         return run_path(out, model), not fresh
-    label = f"{safe_name(model)[:_MODEL]}-{fingerprint()}"
-    return (None if fresh else _newest(label)) or run_path(None, label), not fresh
+    labels = [f"{safe_name(model)[:_MODEL]}-{found}" for found in fingerprints()]
+    return (None if fresh else _newest(labels)) or run_path(None, labels[0]), not fresh
 
 
 def run_file_status(path: Path, *, resume: bool) -> str:
@@ -296,13 +296,13 @@ def run_file_status(path: Path, *, resume: bool) -> str:
     return f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}"
 
 
-def _newest(label: str) -> Path | None:
-    """Return the newest unfinished run of a label.
+def _newest(labels: list[str]) -> Path | None:
+    """Return the newest unfinished run of any label.
 
     Raises:
         DamagedRunFile: It is damaged: to begin another in silence would be to pay for it twice.
     """
-    for path in sorted(Path("runs").glob(f"*-{label}.run"), reverse=True):
+    for path in sorted((path for label in labels for path in Path("runs").glob(f"*-{label}.run")), reverse=True):
         try:
             there = ResumableRun.at(path)
         except DamagedRunFile as problem:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from trunkline._core import __version__
+from trunkline._internal.old_names import earlier_names
 from trunkline._internal.resources import worker_share
 from trunkline._internal.serialization import importing_script
 from trunkline._internal.validation import check_float, check_int, short_repr
@@ -193,10 +194,16 @@ class RunSpec:
         return self._resumable is not None and self._resumable.is_over(self._changed)
 
     @property
-    def fingerprint(self) -> str:
-        """Eight hexadecimal digits that runs share which are to do the same; a seed that was drawn is left out."""
+    def fingerprints(self) -> list[str]:
+        """Eight hexadecimal digits that runs share which are to do the same; a seed that was drawn is left out.
+
+        Behind those of now are those that an earlier release gave, which knew the program by another name.
+        """
         described = as_stored(self._described) | {"seed": self._seed}
-        return fingerprint(described, map(msgspec.json.encode, self._tasks))
+        records = [msgspec.json.encode(task) for task in self._tasks]
+        program = described["program"] or ""
+        known = [described, *(described | {"program": name} for name in earlier_names(program))]
+        return [fingerprint(one, records) for one in known]
 
     def outline(self) -> Outline:
         """Return what would be done.

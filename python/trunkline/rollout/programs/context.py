@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from trunkline._core import Transcript
+from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, without_secrets
 from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
@@ -424,6 +425,8 @@ class ProgramContext(ReplayState):
     def transcript(self) -> Transcript:
         """Return where to keep what is said for prompts to come, in pieces of this rollout's tree."""
         return Transcript(self._core)
+
+    talk = old_method("talk", "transcript")
 
     def _sent(
         self, messages: Sequence[Message | ModelTurn | ContextMessage | MessagePieces] | ContextRef | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any, Final, NamedTuple
 
 from trunkline.errors import ConfigError
@@ -73,3 +74,10 @@ def find(name: str, *, options: bool = False) -> Any:
         return getattr(importlib.import_module(entry.module), (options and entry.options) or entry.plain)
     except (ImportError, AttributeError) as problem:
         raise ConfigError(f"reward {name} cannot be imported: {problem}") from problem
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Part":
+        warnings.warn("rewards.Part is called rewards.RewardPart now", DeprecationWarning, stacklevel=2)
+        return RewardPart
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
