@@ -52,7 +52,7 @@ class Model:
     async def close(self) -> None: ...
 
 
-class Outlet:
+class Sink:
     """Keeps everything."""
 
     async def reserve(self) -> None: ...
@@ -87,7 +87,7 @@ async def together(rollout: ProgramContext) -> str | None:
     return None
 
 
-class Kept(Outlet):
+class Kept(Sink):
     """Keeps the tree as it is after so many turns.
 
     Args:
@@ -105,13 +105,13 @@ class Kept(Outlet):
             self.data = self.core.delta() or b""
 
 
-async def grow(program: Plays, core: CoreTree, model: Model, outlet: Outlet) -> float:
+async def grow(program: Plays, core: CoreTree, model: Model, sink: Sink) -> float:
     """Grow a tree, or grow it on; returns seconds of CPU, as machines are shared."""
     tree = Tree(Task.ask("what?", id="q"), core)
-    kit = CompiledAgent(Agent(model="m", max_turns=10 * TURNS))
-    shared = Program(program, kit)
+    compiled = CompiledAgent(Agent(model="m", max_turns=10 * TURNS))
+    shared = Program(program, compiled)
     session = TreeRunner(
-        tree, kit, Chain(1), None, 7, CompletionClient(model), outlet, program=shared, taken=CarriedOver()
+        tree, compiled, Chain(1), None, 7, CompletionClient(model), sink, program=shared, taken=CarriedOver()
     )
     start = time.process_time()
     await session.run()
@@ -128,7 +128,7 @@ def test_a_hundred_turns_are_replayed(program: Plays, record_property: Callable[
     for _ in range(ROUNDS):
         again, model = CoreTree(), Model(0)
         again.apply(kept.data)
-        times.append(1000 * uvloop.run(grow(program, again, model, Outlet())))
+        times.append(1000 * uvloop.run(grow(program, again, model, Sink())))
         assert 1 <= model.asked <= 10, "what is beyond the record, and refused"
         assert again.rollout(0).termination == "llm_error"
         assert again.rollout(0).turns == TURNS

@@ -144,18 +144,18 @@ class Live:
         self._waiting = []
         member = self._member
         for play, data in zip(self._plays, self._data, strict=True):
-            parked = PendingTurn(play._program.of(member.agent, {}), self._round, _ignore)
-            parked(data, 0, 1, 5)
-            member.read(parked.choice.content, None)
-            self._waiting.append(parked)
+            pending = PendingTurn(play._program.of(member.agent, {}), self._round, _ignore)
+            pending(data, 0, 1, 5)
+            member.read(pending.choice.content, None)
+            self._waiting.append(pending)
 
     def recording(self) -> None:
         nth = self._round
-        for play, parked, context in zip(self._plays, self._waiting, self._contexts, strict=True):
-            errands = play._executor
-            asked = AskRecord(nth, play._leaf, context, errands.name(parked._compiled.namespace))
+        for play, pending, context in zip(self._plays, self._waiting, self._contexts, strict=True):
+            executor = play._executor
+            asked = AskRecord(nth, play._leaf, context, executor.name(pending._compiled.namespace))
             note = as_json([True, True, 1, 0.1], "what is noted of a reply")
-            play._leaf = errands.land(parked, context, nth, asked, note, alone=True).node
+            play._leaf = executor.land(pending, context, nth, asked, note, alone=True).node
 
     def body(self) -> None:
         for body in self._bodies:

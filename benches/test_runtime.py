@@ -60,28 +60,28 @@ async def deaths() -> list[tuple[float, float]]:
     job = Job(agent=work.AGENT, strategy=Chain(1), reward=exact_match, llm=llm, seed=1)
     backend, inbox = LocalBackend(1), asyncio.Queue()
     found = []
-    (seat,) = await backend.start(job, inbox)
+    (worker_id,) = await backend.start(job, inbox)
     try:
         for _ in range(DEATHS):
-            pid = (await told(inbox, seat, WorkerReady)).pid
+            pid = (await told(inbox, worker_id, WorkerReady)).pid
             began = time.perf_counter()
             os.kill(pid, signal.SIGKILL)
-            await told(inbox, seat, WorkerExited)
+            await told(inbox, worker_id, WorkerExited)
             noticed = time.perf_counter()
-            seat = await backend.replace(seat)
-            ready = await told(inbox, seat, WorkerReady)
+            worker_id = await backend.replace(worker_id)
+            ready = await told(inbox, worker_id, WorkerReady)
             found.append((noticed - began, time.perf_counter() - noticed))
-            inbox.put_nowait((seat, ready))
+            inbox.put_nowait((worker_id, ready))
     finally:
         await backend.close()
     return found
 
 
-async def told(inbox: asyncio.Queue, seat: int, kind: type) -> object:
-    """The next message of a kind from a seat."""
+async def told(inbox: asyncio.Queue, worker_id: int, kind: type) -> object:
+    """The next message of a kind from a worker."""
     while True:
         number, message = await inbox.get()
-        if number == seat and isinstance(message, kind):
+        if number == worker_id and isinstance(message, kind):
             return message
 
 

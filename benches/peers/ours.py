@@ -21,7 +21,7 @@ from trunkline.types import Task
 
 
 class Silent:
-    """An outlet that leads nowhere."""
+    """A sink that leads nowhere."""
 
     async def reserve(self) -> None:
         """Never wait."""
@@ -39,13 +39,13 @@ class Silent:
 @asynccontextmanager
 async def path(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
     """Requests joined by the tree, `HttpLLM`, replies read by the core onto the tree, tools: no run around it."""
-    kit = CompiledAgent(_agent(load))
+    compiled = CompiledAgent(_agent(load))
     llm = EndpointSpec(url, max_concurrency=lanes).open()
     draws = CompletionClient(llm)
 
     async def play(number: int | None) -> None:
         tree = Tree(_task(number, question(number)))
-        await TreeRunner(tree, kit, Chain(1), None, 1, draws, Silent()).run()
+        await TreeRunner(tree, compiled, Chain(1), None, 1, draws, Silent()).run()
         assert tree.rollouts[0].answer == "42"
 
     try:

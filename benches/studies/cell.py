@@ -99,8 +99,10 @@ def run_cell(cell: Cell) -> list[Group]:
 
 
 async def _cell(cell: Cell) -> list[Group]:
-    kits = {needs: CompiledAgent(agent(f"sim-agent:{cell.preset}", sampling)) for needs, sampling in SAMPLING.items()}
-    plain = kits[""]
+    compiled_agents = {
+        needs: CompiledAgent(agent(f"sim-agent:{cell.preset}", sampling)) for needs, sampling in SAMPLING.items()
+    }
+    plain = compiled_agents[""]
     groups = []
     # Each preset judges other questions: how hard one is, it is under all of them.
     first = _hash(cell.preset) % cell.questions
@@ -113,14 +115,16 @@ async def _cell(cell: Cell) -> list[Group]:
         known: dict[bytes, Worth] = {}
         for name in cell.arms:
             arm = ARMS[name]
-            kit, ids = kits[arm.needs], arm.needs == "ids"
-            tree = await grow(task, kit, arm.strategy, SimLLM(Settings()), cell.seed, ids=ids, guide=arm.guide)
-            found = await _judge(cell, tree, kit if ids else plain, known, ids=ids) if place in judged else []
+            compiled, ids = compiled_agents[arm.needs], arm.needs == "ids"
+            tree = await grow(task, compiled, arm.strategy, SimLLM(Settings()), cell.seed, ids=ids, guide=arm.guide)
+            found = await _judge(cell, tree, compiled if ids else plain, known, ids=ids) if place in judged else []
             groups.append(_group(cell, task, name, tree, turn, found))
     return groups
 
 
-async def _judge(cell: Cell, tree: Tree, kit: CompiledAgent, known: dict[bytes, Worth], *, ids: bool) -> list[Guess]:
+async def _judge(
+    cell: Cell, tree: Tree, compiled: CompiledAgent, known: dict[bytes, Worth], *, ids: bool
+) -> list[Guess]:
     """Let estimators say what the steps of one of a tree's rollouts were worth, each rollout as likely as another.
 
     Arms that have a rollout in common, such as a first chain, tend to be judged by the same one, which is cheaper.
@@ -129,7 +133,7 @@ async def _judge(cell: Cell, tree: Tree, kit: CompiledAgent, known: dict[bytes, 
     if len(scored) < 2:
         return []
     picked = min(scored, key=lambda rollout: _hash(f"{cell.seed} {tree.task.id} {rollout.path}"))
-    steps = await true_steps(tree, picked, kit, cell.seed + 2 * _APART, known, cell.continuations, ids=ids)
+    steps = await true_steps(tree, picked, compiled, cell.seed + 2 * _APART, known, cell.continuations, ids=ids)
     return guesses(tree, steps)
 
 

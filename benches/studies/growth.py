@@ -35,7 +35,7 @@ _IDS = TokenMode(api="completions")
 
 
 class Open:
-    """An outlet that never lets anybody wait: nothing is sent anywhere."""
+    """A sink that never lets anybody wait: nothing is sent anywhere."""
 
     async def reserve(self) -> None:
         """Go on."""
@@ -77,7 +77,7 @@ def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: in
 
 async def grow(
     task: Task,
-    kit: CompiledAgent,
+    compiled: CompiledAgent,
     strategy: Strategy,
     llm: HttpLLM | SimLLM,
     seed: int,
@@ -101,7 +101,7 @@ async def grow(
     tree = Tree(task, core)
     mode = ids if isinstance(ids, TokenMode) else _IDS
     draws = CompletionClient(llm, token_prompts=TokenPromptBuilder(mode, renderers(mode, llm.call)) if ids else None)
-    await TreeRunner(tree, kit, strategy, guide, seed, draws, Open()).run()
+    await TreeRunner(tree, compiled, strategy, guide, seed, draws, Open()).run()
     label(tree)
     return tree
 

@@ -122,10 +122,10 @@ def run_reporting(grown: str, hops: int, questions: int, outputs: int = 0) -> Re
 
 
 async def _run(grown: str, hops: int, tasks: Sequence[Task], outputs: int) -> Reporting:
-    kit = CompiledAgent(agent("sim-agent:default", Sampling(temperature=1.0), max_turns=80))
+    compiled = CompiledAgent(agent("sim-agent:default", Sampling(temperature=1.0), max_turns=80))
     trees = []
     for task in tasks:
-        tree = await grow(task, kit, GROWN[grown], SimLLM(Settings(cache_tokens=0)), 0)
+        tree = await grow(task, compiled, GROWN[grown], SimLLM(Settings(cache_tokens=0)), 0)
         trees.append(lengthened(tree, outputs) if outputs else tree)
     cut = [segments(tree) for tree in trees]
     leaves = sum(one.leaf for found in cut for one in found) / len(trees)

@@ -155,7 +155,7 @@ class _Field:
         model = f"sim-{'tagged' if length.tagged else 'agent'}:{preset}"
         self.length = length
         self.tasks = tasks
-        self.kit = CompiledAgent(agent(model, Sampling(temperature=1.0), tagged=length.tagged, max_turns=80))
+        self.compiled = CompiledAgent(agent(model, Sampling(temperature=1.0), tagged=length.tagged, max_turns=80))
 
     async def run(self) -> Sharing:
         budgets, predicted, chains, trees, turns = [], [], [], [], []
@@ -183,7 +183,7 @@ class _Field:
         )
 
     async def _grow(self, task: Task, strategy: Strategy, seed: int, llm: SimLLM | None = None) -> Tree:
-        return await grow(task, self.kit, strategy, llm or SimLLM(Settings(cache_tokens=0)), seed)
+        return await grow(task, self.compiled, strategy, llm or SimLLM(Settings(cache_tokens=0)), seed)
 
     async def _spend(self, task: Task, strategy: Strategy, budget: float) -> float:
         """Start over until the budget of a question is spent; the last start counts by the share there was left for."""

@@ -87,7 +87,7 @@ class Continue(msgspec.Struct, frozen=True):
 async def true_values(
     tree: Tree,
     points: Sequence[int],
-    kit: CompiledAgent,
+    compiled: CompiledAgent,
     seed: int,
     continuations: int = CONTINUATIONS,
     *,
@@ -106,7 +106,7 @@ async def true_values(
     core = tree.core
     first = core.rollouts
     llm = SimLLM(Settings(cache_tokens=0))
-    await grow(tree.task, kit, Continue(tuple(points), continuations, first), llm, seed, core=core)
+    await grow(tree.task, compiled, Continue(tuple(points), continuations, first), llm, seed, core=core)
     rewards: dict[int, list[float]] = {point: [] for point in points}
     for number in range(first, core.rollouts):
         facts = core.rollout(number)
@@ -118,7 +118,7 @@ async def true_values(
 async def true_steps(
     tree: Tree,
     rollout: Trajectory,
-    kit: CompiledAgent,
+    compiled: CompiledAgent,
     seed: int,
     known: dict[bytes, Worth],
     continuations: int = CONTINUATIONS,
@@ -141,7 +141,7 @@ async def true_steps(
     states = [core.node(turn).parent for turn in turns]
     missing = [state for state in states if core.messages(state) not in known]
     if missing:
-        found = await true_values(_copy(tree), missing, kit, seed, continuations, ids=ids)
+        found = await true_values(_copy(tree), missing, compiled, seed, continuations, ids=ids)
         known.update((core.messages(state), worth) for state, worth in zip(missing, found, strict=True))
     worths = [known[core.messages(state)] for state in states]
     after = [*worths[1:], Worth(rollout.reward, 0.0)]

@@ -14,7 +14,7 @@ from trunkline._internal.text import redact as hide_secrets
 from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm import messages, request
-from trunkline.llm.dialects import builtin as catalog
+from trunkline.llm.dialects import builtin as dialects
 from trunkline.llm.dialects.base import MOST_CALLS, Parsed
 from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.pricing import MAIN, asking, check_name
@@ -56,8 +56,8 @@ class BoundDialect:
     """
 
     def __init__(self, dialect: object, tools: Sequence[Tool], sampling: Sampling) -> None:
-        self._dialect = catalog.find(dialect)
-        self._name = catalog.label(self._dialect)
+        self._dialect = dialects.find(dialect)
+        self._name = dialects.label(self._dialect)
         self._tools = [tool.definition for tool in tools]
         self.native = self._dialect.native
         if not isinstance(self.native, bool):

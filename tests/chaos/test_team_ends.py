@@ -41,10 +41,10 @@ def session(
     """A session of a team, and what it would have written."""
     recorder = Recorder(CoreTree() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
-    kit = CompiledAgent(Agent(model="lead", name="lead"))
-    shared = Program(team, kit)
+    compiled = CompiledAgent(Agent(model="lead", name="lead"))
+    shared = Program(team, compiled)
     made = TreeRunner(
-        tree, kit, Chain(n), None, 7, CompletionClient(llm), recorder, program=shared, taken=CarriedOver(), **given
+        tree, compiled, Chain(n), None, 7, CompletionClient(llm), recorder, program=shared, taken=CarriedOver(), **given
     )
     return made, recorder
 

@@ -91,22 +91,22 @@ class Waves(NamedTuple):
 
 async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     """Grow draws of each prompt in rounds of these sizes, without a runtime around it."""
-    kit = CompiledAgent(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
+    compiled = CompiledAgent(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
     llm = EndpointSpec(url).open()
     found = {}
     try:
         for task in tasks:
-            session = TreeRunner(Tree(task), kit, Waves(sizes), exact_match, 5, CompletionClient(llm), Counting())
+            session = TreeRunner(Tree(task), compiled, Waves(sizes), exact_match, 5, CompletionClient(llm), Counting())
             await session.run()
             found[task.id] = session.tree.digest()
     finally:
         await llm.close()
-        await kit.toolbox.close()
+        await compiled.toolbox.close()
     return found
 
 
 class Counting:
-    """An outlet that never lets anybody wait."""
+    """A sink that never lets anybody wait."""
 
     async def reserve(self) -> None: ...
 

@@ -24,7 +24,7 @@ from trunkline.llm.config import EndpointSpec
 from trunkline.observability.observers import Snapshot
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
@@ -65,7 +65,7 @@ def test_tasks_are_handed_out_until_enough_groups_were_kept(workers: int):
     assert (seen[-1].groups, seen[-1].kept, seen[-1].rollouts) == (2, 2, 4)
     with RunReader.open(result.path) as reader:
         assert reader.check() == [], "a task that was not needed is not missing"
-    (said,) = verdicts.read(result["Brazil"].rollouts[0].note)
+    (said,) = notes.read(result["Brazil"].rollouts[0].note)
     assert said.reason == "Brazil is out"
 
 
@@ -115,7 +115,7 @@ def test_a_task_that_is_lost_with_its_worker_is_replaced():
             groups=2,
             filters=[filters.VoidTurns()],
         )
-    (said,) = verdicts.read(result["Brazil"].rollouts[0].note)
+    (said,) = notes.read(result["Brazil"].rollouts[0].note)
     assert (said.filter, said.action) == ("void_turns", "failed"), "it has judged nothing"
     assert "SIGKILL" in said.reason
     assert handed(result) == ORDER[:3], "each worker had one of the first two"
@@ -129,7 +129,7 @@ def test_a_filter_that_breaks_sinks_nothing():
         result = atlas_run(server.url, filters=[Breaking()])
     assert result.state == "done"
     assert len(result) == 5
-    (failed,) = verdicts.read(result["Japan"].rollouts[0].note)
+    (failed,) = notes.read(result["Japan"].rollouts[0].note)
     assert (failed.action, failed.reason) == ("failed", "RuntimeError: cannot say")
     assert result.summary().accuracy.value == 1.0
     assert {found.filter: (found.masked, found.failed) for found in result.summary().filters} == {
@@ -152,7 +152,7 @@ def test_a_group_whose_task_broke_before_filters_judged_it_is_not_trained():
     with serving(capital_cities) as server:
         result = atlas_run(server.url, strategy=Fragile(2), filters=[filters.VoidTurns(), Unlucky()])
     assert [rollout.reward for rollout in result["Japan"].rollouts] == [1.0, 1.0], "it has rewards, and no verdict"
-    failed = verdicts.read(result["Japan"].rollouts[0].note)
+    failed = notes.read(result["Japan"].rollouts[0].note)
     assert [(one.filter, one.action) for one in failed] == [("void_turns", "failed"), ("Unlucky", "failed")]
     assert "no more" in failed[0].reason
     trained = {sample.task for sample in train.turns(result, estimator="dr_grpo", shared="once") if sample.trained}
@@ -192,7 +192,7 @@ def test_a_void_turn_is_told_or_ends_the_rollout(void: str):
             filters=[filters.VoidTurns()],
         )
     (rollout,) = result["France"].rollouts
-    (verdict,) = verdicts.read(rollout.note)
+    (verdict,) = notes.read(rollout.note)
     assert verdict.reason == "turn 1 neither calls a tool nor answers"
     if void == "tell":
         assert (rollout.termination, rollout.reward, rollout.turns) == ("answer", 1.0, 2)
@@ -248,7 +248,7 @@ def test_the_same_tasks_are_handed_out_for_any_pool_and_order_of_arrival(world: 
                 groups=3,
             )
             assert result.state == "done"
-            kept = [not all(verdicts.dropped(verdicts.read(one.note)) for one in tree.rollouts) for tree in result]
+            kept = [not all(notes.dropped(notes.read(one.note)) for one in tree.rollouts) for tree in result]
             assert sum(kept) == 3
             assert kept[-1], "the shortest beginning ends with a kept group"
             found.append({tree.task.id: (tree.digest(), [one.note for one in tree.rollouts]) for tree in result})

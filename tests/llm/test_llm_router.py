@@ -294,10 +294,10 @@ class Traffic(RuleBasedStateMachine):
             row.remove(name)
 
     async def fly(self, name, place, probe):
-        landed = self.loop.create_future()
-        self.flying[name] = (place, landed, probe)
+        appended = self.loop.create_future()
+        self.flying[name] = (place, appended, probe)
         try:
-            outcome = await landed
+            outcome = await appended
             if outcome == "ok":
                 self.router.served(place)
             elif outcome == "pause":
@@ -366,8 +366,8 @@ class Traffic(RuleBasedStateMachine):
         for _ in range(1000):
             if not self.tasks:
                 break
-            for _, landed, _ in list(self.flying.values()):
-                landed.set_result("ok")
+            for _, appended, _ in list(self.flying.values()):
+                appended.set_result("ok")
             self.settle()
             self.wait(40.0)
         assert not self.tasks, "somebody starves"

@@ -24,11 +24,11 @@ SAMPLING = Sampling(logprobs=True, top_logprobs=5, max_tokens=400)
 
 
 async def asked(url: str, dialect: str = "native", model: str = "sim-agent") -> Regions:
-    speech = BoundDialect(dialect, [search], SAMPLING)
-    opening = speech.opening("", [{"role": "user", "content": QUESTION}])
-    tools = Toolbox([search]).definitions() if speech.native else b""
+    bound = BoundDialect(dialect, [search], SAMPLING)
+    opening = bound.opening("", [{"role": "user", "content": QUESTION}])
+    tools = Toolbox([search]).definitions() if bound.native else b""
     spec = EndpointSpec(url, max_retries=0)
-    return await find_regions(partial(EndpointSpec.open, spec), model, speech.sampling, opening, tools)
+    return await find_regions(partial(EndpointSpec.open, spec), model, bound.sampling, opening, tools)
 
 
 @asynccontextmanager

@@ -204,10 +204,10 @@ async def has_paid(rollout: ProgramContext) -> str:
 )
 async def test_what_is_cut_before_its_effect_is_on_record_is_in_doubt(program: object, end: str):
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = CompiledAgent(Agent(model="lead"))
-    shared = Program(program, kit)  # type: ignore[arg-type]
+    compiled = CompiledAgent(Agent(model="lead"))
+    shared = Program(program, compiled)  # type: ignore[arg-type]
     session = TreeRunner(
-        tree, kit, Chain(1), None, 7, CompletionClient(Slow(says)), Counting(tree.core), program=shared
+        tree, compiled, Chain(1), None, 7, CompletionClient(Slow(says)), Counting(tree.core), program=shared
     )
     asyncio.get_running_loop().call_later(0.1, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)

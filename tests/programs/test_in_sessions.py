@@ -41,7 +41,7 @@ def weigh(what: str) -> int:
     return len(what)
 
 
-async def talk(rollout: ProgramContext) -> str:
+async def converse(rollout: ProgramContext) -> str:
     """A turn, something called, an observation, two turns at once, and a last one; all by chance."""
     first = await rollout.ask(A)
     weight = await rollout.call(weigh, "stone")
@@ -78,7 +78,7 @@ class Again:
 async def test_a_fork_in_the_middle_is_given_the_record_up_to_there_and_then_goes_on(place: int, say: str | None):
     called.clear()
     llm = Actors(says)
-    grown = await play(talk, llm, strategy=Again(place, say))
+    grown = await play(converse, llm, strategy=Again(place, say))
     core = grown.tree.core
     facts = [core.rollout(number) for number in range(3)]
     assert [one.termination for one in facts] == ["answer"] * 3, [one.error for one in facts]
@@ -95,9 +95,9 @@ async def test_a_fork_in_the_middle_is_given_the_record_up_to_there_and_then_goe
 
 @pytest.mark.parametrize("place", [1, 4])
 async def test_forks_that_break_off_anywhere_go_on_to_the_same_tree(place: int):
-    whole = await play(talk, Actors(says), strategy=Again(place, "think again"))
+    whole = await play(converse, Actors(says), strategy=Again(place, "think again"))
     for core in cuts(whole.deltas):
-        again = await play(talk, Actors(says), core, strategy=Again(place, "think again"))
+        again = await play(converse, Actors(says), core, strategy=Again(place, "think again"))
         assert again.tree.digest() == whole.tree.digest()
 
 
@@ -111,7 +111,7 @@ class Stepwise(Chain):
 
 
 async def test_a_strategy_that_goes_step_by_step_may_stop_a_program():
-    grown = await play(talk, Actors(says), strategy=Stepwise(2))
+    grown = await play(converse, Actors(says), strategy=Stepwise(2))
     ends = [grown.tree.core.rollout(number) for number in range(2)]
     assert [end.termination for end in ends] == ["answer", "censored"]
     assert ends[0].turns == 4
@@ -129,10 +129,10 @@ async def test_a_cut_cannot_be_swallowed():
 
     cut: list[bool] = []
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = CompiledAgent(Agent(model="lead", name="lead", max_turns=100))
+    compiled = CompiledAgent(Agent(model="lead", name="lead", max_turns=100))
     llm = Actors(says, lambda model: 10**9 if len(llm.asked) == 5 else 0)
-    program = Program(stubborn, kit)
-    session = TreeRunner(tree, kit, Chain(1), None, 7, CompletionClient(llm), Silent(), program=program)
+    program = Program(stubborn, compiled)
+    session = TreeRunner(tree, compiled, Chain(1), None, 7, CompletionClient(llm), Silent(), program=program)
     asyncio.get_running_loop().call_later(0.05, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)
     assert cut
@@ -146,18 +146,18 @@ async def test_a_budget_of_calls_ends_a_program_in_order(calls: int):
     trees = []
     for slow in ("b", "c"):
         tree = Tree(Task.ask("what?", "yes", id="q"))
-        kit = CompiledAgent(Agent(model="lead", name="lead"))
+        compiled = CompiledAgent(Agent(model="lead", name="lead"))
         llm = Actors(says, lambda model, slow=slow: 50 if model == slow else 0)
         sources = BudgetSources(Budget(calls=calls), None, {})
         session = TreeRunner(
             tree,
-            kit,
+            compiled,
             Chain(1),
             None,
             7,
             CompletionClient(llm),
             Silent(),
-            program=Program(talk, kit),
+            program=Program(converse, compiled),
             sources=sources,
         )
         await session.run()
@@ -168,7 +168,7 @@ async def test_a_budget_of_calls_ends_a_program_in_order(calls: int):
 
 
 async def test_messages_between_agents_are_no_tool_calls():
-    grown = await play(talk, Actors(says))
+    grown = await play(converse, Actors(says))
     usage = grown.tree.rollouts[0].usage
     assert (usage.calls, usage.tools) == (4, 0)
     kinds = [grown.tree.core.node(node).kind for node in grown.tree.core.path(grown.tree.core.rollout(0).leaf)]

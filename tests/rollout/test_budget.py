@@ -84,16 +84,16 @@ def test_a_ledger_speaks_of_money_as_people_count_it():
 def test_the_prompt_is_bounded_by_what_was_reported_and_a_token_for_each_byte_since(
     question: str, prompt: int, generated: int, seen: str
 ):
-    core, kit = _core.CoreTree(), CompiledAgent(Agent(model="m"))
+    core, compiled = _core.CoreTree(), CompiledAgent(Agent(model="m"))
     asked, told = (json.dumps({"role": "user", "content": text}).encode() for text in (question, seen))
     first = core.append(_core.ROOT, _core.PROMPT, asked)
-    assert prompt_bound(core, first, kit) >= len(asked) + len(kit.head) + len(kit.constant)
+    assert prompt_bound(core, first, compiled) >= len(asked) + len(compiled.head) + len(compiled.constant)
     rollout = core.open(first, (0, 0), 0)
-    name = core.name(kit.agent.name)
+    name = core.name(compiled.agent.name)
     turn = core.turn(rollout, b'{"role":"assistant"}', name, name, name, prompt, 0, generated, 0, 5)
-    assert prompt_bound(core, turn, kit) == prompt + generated + 32
+    assert prompt_bound(core, turn, compiled) == prompt + generated + 32
     after = core.observe(rollout, told, name, 0, False)
-    assert prompt_bound(core, after, kit) == prompt + generated + 32 + len(told) + 32
+    assert prompt_bound(core, after, compiled) == prompt + generated + 32 + len(told) + 32
 
 
 def _turn(core: _core.CoreTree, agent: str, prompt: int, context: int | None = None) -> int:
@@ -104,18 +104,18 @@ def _turn(core: _core.CoreTree, agent: str, prompt: int, context: int | None = N
 
 
 def test_what_was_reported_of_another_agent_or_of_messages_of_its_own_does_not_measure_the_path():
-    core, kit = _core.CoreTree(), CompiledAgent(Agent(model="m"))
+    core, compiled = _core.CoreTree(), CompiledAgent(Agent(model="m"))
     short = core.context([core.fragment(messages.user("short"))])
-    assert prompt_bound(core, _turn(core, "agent", 7), kit) == 7 + 5 + 32
-    assert prompt_bound(core, _turn(core, "other", 7), kit) > 1000, "it has tools and tokens of its own"
-    assert prompt_bound(core, _turn(core, "agent", 7, short), kit) > 1000, "the path was not what was sent"
+    assert prompt_bound(core, _turn(core, "agent", 7), compiled) == 7 + 5 + 32
+    assert prompt_bound(core, _turn(core, "other", 7), compiled) > 1000, "it has tools and tokens of its own"
+    assert prompt_bound(core, _turn(core, "agent", 7, short), compiled) > 1000, "the path was not what was sent"
 
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=4))
 def test_messages_of_its_own_are_bounded_by_their_bytes_and_what_a_template_adds_to_each(texts: list[str]):
-    core, kit = _core.CoreTree(), CompiledAgent(Agent(model="m"))
+    core, compiled = _core.CoreTree(), CompiledAgent(Agent(model="m"))
     whole = [core.fragment(messages.user(text)) for text in texts]
     cut = [core.fragment(part) for text in texts for part in (messages.OPENS, messages.piece(text), messages.CLOSES)]
-    sent = core.request_context(core.context(whole), kit.head, kit.constant)
+    sent = core.request_context(core.context(whole), compiled.head, compiled.constant)
     for fragments in (whole, cut):
-        assert prompt_bound(core, _core.ROOT, kit, core.context(fragments)) == len(sent) + 32 * len(texts) + 512
+        assert prompt_bound(core, _core.ROOT, compiled, core.context(fragments)) == len(sent) + 32 * len(texts) + 512

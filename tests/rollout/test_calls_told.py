@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from draws_desk import ANSWER, Table, ask_all, completion, open_table
+from draws_table import ANSWER, Table, ask_all, completion, open_table
 
 from trunkline.errors import ContentFiltered, EndpointError, LLMError, RolloutError
 from trunkline.llm.request import Sampling
@@ -19,7 +19,7 @@ def turns(table: Table) -> int:
 
 def told(table: Table) -> int:
     """Draws of the replies that were told of."""
-    return sum(len(reply.choices) for reply in table.outlet.replies)
+    return sum(len(reply.choices) for reply in table.sink.replies)
 
 
 class Gated:
@@ -57,7 +57,7 @@ async def test_a_draw_is_told_of_while_its_siblings_are_still_out():
             assert told(table) == turns(table), "in every step of the loop"
             await asyncio.sleep(0)
         assert told(table) == turns(table) == done
-        assert [(reply.endpoint, reply.queue) for reply in table.outlet.replies] == [("http://h/v1", 7)] * done
+        assert [(reply.endpoint, reply.queue) for reply in table.sink.replies] == [("http://h/v1", 7)] * done
     await asking
 
 
@@ -93,13 +93,13 @@ class Own:
 async def test_a_reply_without_an_endpoint_is_named_after_its_class():
     table = open_table(Own(), 2)
     await ask_all(table)
-    assert [reply.endpoint for reply in table.outlet.replies] == ["Own", "Own"]
+    assert [reply.endpoint for reply in table.sink.replies] == ["Own", "Own"]
 
 
 async def test_equal_draws_are_told_of_one_by_one_and_one_was_sent():
     table = open_table(Own(), 3, sampling=Sampling(temperature=0))
     await ask_all(table)
-    assert [(reply.endpoint, reply.attempts) for reply in table.outlet.replies] == [("Own", 1), ("Own", 0), ("Own", 0)]
+    assert [(reply.endpoint, reply.attempts) for reply in table.sink.replies] == [("Own", 1), ("Own", 0), ("Own", 0)]
     assert told(table) == turns(table) == 3
 
 
@@ -125,7 +125,7 @@ class Failing:
 
 
 async def outcomes(table: Table) -> list[BaseException]:
-    found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
+    found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
     assert all(isinstance(error, RolloutError) for error in found)
     return found
 
@@ -139,7 +139,7 @@ async def test_draws_that_fail_each_for_itself_keep_their_own_reasons():
         (ContentFiltered, "no", 1),
         (Broken, "7: odd", 1),
     ]
-    told = [(reply.endpoint, reply.attempts, reply.choices) for reply in table.outlet.replies]
+    told = [(reply.endpoint, reply.attempts, reply.choices) for reply in table.sink.replies]
     assert told == [("http://h/v1", 6, []), ("Failing", 1, []), ("Failing", 1, [])]
 
 
@@ -149,7 +149,7 @@ async def test_what_draws_share_that_fail_together_is_told_and_counted_once(sibl
     found = await outcomes(table)
     assert [error.attempts for error in found] == [6, 1, 1]
     assert len({id(error) for error in found}) == 3, "each gets a traceback of its own"
-    assert [reply.attempts for reply in table.outlet.replies] == [6]
+    assert [reply.attempts for reply in table.sink.replies] == [6]
 
 
 async def test_an_error_of_somebodys_own_is_shared_whatever_its_class_takes():
@@ -160,7 +160,7 @@ async def test_an_error_of_somebodys_own_is_shared_whatever_its_class_takes():
 async def test_what_was_never_sent_is_not_told():
     table = open_table(Failing(LLMError("the deadline is near", attempts=0)), 1)
     await outcomes(table)
-    assert table.outlet.replies == []
+    assert table.sink.replies == []
 
 
 class Closed(EndpointError):
@@ -172,7 +172,7 @@ class Closed(EndpointError):
 
 async def test_an_end_of_the_run_reaches_every_draw_whatever_its_class_takes():
     table = open_table(Failing(Closed(7, hint="gone"), siblings=True), 3)
-    asking = (rollout.ask(table.kit) for rollout in table.rollouts)
+    asking = (rollout.ask(table.compiled) for rollout in table.rollouts)
     found = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
     assert [(type(error), str(error)) for error in found] == [(Closed, "7: gone")] * 3
     assert len({id(error) for error in found}) == 3
@@ -189,5 +189,5 @@ class Taking(Failing):
 
 async def test_a_request_that_was_read_and_fails_all_the_same_is_told_once():
     table = open_table(Taking(LLMError("late")), 1)
-    await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
-    assert told(table) == turns(table) == len(table.outlet.replies) == 1
+    await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
+    assert told(table) == turns(table) == len(table.sink.replies) == 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from draws_desk import Counted, completion, open_table
+from draws_table import Counted, completion, open_table
 
 
 async def test_a_turn_crosses_into_the_core_twice_and_its_lane_twice():
     table = open_table(Counted(lambda body: completion(["and on"])), 1)
     (rollout,) = table.rollouts
-    await rollout.ask(table.kit)  # Names are interned once a tree.
+    await rollout.ask(table.compiled)  # Names are interned once a tree.
     crossed: Counter[str] = Counter()
 
     def note(_frame: object, event: str, called: object) -> None:
@@ -21,7 +21,7 @@ async def test_a_turn_crosses_into_the_core_twice_and_its_lane_twice():
 
     sys.setprofile(note)
     try:
-        await rollout.ask(table.kit)
+        await rollout.ask(table.compiled)
     finally:
         sys.setprofile(None)
     assert crossed == {"ask": 1, "continuation": 1, "append_reply": 1, "run": 1}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from draws_desk import ANSWER, Counted, Table, ask_all, completion, open_table
+from draws_table import ANSWER, Counted, Table, ask_all, completion, open_table
 
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
@@ -35,7 +35,7 @@ async def test_siblings_go_out_as_one_request_with_the_seed_of_the_first():
     assert [table.core.rollout(i).leaf for i in range(4)] == [turn.node for turn in turns]
     assert sum(usage.generated for usage in usages(table)) == 40
     assert [usage.prompt - usage.cached for usage in usages(table)] == [90, 0, 0, 0], "the prompt was computed once"
-    assert len(table.outlet.replies) == 1
+    assert len(table.sink.replies) == 1
 
 
 async def test_a_later_round_goes_on_with_the_next_draws():
@@ -59,7 +59,7 @@ async def test_a_server_that_takes_no_notice_of_n_is_asked_one_by_one_from_then_
     assert [body["seed"] for body in llm.bodies] == [seed, seed + 1, seed + 2]
     await ask_all(open_table(llm, 2, table.draws))
     assert [body.get("n") for body in llm.bodies[3:]] == [None, None]
-    assert len(table.outlet.replies) == 3
+    assert len(table.sink.replies) == 3
 
 
 async def test_a_server_that_refuses_n_is_asked_one_by_one():
@@ -120,7 +120,7 @@ async def test_a_sibling_that_is_stopped_costs_the_others_nothing():
     release = asyncio.Event()
     llm = Counted(lambda body: completion(["one", "two", "three"]), gate=release)
     table = open_table(llm, 3)
-    asked = [asyncio.create_task(rollout.ask(table.kit)) for rollout in table.rollouts]
+    asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     await llm.asked.wait()
     asked[1].cancel()
     await asyncio.sleep(0)
@@ -130,20 +130,20 @@ async def test_a_sibling_that_is_stopped_costs_the_others_nothing():
     assert isinstance(stopped, asyncio.CancelledError)
     assert [first.content, third.content] == ["one", "three"]
     assert [usage.calls for usage in usages(table)] == [1, 0, 1]
-    assert table.outlet.reserved == 2
+    assert table.sink.reserved == 2
 
 
 async def test_a_request_nobody_waits_for_is_given_up():
     llm = Counted(lambda body: completion(["x", "y"]), gate=asyncio.Event())
     table = open_table(llm, 2)
-    asked = [asyncio.create_task(rollout.ask(table.kit)) for rollout in table.rollouts]
+    asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     await llm.asked.wait()
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
     await asyncio.sleep(0.01)
     assert llm.cancelled == 1
-    assert table.outlet.reserved == 0
+    assert table.sink.reserved == 0
 
 
 @pytest.mark.parametrize("siblings", [True, False])
@@ -155,7 +155,7 @@ async def test_at_temperature_0_equal_requests_in_flight_are_sent_once(siblings:
     found = await asyncio.gather(*map(ask_all, tables))
     assert {turn.choice.content for turns in found for turn in turns} == {"the same"}
     assert len(llm.bodies) == 1
-    assert [reply.attempts for table in tables for reply in table.outlet.replies].count(1) == 1
+    assert [reply.attempts for table in tables for reply in table.sink.replies].count(1) == 1
     assert sum(usage.calls for table in tables for usage in usages(table)) == 7
     await ask_all(open_table(llm, 1, tables[0].draws, sampling=greedy))
     assert len(llm.bodies) == 2, "what is not in flight any more is sent again: this is no cache"
@@ -219,7 +219,7 @@ async def test_a_draw_that_was_answered_is_not_asked_for_again(tmp_path: Path):
     assert again[:2] == first
     assert len(set(again)) == 5, "repeats stay distinct"
     assert [body["n"] for body in llm.bodies] == [2, 3]
-    told = sorted((reply.attempts, reply.endpoint) for reply in five.outlet.replies)
+    told = sorted((reply.attempts, reply.endpoint) for reply in five.sink.replies)
     assert told == [(0, "cache"), (0, "cache"), (1, "")]
     assert sum(usage.generated for usage in usages(five)) == 50
     cache.close()

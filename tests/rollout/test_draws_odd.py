@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from draws_desk import ANSWER, Counted, Table, ask_all, completion, open_table
+from draws_table import ANSWER, Counted, Table, ask_all, completion, open_table
 
 import trunkline as tl
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
@@ -78,7 +78,7 @@ async def test_each_draw_fails_for_its_own_reason():
 
     llm = Counted(answer, siblings=False)
     table = open_table(llm, 3)
-    found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
+    found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
     seeds = [body["seed"] for body in llm.bodies]
     assert [str(error) for error in found] == [f"busy {seed}" for seed in seeds]
     assert [error.attempts for error in found] == [seed % 7 for seed in seeds]
@@ -114,7 +114,7 @@ async def test_an_llm_that_is_cancelled_from_within_ends_its_rollouts(n: int):
 async def test_siblings_may_ask_in_any_order_and_be_stopped_before_they_are_sent():
     llm = Counted(lambda body: completion([f"draw {body['seed'] + i}" for i in range(body.get("n", 1))]))
     table = open_table(llm, 4)
-    asked = {place: asyncio.create_task(table.rollouts[place].ask(table.kit)) for place in (3, 1, 0, 2)}
+    asked = {place: asyncio.create_task(table.rollouts[place].ask(table.compiled)) for place in (3, 1, 0, 2)}
     # The siblings ask in this pass of the loop, and what they ask is sent at its end.
     asyncio.get_running_loop().call_soon(asked[0].cancel)
     await asyncio.wait(asked.values())
@@ -135,7 +135,7 @@ async def test_a_sibling_does_not_wait_for_a_slow_one():
 
     table = open_table(Own(complete), 3)
     late = table.rollouts[1]._next_seed
-    asked = [asyncio.create_task(rollout.ask(table.kit)) for rollout in table.rollouts]
+    asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     _, waiting = await asyncio.wait(asked, timeout=0.2)
     assert waiting == {asked[1]}
     slow.set()
@@ -148,7 +148,7 @@ async def test_a_kept_draw_does_not_wait_for_one_that_is_asked_for(tmp_path: Pat
     await ask_all(open_table(Counted(lambda _: completion(["x"])), 1, cache=cache))
     llm = Counted(lambda _: completion(["y"]), gate=asyncio.Event())
     table = open_table(llm, 2, cache=cache)
-    asked = [asyncio.create_task(rollout.ask(table.kit)) for rollout in table.rollouts]
+    asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     done, _ = await asyncio.wait(asked, timeout=0.2)
     assert done == {asked[0]}
     llm.gate.set()
@@ -170,7 +170,7 @@ async def test_what_is_left_is_given_up_when_its_rollout_is_stopped():
 
     table = open_table(Own(complete), 3)
     late = table.rollouts[0]._next_seed
-    asked = [asyncio.create_task(rollout.ask(table.kit)) for rollout in table.rollouts]
+    asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     await asyncio.wait(asked, timeout=0.1)
     asked[0].cancel()
     await asyncio.wait(asked)
@@ -188,7 +188,7 @@ async def test_a_failure_that_says_nothing_about_n_is_one_draws():
 
     llm = Counted(answer)
     table = open_table(llm, 3)
-    found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
+    found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
     assert [type(one) for one in found] == [LLMError, ReplyChoice, ReplyChoice]
     await ask_all(open_table(llm, 2, table.draws))
     assert llm.bodies[-1]["n"] == 2, "it is still asked for several at once"
@@ -200,7 +200,7 @@ async def test_a_refusal_of_some_draws_does_not_ask_for_the_others_again():
         raise BadRequest("the second was refused")
 
     table = open_table(Own(complete, siblings=True), 2)
-    found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
+    found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
     assert [type(one) for one in found] == [ReplyChoice, BadRequest]
     assert calls(table) == [1, 0]
 
@@ -282,7 +282,7 @@ async def test_figures_and_texts_of_somebodys_own_llm_are_made_fit(reply: Reply)
     table = open_table(Own(complete), 1)
     await ask_all(table)
     assert calls(table) == [1]
-    (noted,) = table.outlet.replies
+    (noted,) = table.sink.replies
     msgspec.json.encode([settle(noted), noted.served])
     assert 0 <= noted.attempts < 2**31
 
@@ -305,7 +305,7 @@ async def test_an_answer_that_is_no_strict_json_is_used_whether_it_can_be_kept_o
     table = open_table(llm, n, cache=cache, sampling=Sampling(temperature=temperature))
     await ask_all(table)
     assert calls(table) == [1] * n
-    assert sum(reply.attempts for reply in table.outlet.replies) == 1
+    assert sum(reply.attempts for reply in table.sink.replies) == 1
     cache.close()
 
 
@@ -336,14 +336,14 @@ async def test_a_cache_that_breaks_in_the_middle_is_left_out(
 
 
 def test_the_same_body_on_another_route_is_another_request(tmp_path: Path):
-    cache, flights = Cache(tmp_path / "c"), SingleFlight()
+    cache, single_flight = Cache(tmp_path / "c"), SingleFlight()
     chat = Request(b'{"x":1}', 0, seed=7, constant=6)
     generate = msgspec.structs.replace(chat, route="//generate")
     assert cache.key(chat) != cache.key(generate)
-    with flights.lead(chat) as flight:
-        assert flights.find(chat) is flight
-        assert flights.find(generate) is None
-    assert flights.find(chat) is None
+    with single_flight.lead(chat) as flight:
+        assert single_flight.find(chat) is flight
+        assert single_flight.find(generate) is None
+    assert single_flight.find(chat) is None
     cache.close()
 
 
@@ -354,9 +354,9 @@ def test_a_cache_that_is_no_path_is_said_before_anything_is_sent(path: object):
 
 
 def test_only_an_equal_body_is_a_flights():
-    flights, long = SingleFlight(), b"x" * 9000
+    single_flight, long = SingleFlight(), b"x" * 9000
     asked = Request(b"a" + long + b"b}", 0, constant=9002)
-    with flights.lead(asked) as flight:
-        assert flights.find(msgspec.structs.replace(asked, content=b"a" + long + b"b,1}")) is flight
+    with single_flight.lead(asked) as flight:
+        assert single_flight.find(msgspec.structs.replace(asked, content=b"a" + long + b"b,1}")) is flight
         for body in (b"b" + long + b"b}", b"a" + long + b"c}"):
-            assert flights.find(msgspec.structs.replace(asked, content=body)) is None
+            assert single_flight.find(msgspec.structs.replace(asked, content=body)) is None

@@ -46,7 +46,7 @@ async def look(text: str) -> str:
     return text
 
 
-class Outlet:
+class Sink:
     """Everything is in the run file when the test says so."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Outlet:
         await self.acked.wait()
 
 
-KIT = CompiledAgent(Agent(model="m", tools=[send, look]))
+COMPILED = CompiledAgent(Agent(model="m", tools=[send, look]))
 SEND = ToolCall("", "send", '{"text": "a"}')
 LOOK = ToolCall("", "look", '{"text": "b"}')
 
@@ -78,22 +78,22 @@ def tree() -> _core.CoreTree:
     return core
 
 
-def rollout(core: _core.CoreTree, outlet: Outlet) -> Rollout:
-    made = Rollout(core, 0, Task.ask("?", id="q"), 7, Sampler(core, "q", CompletionClient(None), outlet), outlet)
+def rollout(core: _core.CoreTree, sink: Sink) -> Rollout:
+    made = Rollout(core, 0, Task.ask("?", id="q"), 7, Sampler(core, "q", CompletionClient(None), sink), sink)
     made.turn = 1  # calls follow a turn
     return made
 
 
 async def test_a_call_begins_when_its_intent_is_in_the_run_file_and_not_before():
-    core, outlet = tree(), Outlet()
-    outlet.acked.clear()
-    using = asyncio.create_task(rollout(core, outlet).use(KIT, [LOOK, SEND, SEND]))
+    core, sink = tree(), Sink()
+    sink.acked.clear()
+    using = asyncio.create_task(rollout(core, sink).use(COMPILED, [LOOK, SEND, SEND]))
     await asyncio.sleep(0.01)
     origin = Origin(7, "q", 0, (0, 0), 0)
     intents = [f'{{"intent":[0,0,{index}],"tool":"send","id":"{origin.call(index).id}"}}' for index in (1, 2)]
     assert core.marks() == intents
-    assert (outlet.log, RAN) == (["grew", "durable"], [])
-    outlet.acked.set()
+    assert (sink.log, RAN) == (["grew", "durable"], [])
+    sink.acked.set()
     await using
     assert core.marks()[2:] == ['{"effect":[0,0,1]}', '{"effect":[0,0,2]}']
     assert sorted(RAN) == sorted(["b", f"a {origin.call(1).id}", f"a {origin.call(2).id}"])
@@ -103,10 +103,10 @@ async def test_a_call_begins_when_its_intent_is_in_the_run_file_and_not_before()
     "call", [LOOK, ToolCall("", "send", "{"), ToolCall("", "send", '{"what": 1}'), ToolCall("", "other", "{}")]
 )
 async def test_what_has_no_effect_is_not_written_down(call: ToolCall):
-    core, outlet = tree(), Outlet()
-    await rollout(core, outlet).use(KIT, [call])
+    core, sink = tree(), Sink()
+    await rollout(core, sink).use(COMPILED, [call])
     assert core.marks() == []
-    assert outlet.log == ["grew"]
+    assert sink.log == ["grew"]
 
 
 def begun(*places: tuple[int, int, int]) -> _core.CoreTree:
@@ -139,18 +139,18 @@ def test_who_is_lost_with_a_call_in_doubt_is_recorded_as_that():
 
 
 async def test_only_a_call_that_is_given_up_leaves_a_doubt():
-    core, outlet = tree(), Outlet()
-    one = rollout(core, outlet)
-    await one.use(KIT, [SEND])
+    core, sink = tree(), Sink()
+    one = rollout(core, sink)
+    await one.use(COMPILED, [SEND])
     assert one.effects.unresolved_effect is None
 
-    outlet.acked.clear()
+    sink.acked.clear()
     hanging = ToolCall("", "send", '{"text": "hang"}')
     one.turn = 2
-    using = asyncio.create_task(one.use(KIT, [hanging]))
+    using = asyncio.create_task(one.use(COMPILED, [hanging]))
     await asyncio.sleep(0.01)
     assert one.effects.unresolved_effect is None, "it has not begun yet"
-    outlet.acked.set()
+    sink.acked.set()
     await asyncio.sleep(0.01)
     using.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -160,7 +160,7 @@ async def test_only_a_call_that_is_given_up_leaves_a_doubt():
 
 
 async def test_of_calls_side_by_side_each_is_in_doubt_until_it_is_on_record():
-    effects = SideEffectLog(tree(), 0, Outlet())
+    effects = SideEffectLog(tree(), 0, Sink())
     origin = Origin(7, "q", 0, (0, 0), 0)
     await effects.begin([("send", origin.call(0))])
     await effects.begin([("pay", origin.call(5))])

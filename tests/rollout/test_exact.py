@@ -105,11 +105,11 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
 
     core = _core.CoreTree()
     prompt = core.append(ROOT, PROMPT, b'{"role":"user","content":"two things?"}')
-    kit = CompiledAgent(Agent(model="sim-agent", sampling=Sampling(max_tokens=9)))
+    compiled = CompiledAgent(Agent(model="sim-agent", sampling=Sampling(max_tokens=9)))
     bpe = default_bpe()
     async with serving(TokenMode(api="completions")) as (llm, _):
         exact = TokenPromptBuilder(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
-        await exact.prompt(core, kit, prompt, PromptBuilder(core), 1, 1)
+        await exact.prompt(core, compiled, prompt, PromptBuilder(core), 1, 1)
         said = TokenBuffer(
             [*bpe.encode("let me see"), bpe.special["<|im_end|>"]], [-0.5] * (len(bpe.encode("let me see")) + 1)
         )
@@ -117,7 +117,7 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
         for draw, texts in enumerate([("same", "one"), ("same", "other"), ("same",), ("same", "one")]):
             rollout = core.open(prompt, [0, draw])
             core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, said)
-            made = await exact.prompt(core, kit, observe(core, rollout, *texts), PromptBuilder(core), 1, 1)
+            made = await exact.prompt(core, compiled, observe(core, rollout, *texts), PromptBuilder(core), 1, 1)
             prompts.append(bpe.decode(json.loads(made.content)["prompt"]).decode())
     core.check()
     seen = [[text for text in ("same", "one", "other") if f"\n{text}\n" in prompt] for prompt in prompts]

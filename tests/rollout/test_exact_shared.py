@@ -61,14 +61,14 @@ class Slow:
 async def test_rollouts_that_render_side_by_side_take_no_ids_from_each_other(order: tuple[int, int]):
     core, renderer = _core.CoreTree(), Slow()
     exact = TokenPromptBuilder(TokenMode(api="completions"), lambda _model: renderer)
-    kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=9)))
+    compiled = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=9)))
     prompt = core.append(ROOT, PROMPT, b'{"n":0}', 0, TokenBuffer([1, 2]))
     leaves = []
     for draw, seen in enumerate([(1,), (1, 2)]):
         rollout = core.open(prompt, [0, draw])
         core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, TokenBuffer([3], [-0.5]))
         leaves.append([core.observe(rollout, b'{"n":%d}' % n, 0, 1) for n in seen][-1])
-    asked = [asyncio.ensure_future(exact.prompt(core, kit, leaf, PromptBuilder(core), 1, 1)) for leaf in leaves]
+    asked = [asyncio.ensure_future(exact.prompt(core, compiled, leaf, PromptBuilder(core), 1, 1)) for leaf in leaves]
     while len(renderer.waiting) < 2:
         await asyncio.sleep(0)
     for place in order:

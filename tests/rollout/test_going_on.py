@@ -49,7 +49,7 @@ def steps(conversation: list[dict], seed: int) -> Say:
 async def grown(strategy: object, script: Callable = steps, **options: object) -> tuple[Tree, list[bytes], Scripted]:
     """A whole run, delta by delta."""
     recorder = Recorder(CoreTree())
-    tree, llm = await grow(strategy, script, core=recorder.core, outlet=recorder, **options)
+    tree, llm = await grow(strategy, script, core=recorder.core, sink=recorder, **options)
     return tree, recorder.deltas, llm
 
 
@@ -189,7 +189,7 @@ async def test_calls_replayed_in_both_runs_are_added_up():
     """A fork after two turns replays two calls; it breaks off one turn later, and then three are replayed."""
     recorder = Recorder(CoreTree())
     late = Late(2)
-    await grow(late, words, core=recorder.core, outlet=recorder, tools=[note_down], environment=Paper)
+    await grow(late, words, core=recorder.core, sink=recorder, tools=[note_down], environment=Paper)
     broken = [core for core in map(replayed, (recorder.deltas[:n] for n in range(len(recorder.deltas))))
               if 1 in core.growing and core.node(core.rollout(1).leaf).kind == OBSERVATION][-1]  # fmt: skip
     before = taken(broken, 1)

@@ -33,13 +33,13 @@ class Once:
 
 async def play(mode: TokenMode, llm: HttpLLM, task: Task, core: CoreTree) -> Recorder:
     """Play one task to its end."""
-    kit = CompiledAgent(
+    compiled = CompiledAgent(
         Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=Sampling(max_tokens=2000))
     )
     recorder = Recorder(core)
     draws = CompletionClient(llm, None, TokenPromptBuilder(mode, renderers(mode, llm.call)))
-    await TreeRunner(Tree(task, core), kit, Once(), None, 5, draws, recorder).run()
-    await kit.toolbox.close()
+    await TreeRunner(Tree(task, core), compiled, Once(), None, 5, draws, recorder).run()
+    await compiled.toolbox.close()
     core.check()
     return recorder
 

@@ -117,10 +117,10 @@ async def test_a_grant_holds_though_others_cost_more_than_was_set_aside():
     write(core, ServedMark({0: point, 1: point}))
     write(core, SpentMark({"calls": 9}, 0))
     core.close(0, "answer")
-    purse = TaskBudget(
+    task_budget = TaskBudget(
         BudgetSources(Budget(tools=1, calls=3), None, {}), core, Barrier(), Checkpoint(core, CarriedOver())
     )
-    granted, further = (asyncio.ensure_future(purse.tools(1, 2)) for _ in range(2))
+    granted, further = (asyncio.ensure_future(task_budget.tools(1, 2)) for _ in range(2))
     await asyncio.sleep(0.01)
     assert granted.done()
     assert granted.exception() is None

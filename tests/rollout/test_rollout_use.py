@@ -28,7 +28,7 @@ async def half(n: int) -> int:
 
 
 class Silent:
-    """An LLM that nobody should ask, and an outlet that counts."""
+    """An LLM that nobody should ask, and a sink that counts."""
 
     grown = 0
 

@@ -173,8 +173,8 @@ async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twi
     monkeypatch.setattr(Held, "reached", asyncio.Event(), raising=False)
     monkeypatch.setattr(Held, "let", asyncio.Event(), raising=False)
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = CompiledAgent(Agent(model="scripted", tools=[look_and_stop], environment=Held))
-    session = TreeRunner(tree, kit, Late(1, 2, chains=3), None, 7, CompletionClient(Scripted(words)), Silent())
+    compiled = CompiledAgent(Agent(model="scripted", tools=[look_and_stop], environment=Held))
+    session = TreeRunner(tree, compiled, Late(1, 2, chains=3), None, 7, CompletionClient(Scripted(words)), Silent())
     running = asyncio.create_task(session.run())
     await asyncio.wait_for(Held.reached.wait(), 5)
     for _ in range(1 + twice):
@@ -209,10 +209,10 @@ async def test_who_has_answered_is_not_cut_while_its_environment_closes():
         return Say("yes", final=True)
 
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = CompiledAgent(Agent(model="scripted", tools=[look], environment=Slow))
+    compiled = CompiledAgent(Agent(model="scripted", tools=[look], environment=Slow))
     stopping = Stopping(enough=1)
     await TreeRunner(
-        tree, kit, Chain(2), None, 7, CompletionClient(Scripted(script)), Silent(), stopping=stopping
+        tree, compiled, Chain(2), None, 7, CompletionClient(Scripted(script)), Silent(), stopping=stopping
     ).run()
     account()
     assert [rollout.termination for rollout in tree.rollouts] == [Termination.ANSWER] * 2

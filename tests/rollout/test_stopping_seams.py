@@ -217,13 +217,13 @@ async def test_what_is_kept_of_a_turn_counts_as_prompt():
     core = _core.CoreTree()
     leaf = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
     core.open(leaf, [0, 0])
-    kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
-    free = prompt_bound(core, leaf, kit)
-    purse = TaskBudget(BudgetSources(Budget(prompt=free + 7, tools=1), None, {}), core, Barrier())
+    compiled = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
+    free = prompt_bound(core, leaf, compiled)
+    task_budget = TaskBudget(BudgetSources(Budget(prompt=free + 7, tools=1), None, {}), core, Barrier())
     for kept, paid in ((7, True), (8, False)):
-        turn = asyncio.ensure_future(purse.turn(0, leaf, kit, kept))
+        turn = asyncio.ensure_future(task_budget.turn(0, leaf, compiled, kept))
         await asyncio.sleep(0)
-        purse.admit()
+        task_budget.admit()
         if paid:
             (await turn).drop()
         else:
@@ -279,20 +279,20 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
-    players = RunningRollouts(_core.CoreTree(), Barrier())
+    running = RunningRollouts(_core.CoreTree(), Barrier())
 
     async def play() -> None:
-        players.enter(0)
+        running.enter(0)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            raise players.caught(0) from None
+            raise running.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        players = RunningRollouts(_core.CoreTree(), Barrier())
+        running = RunningRollouts(_core.CoreTree(), Barrier())
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
-        players.cut("deadline", "deadline: now")
+        running.cut("deadline", "deadline: now")
         if cancelled:
             task.cancel()
         with pytest.raises(kind):
@@ -316,15 +316,15 @@ async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
     number = core.open(point, (0, 0), 0)
 
     class Recorder:
-        async def turn(self, rollout, leaf, kit, kept):
+        async def turn(self, rollout, leaf, compiled, kept):
             paid.append(kept)
             raise OutOfBudget("no")
 
-    kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
+    compiled = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
     for kept in (KeptPrefix(point, 7), None):
-        desk = Sampler(core, "q", CompletionClient(Clerk()), book)
-        rollout = Rollout(core, number, Task.ask("?", id="q"), 1, desk, book, kept=kept, task_budget=Recorder())
+        sampler = Sampler(core, "q", CompletionClient(Clerk()), book)
+        rollout = Rollout(core, number, Task.ask("?", id="q"), 1, sampler, book, kept=kept, task_budget=Recorder())
         with pytest.raises(OutOfBudget):
-            await rollout.ask(kit)
+            await rollout.ask(compiled)
         rollout.activity.end()
     assert paid == [7, 0]

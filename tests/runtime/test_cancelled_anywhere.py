@@ -137,10 +137,10 @@ async def starts(nth: int) -> bool:
     pool, inbox = LocalBackend(2), asyncio.Queue()
     cancelled = await cut(pool.start(job, asyncio.Queue()), nth)
     await pool.rest()
-    seats = await pool.start(job, inbox)
+    worker_ids = await pool.start(job, inbox)
     async with asyncio.timeout(30):
-        said = [await inbox.get() for _ in seats]
-    assert {seat for seat, _ in said} == set(seats)
+        said = [await inbox.get() for _ in worker_ids]
+    assert {worker_id for worker_id, _ in said} == set(worker_ids)
     assert all(isinstance(event, WorkerReady) for _, event in said), said
     await pool.close()
     return cancelled

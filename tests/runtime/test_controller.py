@@ -21,19 +21,19 @@ from trunkline.types import Task
 async def test_what_an_engine_sends_after_its_end_is_dropped_and_noted(tmp_path: Path):
     late: list[tuple[int, list[int]]] = []
 
-    def act(backend: Puppets, seat: int, message: object) -> None:
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
         if not isinstance(message, AssignTasks):
             return
         indices = [index for index, _task in message.tasks]
         if not late:
-            late.append((seat, indices))
-            backend.say(seat, WorkerExited("it is said to be dead"))
+            late.append((worker_id, indices))
+            backend.say(worker_id, WorkerExited("it is said to be dead"))
             return
         for index in indices:
             delta, done = growth(index, "in time")
             if index in late[0][1]:
                 backend.say(late[0][0], Batch(1, [growth(index, "too late")[0]], [], []))
-            backend.say(seat, Batch(1, [delta], [done], []))
+            backend.say(worker_id, Batch(1, [delta], [done], []))
 
     finished = await played(tmp_path, Puppets(act))
     assert finished.snapshot.tasks_done == 2
@@ -50,18 +50,18 @@ async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
     monkeypatch.setattr(controller, "BEAT", 0.01)
     pings: list[int] = []
 
-    def act(backend: Puppets, seat: int, message: object) -> None:
-        if isinstance(message, Ping) and seat == 1:
-            pings.append(seat)
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
+        if isinstance(message, Ping) and worker_id == 1:
+            pings.append(worker_id)
             backend.say(1, Pong(WorkerState(0.0, 1 << 20, 1, 0, 0.0, 0, "", 0.0)))
-        elif isinstance(message, AssignTasks) and seat != 0:
+        elif isinstance(message, AssignTasks) and worker_id != 0:
             for index, _task in message.tasks:
                 delta, done = growth(index, "x")
-                backend.say(seat, Batch(1, [delta], [done], []))
+                backend.say(worker_id, Batch(1, [delta], [done], []))
 
     backend = Puppets(act)
     finished = await played(tmp_path, backend)
-    assert [seat for seat, _why in backend.killed] == [0]
+    assert [worker_id for worker_id, _why in backend.killed] == [0]
     assert "its event loop did not answer for 30 s" in backend.killed[0][1]
     assert len(pings) >= 30
     assert finished.snapshot.engines[1].memory == 1 << 20
@@ -71,14 +71,14 @@ async def test_an_engine_that_cannot_be_ended_yet_hangs_once(tmp_path: Path, mon
     monkeypatch.setattr(controller, "BEAT", 0.01)
 
     class Remote(Puppets):
-        def kill(self, seat: int, why: str) -> None:
-            self.killed.append((seat, why))
+        def kill(self, worker_id: int, why: str) -> None:
+            self.killed.append((worker_id, why))
             if len(self.killed) == 5:
-                self.say(seat, WorkerExited(why))
+                self.say(worker_id, WorkerExited(why))
 
-    def act(backend: Puppets, seat: int, message: object) -> None:
-        if seat:
-            poisoned()(backend, seat, message)
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
+        if worker_id:
+            poisoned()(backend, worker_id, message)
 
     backend = Remote(act, workers=1)
     await played(tmp_path, backend)
@@ -88,14 +88,14 @@ async def test_an_engine_that_cannot_be_ended_yet_hangs_once(tmp_path: Path, mon
 
 
 async def test_places_in_which_nothing_is_made_are_given_up_and_the_run_says_why(tmp_path: Path):
-    def act(backend: Puppets, seat: int, message: object) -> None:
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
         pass
 
     class Doomed(Puppets):
         def begin(self) -> int:
-            seat = super().begin()
-            self.say(seat, WorkerExited(f"worker {seat} died"))
-            return seat
+            worker_id = super().begin()
+            self.say(worker_id, WorkerExited(f"worker {worker_id} died"))
+            return worker_id
 
     backend = Doomed(act)
     with pytest.raises(WorkerError, match=r"worker \d+ died, and no worker is left; 2 tasks were not finished"):
@@ -114,13 +114,13 @@ async def test_a_guilty_task_does_not_keep_the_next_from_making_its_group(tmp_pa
 async def test_what_is_over_in_time_does_not_fail_because_its_idle_engines_end(tmp_path: Path):
     work: dict[int, list[int]] = {}
 
-    def act(backend: Puppets, seat: int, message: object) -> None:
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
         if isinstance(message, AssignTasks):
-            work[seat] = [index for index, _task in message.tasks]
+            work[worker_id] = [index for index, _task in message.tasks]
         elif isinstance(message, CutTasks):
-            grown = [growth(index, "x") for index in work[seat]]
-            backend.say(seat, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
-            backend.say(seat, WorkerExited("it had nothing to do"))
+            grown = [growth(index, "x") for index in work[worker_id]]
+            backend.say(worker_id, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
+            backend.say(worker_id, WorkerExited("it had nothing to do"))
 
     finished = await played(tmp_path, Puppets(act), 5, budget=Budget(seconds=0.01))
     assert (finished.ended, finished.snapshot.tasks_done) == ("deadline", 4)
@@ -155,7 +155,7 @@ async def test_what_kills_every_engine_condemns_no_task(tmp_path: Path):
 
 async def test_an_engine_that_is_gone_before_it_is_known_is_replaced(tmp_path: Path):
     class Hasty(Puppets):
-        async def replace(self, seat: int) -> int:
+        async def replace(self, worker_id: int) -> int:
             new = self.begin()
             if new < 4:
                 self.say(new, WorkerExited(f"worker {new} died at once"))
@@ -187,7 +187,7 @@ async def test_who_is_killed_before_the_run_has_begun_is_replaced_and_who_ends_b
 
 
 async def test_nothing_is_left_of_a_run_that_is_cancelled(tmp_path: Path):
-    backend = Puppets(lambda backend, seat, message: None)
+    backend = Puppets(lambda backend, worker_id, message: None)
     running = asyncio.create_task(played(tmp_path, backend))
     await asyncio.sleep(0.05)
     running.cancel()
@@ -201,7 +201,7 @@ async def test_a_second_cancel_leaves_no_engine_either(tmp_path: Path):
     starting = asyncio.Event()
 
     class Slow(Puppets):
-        async def replace(self, seat: int) -> int:
+        async def replace(self, worker_id: int) -> int:
             starting.set()
             try:
                 await asyncio.sleep(60)

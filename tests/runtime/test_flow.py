@@ -6,12 +6,12 @@ import random
 from collections import deque
 
 import pytest
-from lending import Timers
+from limit_leases import Timers
 
 from trunkline.controller.limits import _SLICE, RateAllocator
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
-from trunkline.protocol import messages as wire
+from trunkline.protocol import messages
 from trunkline.worker.leases import RateLeaseClient
 
 DELAY = 0.003
@@ -67,22 +67,22 @@ class Office:
         buckets = limits_of(limits.requests_per_minute, limits.tokens_per_minute, self.time)
         self.flow = RateAllocator(*buckets, self._give, self.time.later)
         self.senders: list[Sender] = []
-        for seat, want in enumerate(wants):
-            self.flow.join(seat)
-            rates = RateLeaseClient(limits, lambda message, seat=seat: self._send(seat, message))
+        for worker_id, want in enumerate(wants):
+            self.flow.join(worker_id)
+            rates = RateLeaseClient(limits, lambda message, worker_id=worker_id: self._send(worker_id, message))
             self.senders.append(Sender(rates, self.time, want, latency, cost))
 
-    def _send(self, seat: int, message: object) -> None:
+    def _send(self, worker_id: int, message: object) -> None:
         match message:
-            case wire.RateRequest(least, most):
-                self.time.later(DELAY, lambda: self.flow.draw(seat, least, most))
-            case wire.RateReturn(requests, tokens):
+            case messages.RateRequest(least, most):
+                self.time.later(DELAY, lambda: self.flow.draw(worker_id, least, most))
+            case messages.RateReturn(requests, tokens):
                 self.time.later(DELAY, lambda: self.flow.refund(requests, tokens))
 
-    def _give(self, seat: int, requests: int, tokens: int) -> None:
+    def _give(self, worker_id: int, requests: int, tokens: int) -> None:
         def arrive() -> None:
-            self.senders[seat].rates.allot(requests, tokens)
-            self.senders[seat].pump()
+            self.senders[worker_id].rates.allot(requests, tokens)
+            self.senders[worker_id].pump()
 
         self.time.later(DELAY, arrive)
 

@@ -1,4 +1,4 @@
-"""Leases: engines spend from them, the treasury's ledger is the truth, and a limit is kept whoever dies."""
+"""Leases: engines spend from them, the run budget's ledger is the truth, and a limit is kept whoever dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_leases_shrink_as_the_limit_comes_near_and_who_comes_too_late_is_d
     for engine in bank.engines:
         engine.close()
     bank.deliver()
-    report = bank.treasury.report()
+    report = bank.run_budget.report()
     assert (report.spent, report.estimated, report.refused) == ({"calls": 16}, {"calls": 0}, 1)
     assert report.closed == "run budget: 1 calls wanted, 0 left of 16"
 
@@ -45,7 +45,7 @@ async def test_who_is_short_gets_what_others_hold_and_do_not_use():
     claim = await (await bank.claim(1, {"generated": 90}))
     claim.settle({"generated": 1})
     assert bank.engines[0]._lease is None, "recalled"
-    assert bank.treasury.closed is None
+    assert bank.run_budget.closed is None
 
 
 async def test_who_is_short_waits_until_what_is_in_flight_has_settled():
@@ -71,7 +71,7 @@ async def test_a_claim_that_is_given_up_while_it_waits_gives_back_what_it_got():
         (await (await bank.claim(0, {"calls": 1}))).settle({"calls": 1})
     bank.engines[0].close()
     bank.deliver()
-    assert bank.treasury.report().spent == {"calls": 2}
+    assert bank.run_budget.report().spent == {"calls": 2}
 
 
 async def test_a_dead_engine_is_charged_what_is_in_the_file_and_at_most_a_step_more_than_it_drew():
@@ -83,11 +83,11 @@ async def test_a_dead_engine_is_charged_what_is_in_the_file_and_at_most_a_step_m
     bank.flush(0)
     await (await bank.claim(0, {"generated": 10}))  # in flight when it dies
     bank.kill(0)
-    report = bank.treasury.report()
+    report = bank.run_budget.report()
     # 30 are in the file. The lease is a quarter, 400; it is drawn in steps of 400 / 8: it told 10 + 50 at first.
     assert report.spent == {"generated": 60}
     assert report.estimated == {"generated": 30}
-    assert not bank.treasury.leases_out
+    assert not bank.run_budget.leases_out
 
 
 async def test_calls_of_leases_that_were_repaid_are_charged_once():
@@ -98,7 +98,7 @@ async def test_calls_of_leases_that_were_repaid_are_charged_once():
         bank.unsent[0].append(call(0))
     bank.flush(0)
     bank.kill(0)
-    spent = bank.treasury.report().spent["calls"]
+    spent = bank.run_budget.report().spent["calls"]
     assert 6 <= spent <= 8
 
 
@@ -114,12 +114,12 @@ def test_whatever_happens_the_limit_is_kept_and_everything_that_was_spent_is_cou
     dice = random.Random(seed)
     limit = dice.randint(60, 600)
     paid, bank = asyncio.run(_play(dice, n, limit, kills=kills))
-    report = bank.treasury.report()
+    report = bank.run_budget.report()
     assert paid <= limit
     assert paid <= report.spent["generated"] <= limit
     assert report.overshoot == {"generated": 0}
     assert report.spent["generated"] - report.estimated["generated"] <= paid
-    assert not bank.treasury.leases_out
+    assert not bank.run_budget.leases_out
 
 
 async def _play(dice: random.Random, n: int, limit: int, *, kills: bool) -> tuple[int, Bank]:
@@ -128,36 +128,36 @@ async def _play(dice: random.Random, n: int, limit: int, *, kills: bool) -> tupl
     flying: list[tuple[int, object, int]] = []
     paid = 0
     for _ in range(120):
-        alive = [seat for seat in range(n) if seat not in bank.dead]
+        alive = [worker_id for worker_id in range(n) if worker_id not in bank.dead]
         if not alive:
             break
         move = dice.random()
         if move < 0.5:
-            seat, most = dice.choice(alive), dice.randint(1, 40)
-            asked = await bank.claim(seat, {"generated": most})
+            worker_id, most = dice.choice(alive), dice.randint(1, 40)
+            asked = await bank.claim(worker_id, {"generated": most})
             if asked.done() and asked.exception() is None:
-                flying.append((seat, asked.result(), most))
+                flying.append((worker_id, asked.result(), most))
             else:
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
         elif move < 0.95 and flying:
-            seat, claim, most = flying.pop(dice.randrange(len(flying)))
-            if seat not in bank.dead:
+            worker_id, claim, most = flying.pop(dice.randrange(len(flying)))
+            if worker_id not in bank.dead:
                 spent = dice.randint(0, most)
                 claim.settle({"generated": spent})
-                bank.unsent[seat].append(call(spent))
+                bank.unsent[worker_id].append(call(spent))
                 paid += spent
         elif kills and move > 0.98:
             bank.kill(dice.choice(alive))
         else:
             bank.flush(dice.choice(alive))
         bank.deliver()
-    bank.treasury.stop()
-    for seat, claim, _ in flying:
-        if seat not in bank.dead:
+    bank.run_budget.stop()
+    for worker_id, claim, _ in flying:
+        if worker_id not in bank.dead:
             claim.settle({"generated": 0})
-    for seat, engine in enumerate(bank.engines):
-        if seat not in bank.dead:
+    for worker_id, engine in enumerate(bank.engines):
+        if worker_id not in bank.dead:
             engine.close()
     bank.deliver()
     return paid, bank

@@ -48,10 +48,10 @@ async def test_a_worker_that_could_not_be_replaced_at_first_is_replaced_later(mo
                     await backend.replace(0)
             monkeypatch.setattr(WorkerProcess, "start", start)
             new = await backend.replace(0)
-            seat, ready = await inbox.get()
+            worker_id, ready = await inbox.get()
     finally:
         await backend.close()
-    assert seat == new
+    assert worker_id == new
     assert isinstance(ready, WorkerReady)
 
 
@@ -70,11 +70,11 @@ async def test_a_worker_that_dies_while_it_is_started_is_said_to_be_gone(monkeyp
     monkeypatch.setattr(WorkerProcess, "listen", late)
     try:
         async with asyncio.timeout(60):
-            (seat,) = await backend.start(JOB, inbox)
+            (worker_id,) = await backend.start(JOB, inbox)
             number, gone = await inbox.get()
     finally:
         await backend.close()
-    assert (number, type(gone), gone.killed) == (seat, WorkerExited, True)
+    assert (number, type(gone), gone.killed) == (worker_id, WorkerExited, True)
 
 
 def descriptors() -> set[str]:

@@ -89,17 +89,17 @@ async def test_what_an_actor_sent_comes_before_its_end_and_nothing_after_it():
     inbox: Inbox = asyncio.Queue()
     pool = RayBackend(1)
     with serving(capital_cities) as server:
-        (seat,) = await pool.start(job(server.url), inbox)
+        (worker_id,) = await pool.start(job(server.url), inbox)
         ready = await until(inbox, WorkerReady)
-        pool.kill(seat, "it is a test")
+        pool.kill(worker_id, "it is a test")
         gone = await until(inbox, WorkerExited)
-        assert gone.reason == f"worker {seat} (pid {ready.pid}) was killed: it is a test"
-        again = await pool.replace(seat)
-        assert again != seat
+        assert gone.reason == f"worker {worker_id} (pid {ready.pid}) was killed: it is a test"
+        again = await pool.replace(worker_id)
+        assert again != worker_id
         assert (await until(inbox, WorkerReady)).pid != ready.pid
-        pool.send(seat, AssignTasks([(0, write_task(tasks()[0]))]))
+        pool.send(worker_id, AssignTasks([(0, write_task(tasks()[0]))]))
         await pool.close()
-        assert server.bodies == [], "a seat that is gone takes nothing"
+        assert server.bodies == [], "a worker that is gone takes nothing"
     assert inbox.empty()
 
 
@@ -130,9 +130,9 @@ async def test_an_actor_that_rests_serves_the_next_run_and_one_that_died_is_repl
 async def test_an_actor_that_breaks_the_protocol_is_ended():
     inbox: Inbox = asyncio.Queue()
     pool = RayBackend(1)
-    (seat,) = await pool.start(job("http://127.0.0.1:9/v1"), inbox)
+    (worker_id,) = await pool.start(job("http://127.0.0.1:9/v1"), inbox)
     await until(inbox, WorkerReady)
-    pool._hosts[seat].send(b"\xc1 no message")
+    pool._hosts[worker_id].send(b"\xc1 no message")
     assert "worker" in (await until(inbox, WorkerExited)).reason
     await pool.close()
 

@@ -22,7 +22,7 @@ from trunkline import filters
 from trunkline.errors import ConfigError, InfrastructureError, RunFileError
 from trunkline.runner.amend import arescore, rescore
 from trunkline.runner.run import run
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Graded, graded
 from trunkline.scoring.rewards import contains, exact_match
 from trunkline.scoring.rewards.base import RewardPart, Scored
@@ -92,9 +92,9 @@ def rows(path: Path) -> tuple[list[object], list[object]]:
 
 def plain(row: RolloutRow) -> RolloutRow:
     """A row without what stands there of an earlier reward, without times, and without the order of arrival."""
-    left = [one for one in verdicts.entries(row.note) if not (isinstance(one, Graded) and one.weight is None)]
+    left = [one for one in notes.entries(row.note) if not (isinstance(one, Graded) and one.weight is None)]
     error = row.error and Failure.decode(row.error).kind
-    return msgspec.structs.replace(row, note=verdicts.encode(left), error=error, leaf=0, llm_micros=0, tool_micros=0)
+    return msgspec.structs.replace(row, note=notes.encode(left), error=error, leaf=0, llm_micros=0, tool_micros=0)
 
 
 def trees(path: Path) -> list[tl.Tree]:
@@ -114,7 +114,7 @@ def paths(path: Path) -> list[list[str]]:
 
 
 def judged(path: Path) -> list[list[tl.Verdict]]:
-    return [verdicts.read(one.note) for tree in trees(path) for one in tree.rollouts]
+    return [notes.read(one.note) for tree in trees(path) for one in tree.rollouts]
 
 
 def rewards(path: Path) -> list[float | None]:
@@ -167,7 +167,7 @@ def test_what_broke_is_not_asked_about_and_stays_unscored(path: Path):
 
     def note(rollout: Trajectory) -> float:
         assert math.isnan(rollout.reward), "a reward sees no other one"
-        assert not verdicts.read(rollout.note)
+        assert not notes.read(rollout.note)
         seen.append(rollout)
         return -2.5
 
@@ -389,7 +389,7 @@ def test_what_a_strategy_said_stays(tmp_path: Path):
 
     def drops() -> list[list[str]]:
         return [
-            [verdict.reason for verdict in verdicts.read(one.note) if verdict.filter == "TreeGRPO"]
+            [verdict.reason for verdict in notes.read(one.note) if verdict.filter == "TreeGRPO"]
             for tree in trees(path)
             for one in tree.rollouts
         ]

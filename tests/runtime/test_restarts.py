@@ -13,11 +13,11 @@ def lives(restarts: RestartPolicy, deaths: int, **death: bool) -> list[float | N
     """Let worker after worker die in one place; returns what was said each time."""
     said = []
     restarts.began(0)
-    for seat in range(deaths):
-        said.append(restarts.died(seat, **death))
+    for worker_id in range(deaths):
+        said.append(restarts.died(worker_id, **death))
         if said[-1] is None:
             break
-        restarts.began(seat + 1, seat)
+        restarts.began(worker_id + 1, worker_id)
     return said
 
 
@@ -32,10 +32,10 @@ def test_a_death_that_a_task_explains_is_not_held_against_the_place():
 def test_whatever_gets_into_the_run_file_sets_a_place_right():
     restarts = RestartPolicy()
     restarts.began(0)
-    for seat in range(100):
-        assert restarts.died(seat) == 0.0
-        restarts.began(seat + 1, seat)
-        restarts.progress(seat + 1)
+    for worker_id in range(100):
+        assert restarts.died(worker_id) == 0.0
+        restarts.began(worker_id + 1, worker_id)
+        restarts.progress(worker_id + 1)
     restarts.progress(3)  # one that is long gone
 
 

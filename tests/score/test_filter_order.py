@@ -10,7 +10,7 @@ from groves import Try, group, grove
 
 from trunkline import filters
 from trunkline.errors import ConfigError
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.filters.base import Group, check, judge, name_of
 from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
@@ -20,7 +20,7 @@ VOID_AND_EQUAL = [Try(["a"], 1.0), Try(["b"], 1.0), Try([""], 0.0)]
 
 def judged(tree: Tree, *given: object) -> list[list[tuple[str, str]]]:
     judge(check(list(given), scored=True), group(tree))
-    return [[(one.filter, one.action) for one in verdicts.read(rollout.note)] for rollout in tree.rollouts]
+    return [[(one.filter, one.action) for one in notes.read(rollout.note)] for rollout in tree.rollouts]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -43,7 +43,7 @@ def test_a_rollout_that_was_dropped_is_not_judged_again():
 
 def test_what_a_strategy_did_not_keep_is_not_compared():
     tree = grove([Try(["a"], 1.0), Try(["b"], 1.0), Try(["c"], 0.0)])
-    verdicts.note(tree.core, 2, Verdict("TreeGRPO", "drop"))
+    notes.note(tree.core, 2, Verdict("TreeGRPO", "drop"))
     drop = ("zero_variance", "drop")
     assert judged(tree, filters.ZeroVariance()) == [[drop], [drop], [("TreeGRPO", "drop"), drop]]
 
@@ -96,7 +96,7 @@ def test_a_filter_that_breaks_leaves_the_tree_as_it_was_and_is_reported(
     digest = tree.digest()
     with caplog.at_level(logging.WARNING, "trunkline.scoring"):
         judge(check([filters.VoidTurns(), broken, filters.ZeroVariance()], scored=True), group(tree))
-    (failed,) = verdicts.read(tree.rollouts[0].note)
+    (failed,) = notes.read(tree.rollouts[0].note)
     assert (failed.filter, failed.action) == (name_of(broken), "failed")
     assert says in failed.reason
     assert tree.rollouts[1].note == "kept"

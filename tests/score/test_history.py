@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.runner import amend as history
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Graded, Verdict, graded, why_unscored
 from trunkline.scoring.rewards.base import RewardPart, Scored
 from trunkline.tree.views import Tree
@@ -34,7 +34,7 @@ SUMS = st.builds(
 def planted(ends: list[str]) -> Tree:
     tree = grove([Try([f"a{place}", f"b{place}"], ended=ended) for place, ended in enumerate(ends)])
     for rollout in tree.rollouts:
-        verdicts.note(tree.core, rollout.id, "a remark", Verdict("Search", "drop"), Verdict("long", "mask"))
+        notes.note(tree.core, rollout.id, "a remark", Verdict("Search", "drop"), Verdict("long", "mask"))
     return tree
 
 
@@ -53,7 +53,7 @@ def test_the_last_reward_counts_and_those_before_are_on_record(data: st.DataObje
     assert tree.digest() == fresh.digest(), "as if it had been scored so at first"
     assert tree.values() == fresh.values() or repr(tree.values()) == repr(fresh.values())
     for rollout in tree.rollouts:
-        kept = [one for one in verdicts.entries(rollout.note) if not isinstance(one, Graded)]
+        kept = [one for one in notes.entries(rollout.note) if not isinstance(one, Graded)]
         assert kept == ["a remark", Verdict("Search", "drop")]
         rest = graded(rollout.note)
         if rollout.id not in said[-1]:
@@ -83,7 +83,7 @@ def test_who_had_no_reward_function_has_no_history():
     history.set_aside(tree, None)
     assert graded(tree.rollouts[0].note) == []
     assert history.earlier(tree.rollouts[0].note) is None
-    assert len(verdicts.read(tree.rollouts[0].note)) == 2, "nobody's verdicts were to be taken off"
+    assert len(notes.read(tree.rollouts[0].note)) == 2, "nobody's verdicts were to be taken off"
 
 
 @pytest.mark.parametrize("name", ["judge", "judge" * 100], ids=["short", "long"])

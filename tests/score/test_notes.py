@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Graded, Verdict, graded
 
 FINITE = st.none() | st.floats(-1e9, 1e9)
@@ -24,17 +24,17 @@ ENTRIES = (
 
 @given(st.lists(ENTRIES, max_size=6))
 def test_a_note_gives_back_verdicts_and_what_rewards_said(said: list[Verdict | Graded | str]) -> None:
-    note = verdicts.encode(said)
+    note = notes.encode(said)
     assert graded(note) == [entry for entry in said if isinstance(entry, Graded)]
-    assert verdicts.read(note) == [entry for entry in said if isinstance(entry, Verdict)]
-    assert verdicts.entries(note) == said
+    assert notes.read(note) == [entry for entry in said if isinstance(entry, Verdict)]
+    assert notes.entries(note) == said
 
 
 def test_what_rewards_said_stays_when_verdicts_are_taken_off() -> None:
     tree = grove([Try(["a"], 1.0)])
-    verdicts.note(tree.core, 0, Graded("f1", 0.5, 0.25), Verdict("one", "mask"), "a remark")
-    verdicts.note(tree.core, 0, Graded("judge", math.nan, 0.75, "no reply"))
-    verdicts.clear(tree.core, 0)
+    notes.note(tree.core, 0, Graded("f1", 0.5, 0.25), Verdict("one", "mask"), "a remark")
+    notes.note(tree.core, 0, Graded("judge", math.nan, 0.75, "no reply"))
+    notes.clear(tree.core, 0)
     assert json.loads(tree.rollouts[0].note or "") == [
         ["graded", "f1", 0.5, 0.25, ""],
         "a remark",

@@ -257,5 +257,5 @@ def test_a_setting_that_cannot_be_is_named(options, problem):
 def test_a_model_is_named_once():
     with pytest.raises(ConfigError, match="model is missing"):
         tl.Reporter(Scribe())
-    with pytest.raises(ConfigError, match="model is the Asker's own"):
+    with pytest.raises(ConfigError, match="model is the ModelClient's own"):
         tl.Reporter(ModelClient(Scribe(), "m"), "m")

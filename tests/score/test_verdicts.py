@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
 
@@ -25,14 +25,14 @@ ONES = st.builds(
 
 @given(st.lists(ONES, max_size=5))
 def test_a_note_gives_back_what_was_written(listed: list[Verdict]):
-    assert verdicts.read(verdicts.encode(listed)) == listed
+    assert notes.read(notes.encode(listed)) == listed
 
 
 def test_a_note_is_a_json_list_of_objects_and_travels_in_deltas_but_in_no_digest():
     tree = grove([Try(["a"], 1.0)])
     digest = tree.digest()
-    verdicts.note(tree.core, 0, Verdict("one", "mask", "why"))
-    verdicts.note(tree.core, 0, Verdict("two", "penalty", amount=-0.5))
+    notes.note(tree.core, 0, Verdict("one", "mask", "why"))
+    notes.note(tree.core, 0, Verdict("two", "penalty", amount=-0.5))
     assert json.loads(tree.rollouts[0].note or "") == [
         {"filter": "one", "action": "mask", "reason": "why"},
         {"filter": "two", "action": "penalty", "amount": -0.5},
@@ -40,24 +40,24 @@ def test_a_note_is_a_json_list_of_objects_and_travels_in_deltas_but_in_no_digest
     assert tree.digest() == digest
     other = Tree(tree.task)
     other.core.apply(tree.core.delta())
-    assert [one.filter for one in verdicts.read(other.rollouts[0].note)] == ["one", "two"]
+    assert [one.filter for one in notes.read(other.rollouts[0].note)] == ["one", "two"]
 
 
 def test_what_somebody_else_noted_stays():
     tree = grove([Try(["a"], 1.0)])
     tree.core.note(0, "for later")
-    verdicts.note(tree.core, 0, Verdict("one", "mask"))
+    notes.note(tree.core, 0, Verdict("one", "mask"))
     assert json.loads(tree.rollouts[0].note or "")[0] == "for later"
-    assert [one.filter for one in verdicts.read(tree.rollouts[0].note)] == ["one"]
+    assert [one.filter for one in notes.read(tree.rollouts[0].note)] == ["one"]
 
 
 def test_verdicts_can_be_taken_off_and_what_somebody_else_noted_stays():
     tree = grove([Try(["a"], 1.0)] * 3)
     tree.core.note(0, "for later")
     for number in (0, 1):
-        verdicts.note(tree.core, number, Verdict("one", "mask"))
+        notes.note(tree.core, number, Verdict("one", "mask"))
     for number in range(3):
-        verdicts.clear(tree.core, number)
+        notes.clear(tree.core, number)
     assert [rollout.note for rollout in tree.rollouts] == ['["for later"]', None, None]
 
 
@@ -66,7 +66,7 @@ def test_verdicts_can_be_taken_off_and_what_somebody_else_noted_stays():
     [None, "", "plain", "{}", "[1]", '[{"filter":"a"}]', '[{"filter":"a","action":"kill"}]', "[" * 5000, "\ud800"],
 )
 def test_what_is_no_verdict_is_none(note: str | None):
-    assert verdicts.read(note) == []
+    assert notes.read(note) == []
 
 
 def test_a_reason_that_would_steer_a_terminal_is_escaped_and_cut():
@@ -94,17 +94,17 @@ def test_a_verdict_that_cannot_be_is_refused(arguments: dict, says: str):
 def test_what_verdicts_come_to():
     mask, free = Verdict("a", "mask"), Verdict("b", "mask", count_in_baseline=False)
     drop, fine = Verdict("c", "drop"), Verdict("d", "penalty", amount=-0.25)
-    assert (verdicts.masked([]), verdicts.dropped([]), verdicts.counted([]), verdicts.penalty([])) == (
+    assert (notes.masked([]), notes.dropped([]), notes.counted([]), notes.penalty([])) == (
         False,
         False,
         True,
         0.0,
     )
-    assert verdicts.masked([mask])
-    assert verdicts.counted([mask])
-    assert not verdicts.counted([mask, free]), "each mask must let it count"
-    assert verdicts.masked([drop])
-    assert not verdicts.counted([drop]), "who is dropped never counts"
-    assert verdicts.counted([Verdict("e", "penalty", count_in_baseline=False)]), "only masks take a reward out"
-    assert verdicts.penalty([fine, fine]) == -0.5
-    assert not verdicts.masked([fine, Verdict("e", "failed")])
+    assert notes.masked([mask])
+    assert notes.counted([mask])
+    assert not notes.counted([mask, free]), "each mask must let it count"
+    assert notes.masked([drop])
+    assert not notes.counted([drop]), "who is dropped never counts"
+    assert notes.counted([Verdict("e", "penalty", count_in_baseline=False)]), "only masks take a reward out"
+    assert notes.penalty([fine, fine]) == -0.5
+    assert not notes.masked([fine, Verdict("e", "failed")])

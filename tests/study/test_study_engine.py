@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from study_kit import kit
+from study_agents import compiled_agent
 
 from studies.arms import ARMS
 from studies.cell import SAMPLING
@@ -34,8 +34,8 @@ async def test_trees_and_their_usage_are_those_of_the_real_server(lookups, strat
     llm = EndpointSpec(server.root_url + "/v1").open()
     try:
         for task in lookups[:3]:
-            served = await grow(task, kit(**sampling), strategy, llm, 3, ids=ids)
-            inside = await grow(task, kit(**sampling), strategy, SimLLM(Settings()), 3, ids=ids)
+            served = await grow(task, compiled_agent(**sampling), strategy, llm, 3, ids=ids)
+            inside = await grow(task, compiled_agent(**sampling), strategy, SimLLM(Settings()), 3, ids=ids)
             assert inside.digest() == served.digest()
             for ours, theirs in zip(inside.rollouts, served.rollouts, strict=True):
                 assert (ours.usage.generated, ours.usage.prompt) == (theirs.usage.generated, theirs.usage.prompt)
@@ -58,8 +58,8 @@ async def test_tries_cost_together_what_the_server_counted(lookups, name):
 
 
 async def test_prompt_tokens_are_cached_as_on_a_server(lookups):
-    roomy = await grow(lookups[0], kit(), TreeGRPO(), SimLLM(Settings()), 3)
-    none = await grow(lookups[0], kit(), TreeGRPO(), SimLLM(Settings(cache_tokens=0)), 3)
+    roomy = await grow(lookups[0], compiled_agent(), TreeGRPO(), SimLLM(Settings()), 3)
+    none = await grow(lookups[0], compiled_agent(), TreeGRPO(), SimLLM(Settings(cache_tokens=0)), 3)
     assert roomy.digest() == none.digest()
     assert roomy.usage.prompt == none.usage.prompt
     assert roomy.usage.cached > none.usage.cached

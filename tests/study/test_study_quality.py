@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from study_kit import kit
+from study_agents import compiled_agent
 
 from studies.cell import POOL, Group
 from studies.compare import compare, effective
@@ -28,7 +28,7 @@ def group(arm, rewards, seed=0, question="q", tokens=10, found=()):
 
 
 async def test_every_estimator_has_a_target_and_says_something_of_every_step(lookups):
-    tree = await grow(lookups[0], kit(), TreeGRPO(), SimLLM(Settings()), 5)
+    tree = await grow(lookups[0], compiled_agent(), TreeGRPO(), SimLLM(Settings()), 5)
     turns = [node.id for node in tree.rollouts[0].nodes if node.finish]
     start, state, after = Worth(0.5, 0.01), Worth(0.4, 0.02), Worth(0.7, 0.03)
     found = guesses(tree, [Step(turns[1], (start, state), after)])
@@ -51,7 +51,7 @@ async def test_every_estimator_has_a_target_and_says_something_of_every_step(loo
 
 
 async def test_a_standardised_advantage_of_a_sure_question_has_no_target(lookups):
-    tree = await grow(lookups[0], kit(), TreeGRPO(), SimLLM(Settings()), 5)
+    tree = await grow(lookups[0], compiled_agent(), TreeGRPO(), SimLLM(Settings()), 5)
     turn = next(node.id for node in tree.rollouts[0].nodes if node.finish)
     found = guesses(tree, [Step(turn, (Worth(1.0, 0.0),), Worth(1.0, 0.0))])
     assert {"GRPO", "Tree-GRPO", "ARPO, hard"}.isdisjoint(guess.estimator for guess in found)

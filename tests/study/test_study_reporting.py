@@ -38,8 +38,8 @@ def test_a_price_counts_what_was_cached_at_its_share():
 
 @pytest.mark.parametrize("characters", [0, 900])
 def test_longer_outputs_leave_everything_else_as_it_was(lookups, characters):
-    kit = CompiledAgent(agent("sim-agent:default", Sampling(temperature=1.0)))
-    tree = asyncio.run(grow(lookups[0], kit, GROWN["trees"], SimLLM(Settings()), 0))
+    compiled = CompiledAgent(agent("sim-agent:default", Sampling(temperature=1.0)))
+    tree = asyncio.run(grow(lookups[0], compiled, GROWN["trees"], SimLLM(Settings()), 0))
     made = lengthened(tree, characters)
     made.core.check()
     assert [(one.path, one.termination, one.answer) for one in made.rollouts] == [

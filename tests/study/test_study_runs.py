@@ -8,7 +8,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from study_kit import kit
+from study_agents import compiled_agent
 
 from studies import sharing
 from studies.arms import ARMS, confidence, find_arms
@@ -78,18 +78,18 @@ async def test_a_strategy_sees_its_guide_and_never_a_label(lookups):
             seen.extend(rollout.reward for rollout in view.rollouts)
             return []
 
-    tree = await grow(lookups[0], kit(), Watch(3), SimLLM(Settings()), 1)
+    tree = await grow(lookups[0], compiled_agent(), Watch(3), SimLLM(Settings()), 1)
     assert all(map(math.isnan, seen))
     assert {rollout.reward for rollout in tree.rollouts} <= {0.0, 1.0}
     seen.clear()
-    sure = kit(logprobs=True, top_logprobs=4)
+    sure = compiled_agent(logprobs=True, top_logprobs=4)
     guided = await grow(lookups[0], sure, Watch(3), SimLLM(Settings()), 1, guide=confidence)
     assert all(0 < value < 1 for value in seen)
     assert guided.reward == tree.reward
 
 
 async def test_without_log_probabilities_there_is_no_confidence(lookups):
-    tree = await grow(lookups[0], kit(), TreeGRPO(), SimLLM(Settings()), 1)
+    tree = await grow(lookups[0], compiled_agent(), TreeGRPO(), SimLLM(Settings()), 1)
     assert [confidence(rollout) for rollout in tree.rollouts] == [0.0] * 6
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from study_kit import kit
+from study_agents import compiled_agent
 
 from studies.engine import SimLLM
 from studies.growth import grow
@@ -19,7 +19,7 @@ from trunkline.strategies.tree_grpo import TreeGRPO
 
 
 async def plant(task, strategy, preset="null", seed=5):
-    return await grow(task, kit(preset), strategy, SimLLM(Settings()), seed)
+    return await grow(task, compiled_agent(preset), strategy, SimLLM(Settings()), seed)
 
 
 async def test_a_question_of_the_null_preset_is_worth_a_half_until_it_is_decided_and_then_all_or_nothing(lookups):
@@ -27,7 +27,7 @@ async def test_a_question_of_the_null_preset_is_worth_a_half_until_it_is_decided
         tree = await plant(task, Chain(6))
         turn = deciding_turn(task.question, tree)
         before = tree.digest()
-        steps = await true_steps(tree, tree.rollouts[2], kit("null"), 99, {}, 32)
+        steps = await true_steps(tree, tree.rollouts[2], compiled_agent("null"), 99, {}, 32)
         assert tree.digest() == before
         # The states that lead up to the decision, then those behind it. Four deviations of 32 even draws are 0.36.
         for step in steps[: turn + 1]:
@@ -41,7 +41,7 @@ async def test_a_question_of_the_null_preset_is_worth_a_half_until_it_is_decided
 
 async def test_the_prompt_is_worth_a_half_over_256_continuations(lookups):
     tree = await plant(lookups[0], Chain(1))
-    (worth,) = await true_values(tree, [prompt(tree.core)], kit("null"), 99)
+    (worth,) = await true_values(tree, [prompt(tree.core)], compiled_agent("null"), 99)
     # A deviation is 1/32.
     assert worth.value == pytest.approx(0.5, abs=4 / 32)
     assert tree.core.rollouts == 257
@@ -50,8 +50,8 @@ async def test_the_prompt_is_worth_a_half_over_256_continuations(lookups):
 async def test_states_that_are_known_are_not_continued_again(lookups):
     tree, other = [await plant(lookups[0], Chain(2), "default") for _ in range(2)]
     known = {}
-    first = await true_steps(tree, tree.rollouts[0], kit(), 99, known, 8)
-    again = await true_steps(other, other.rollouts[0], kit(), 100, known, 8)
+    first = await true_steps(tree, tree.rollouts[0], compiled_agent(), 99, known, 8)
+    again = await true_steps(other, other.rollouts[0], compiled_agent(), 100, known, 8)
     assert first == again
     assert len(known) == len(first)
 

@@ -1,4 +1,4 @@
-"""A treasury and the engines that spend from its leases; messages travel when a test says so."""
+"""A run budget and the engines that spend from its leases; messages travel when a test says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from trunkline.controller.budget import NOTHING, RunBudget, RunSpending
-from trunkline.protocol import messages as wire
+from trunkline.protocol import messages
 from trunkline.rollout.budget import Budget
 from trunkline.store.schema import CallRow
 from trunkline.worker.leases import BudgetLeaseClient
@@ -17,32 +17,34 @@ def call(generated: int, prompt: int = 0, draws: int = 1, endpoint: str = "e") -
 
 
 class Bank:
-    """A treasury and engines; messages take as long as the test lets them."""
+    """A run budget and engines; messages take as long as the test lets them."""
 
     def __init__(self, engines: int, budget: Budget, spent: RunSpending = NOTHING) -> None:
-        self.treasury = RunBudget(budget, {}, self._tell, spent)
+        self.run_budget = RunBudget(budget, {}, self._tell, spent)
         self.up: deque[tuple[int, object]] = deque()
         self.down: deque[tuple[int, object]] = deque()
         self.dead: set[int] = set()
-        self.unsent: dict[int, list[CallRow]] = {seat: [] for seat in range(engines)}
+        self.unsent: dict[int, list[CallRow]] = {worker_id: [] for worker_id in range(engines)}
         self.engines = [
             BudgetLeaseClient(
-                budget.limits, lambda message, seat=seat: self.up.append((seat, message)), self._flusher(seat)
+                budget.limits,
+                lambda message, worker_id=worker_id: self.up.append((worker_id, message)),
+                self._flusher(worker_id),
             )
-            for seat in range(engines)
+            for worker_id in range(engines)
         ]
-        for seat in range(engines):
-            self.treasury.add_worker(seat)
+        for worker_id in range(engines):
+            self.run_budget.add_worker(worker_id)
 
-    def _tell(self, seat: int, message: object) -> None:
-        self.down.append((seat, message))
+    def _tell(self, worker_id: int, message: object) -> None:
+        self.down.append((worker_id, message))
 
-    def _flusher(self, seat: int):
-        return lambda: self.flush(seat)
+    def _flusher(self, worker_id: int):
+        return lambda: self.flush(worker_id)
 
-    def flush(self, seat: int) -> None:
-        calls, self.unsent[seat] = self.unsent[seat], []
-        self.up.append((seat, calls))
+    def flush(self, worker_id: int) -> None:
+        calls, self.unsent[worker_id] = self.unsent[worker_id], []
+        self.up.append((worker_id, calls))
 
     def deliver(self) -> None:
         """Deliver all that is under way, and what follows from it."""
@@ -52,54 +54,54 @@ class Bank:
             while self.down:
                 self._down(*self.down.popleft())
 
-    def _up(self, seat: int, message: object) -> None:
+    def _up(self, worker_id: int, message: object) -> None:
         match message:
-            case wire.LeaseRequest(least):
-                self.treasury.want(seat, least)
-            case wire.LeaseDrawn(lease, most):
-                self.treasury.drawn(lease, most)
-            case wire.LeaseReturn(lease, spent, estimated):
-                self.treasury.repaid(lease, spent, estimated)
+            case messages.LeaseRequest(least):
+                self.run_budget.want(worker_id, least)
+            case messages.LeaseDrawn(lease, most):
+                self.run_budget.drawn(lease, most)
+            case messages.LeaseReturn(lease, spent, estimated):
+                self.run_budget.repaid(lease, spent, estimated)
             case list(calls):
-                self.treasury.committed(seat, calls)
+                self.run_budget.committed(worker_id, calls)
             case None:
-                self.treasury.lost(seat)
+                self.run_budget.lost(worker_id)
 
-    def _down(self, seat: int, message: object) -> None:
-        if seat in self.dead:
+    def _down(self, worker_id: int, message: object) -> None:
+        if worker_id in self.dead:
             return
         match message:
-            case wire.LeaseGrant():
-                self.engines[seat].granted(message)
-            case wire.LeaseDenied(reason):
-                self.engines[seat].denied(reason)
-            case wire.LeaseRevoke():
-                self.engines[seat].revoke()
+            case messages.LeaseGrant():
+                self.engines[worker_id].granted(message)
+            case messages.LeaseDenied(reason):
+                self.engines[worker_id].denied(reason)
+            case messages.LeaseRevoke():
+                self.engines[worker_id].revoke()
 
-    def carry(self, seat: int, *, up: bool) -> None:
+    def carry(self, worker_id: int, *, up: bool) -> None:
         """Deliver the next message of, or for, one engine; the others' take longer."""
         queue, deliver = (self.up, self._up) if up else (self.down, self._down)
         for place, (whose, message) in enumerate(queue):
-            if whose == seat:
+            if whose == worker_id:
                 del queue[place]
-                deliver(seat, message)
+                deliver(worker_id, message)
                 return
 
-    def die(self, seat: int) -> None:
-        """An engine dies while messages are under way; the treasury hears of it behind all that it had sent."""
-        self.dead.add(seat)
-        self.up.append((seat, None))
+    def die(self, worker_id: int) -> None:
+        """An engine dies while messages are under way; the budget hears of it behind all that it had sent."""
+        self.dead.add(worker_id)
+        self.up.append((worker_id, None))
 
-    def kill(self, seat: int) -> None:
+    def kill(self, worker_id: int) -> None:
         """An engine dies: what it sent is delivered, what it kept is lost."""
         self.deliver()
-        self.dead.add(seat)
-        self.treasury.lost(seat)
+        self.dead.add(worker_id)
+        self.run_budget.lost(worker_id)
         self.deliver()
 
-    async def claim(self, seat: int, most: dict[str, int]):
+    async def claim(self, worker_id: int, most: dict[str, int]):
         """What a turn does: it waits for its claim while messages travel."""
-        asked = asyncio.ensure_future(self.engines[seat].claim(most))
+        asked = asyncio.ensure_future(self.engines[worker_id].claim(most))
         for _ in range(6):
             await asyncio.sleep(0)
             self.deliver()

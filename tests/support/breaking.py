@@ -124,10 +124,10 @@ class Setting(NamedTuple):
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Watched)
         loop.passed = recorder.grew
-        kit = CompiledAgent(Agent(model="sim-agent", tools=self.tools, sampling=self.sampling, **self.agent))
+        compiled = CompiledAgent(Agent(model="sim-agent", tools=self.tools, sampling=self.sampling, **self.agent))
         session = TreeRunner(
             Tree(self.task, core),
-            kit,
+            compiled,
             self.strategy,
             self.reward,
             11,
@@ -140,7 +140,7 @@ class Setting(NamedTuple):
         )
         async with asyncio.timeout(30):
             await session.run()
-        await kit.toolbox.close()
+        await compiled.toolbox.close()
         recorder.grew()
         core.check()
         return grown(core, before + recorder.deltas, session.ending, asked.turns)

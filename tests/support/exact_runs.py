@@ -67,7 +67,7 @@ class Noting(SwitchTransport):
 
 
 class Silent:
-    """An outlet that never lets anybody wait."""
+    """A sink that never lets anybody wait."""
 
     async def reserve(self) -> None: ...
 
@@ -114,9 +114,9 @@ async def grow(
         dialect=dialect,
         environment=environment,
     )
-    kit = CompiledAgent(agent)
+    compiled = CompiledAgent(agent)
     asker = CompletionClient(llm, cache, TokenPromptBuilder(mode, renderers(mode, llm.call)))
-    sessions = [TreeRunner(Tree(task), kit, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]
+    sessions = [TreeRunner(Tree(task), compiled, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]
     await asyncio.gather(*(session.run() for session in sessions))
-    await kit.toolbox.close()
+    await compiled.toolbox.close()
     return [session.tree for session in sessions]

@@ -64,8 +64,8 @@ def grove(tries: Sequence[Try], id: str = "q", accepted: str = "yes") -> Tree:
 
 def group(tree: Tree, dialect: str = "native") -> Group:
     """The tree as filters see it, read in a dialect."""
-    speech = find(dialect)
-    return Group(tree, lambda choice: speech.parse(choice, []))
+    bound = find(dialect)
+    return Group(tree, lambda choice: bound.parse(choice, []))
 
 
 D6 = (

@@ -89,10 +89,18 @@ async def play(
     """Grow one task's tree with a program; one that is there is grown on."""
     recorder = Recorder(CoreTree() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
-    kit = CompiledAgent(Agent(model="lead", name="lead", **agent))
-    shared = Program(program, kit)
+    compiled = CompiledAgent(Agent(model="lead", name="lead", **agent))
+    shared = Program(program, compiled)
     session = TreeRunner(
-        tree, kit, strategy or Chain(1), reward, 7, CompletionClient(llm), recorder, program=shared, taken=CarriedOver()
+        tree,
+        compiled,
+        strategy or Chain(1),
+        reward,
+        7,
+        CompletionClient(llm),
+        recorder,
+        program=shared,
+        taken=CarriedOver(),
     )
     try:
         await session.run()

@@ -23,7 +23,7 @@ from trunkline.types import Task
 
 
 class Puppets:
-    """Hosts engines that do what a test says: ``act(backend, seat, message)`` for each message that one gets."""
+    """Hosts engines that do what a test says: ``act(backend, worker_id, message)`` for each message that one gets."""
 
     def __init__(self, act: Callable[[Puppets, int, object], None], slots: int = 2, workers: int = 2) -> None:
         self.act = act
@@ -42,18 +42,18 @@ class Puppets:
         self.say(self.started[-1], WorkerReady(PROTOCOL, __version__, 1, self.slots))
         return self.started[-1]
 
-    async def replace(self, seat: int) -> int:
+    async def replace(self, worker_id: int) -> int:
         return self.begin()
 
-    def say(self, seat: int, message: object) -> None:
-        self.inbox.put_nowait((seat, message))
+    def say(self, worker_id: int, message: object) -> None:
+        self.inbox.put_nowait((worker_id, message))
 
-    def send(self, seat: int, message: object) -> None:
-        self.act(self, seat, message)
+    def send(self, worker_id: int, message: object) -> None:
+        self.act(self, worker_id, message)
 
-    def kill(self, seat: int, why: str) -> None:
-        self.killed.append((seat, why))
-        self.say(seat, WorkerExited(why))
+    def kill(self, worker_id: int, why: str) -> None:
+        self.killed.append((worker_id, why))
+        self.say(worker_id, WorkerExited(why))
 
     async def close(self) -> None:
         self.closed = True
@@ -94,13 +94,13 @@ def growth(index: int, answer: str, task: Task | None = None) -> tuple[Delta, Do
 def poisoned(*poison: int) -> Callable[[Puppets, int, object], None]:
     """Engines that die of some tasks, and do all others at once."""
 
-    def act(backend: Puppets, seat: int, message: object) -> None:
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
         if not isinstance(message, AssignTasks):
             return
         if any(index in poison for index, _task in message.tasks):
-            backend.say(seat, WorkerExited(f"worker {seat} died"))
+            backend.say(worker_id, WorkerExited(f"worker {worker_id} died"))
             return
         grown = [growth(index, "x", read_task(task)) for index, task in message.tasks]
-        backend.say(seat, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
+        backend.say(worker_id, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
 
     return act

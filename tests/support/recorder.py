@@ -9,7 +9,7 @@ from trunkline.llm.types import Reply
 
 
 class Recorder:
-    """An outlet that never lets anybody wait, and takes a delta whenever the tree grew.
+    """A sink that never lets anybody wait, and takes a delta whenever the tree grew.
 
     Args:
         core: The tree.

@@ -99,7 +99,7 @@ class Scripted:
 
 
 class Silent:
-    """An outlet that never lets anybody wait."""
+    """A sink that never lets anybody wait."""
 
     async def reserve(self) -> None: ...
 
@@ -141,15 +141,15 @@ async def grow(
     max_turns: int = 8,
     tools: Sequence[Tool] = (look,),
     core: CoreTree | None = None,
-    outlet: TurnSink | None = None,
+    sink: TurnSink | None = None,
     llm: Scripted | None = None,
     **agent: Any,
 ) -> tuple[Tree, Scripted]:
     """Grow one task's tree with a scripted model."""
     llm = llm or Scripted(script)
     tree = Tree(Task.ask("what?", "yes", id="q"), core)
-    kit = CompiledAgent(Agent(model="scripted", tools=tools, max_turns=max_turns, **agent))
-    await TreeRunner(tree, kit, strategy, reward, seed, CompletionClient(llm), outlet or Silent()).run()
+    compiled = CompiledAgent(Agent(model="scripted", tools=tools, max_turns=max_turns, **agent))
+    await TreeRunner(tree, compiled, strategy, reward, seed, CompletionClient(llm), sink or Silent()).run()
     tree.core.check()
     return tree, llm
 

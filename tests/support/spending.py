@@ -87,7 +87,7 @@ class Clerk:
 
 
 class Book:
-    """An outlet that adds up what was answered."""
+    """A sink that adds up what was answered."""
 
     def __init__(self) -> None:
         self.calls = self.prompt = self.generated = 0
@@ -125,10 +125,10 @@ async def spend(
     """Grow one tree under a budget."""
     book, tree = Book(), Tree(Task.ask("what?", "yes", id="q"), core)
     agent = {"tools": [look], "sampling": Sampling(max_tokens=MOST)} | agent
-    kit = CompiledAgent(Agent(model="clerk", max_turns=max_turns, **agent))
+    compiled = CompiledAgent(Agent(model="clerk", max_turns=max_turns, **agent))
     sources = None if task is None and run is None else BudgetSources(task, run, prices or {})
     session = TreeRunner(
-        tree, kit, strategy, reward, 7, CompletionClient(clerk), book, stopping=stopping, sources=sources
+        tree, compiled, strategy, reward, 7, CompletionClient(clerk), book, stopping=stopping, sources=sources
     )
     made(session)
     async with asyncio.timeout(20):

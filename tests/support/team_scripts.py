@@ -102,7 +102,7 @@ def batches(script: Script) -> BatchLLM:
     return BatchLLM(generate)
 
 
-class Heard(NamedTuple):
+class PlayedReplies(NamedTuple):
     """One rollout whose replies were given in their order.
 
     Attributes:
@@ -121,13 +121,13 @@ class Heard(NamedTuple):
         return [row.role for row in self.rows]
 
 
-def hear(team: Team, *replies: str, question: str = "What?") -> Heard:
+def play_replies(team: Team, *replies: str, question: str = "What?") -> PlayedReplies:
     """Play one rollout; each request gets the next reply, and all are needed."""
     left = list(replies)
     (tree,) = play(team, [question], lambda _prompt: left.pop(0))
     facts = tree.core.rollout(0)
     assert (facts.termination, facts.error, left) == ("answer", None, [])
-    return Heard(rows_of(team, tree), facts.answer, tree)
+    return PlayedReplies(rows_of(team, tree), facts.answer, tree)
 
 
 def trees(made: Run) -> list[Tree]:

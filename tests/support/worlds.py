@@ -107,7 +107,7 @@ async def grow_with(strategy: Strategy, model: Model, reward: Reward = worth) ->
     """Grow one task's tree with a model."""
     tree = Tree(Task.ask("what?", "1", id="q"))
     sampling = Sampling(logprobs=True, top_logprobs=2)
-    kit = CompiledAgent(Agent(model="scripted", tools=[look], max_turns=model.world.depth, sampling=sampling))
-    await TreeRunner(tree, kit, strategy, reward, 11, CompletionClient(model), Silent()).run()
+    compiled = CompiledAgent(Agent(model="scripted", tools=[look], max_turns=model.world.depth, sampling=sampling))
+    await TreeRunner(tree, compiled, strategy, reward, 11, CompletionClient(model), Silent()).run()
     tree.core.check()
     return tree

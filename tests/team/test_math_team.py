@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from team_scripts import hear
+from team_scripts import play_replies
 
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
@@ -18,30 +18,30 @@ APPROVE, REJECT = "<verify>approve</verify>", "<verify>reject</verify>"
 
 
 def test_solver_and_verifier_take_turns_until_a_solution_is_approved() -> None:
-    heard = hear(TEAM, r"\boxed{1}", REJECT, r"\boxed{2}", APPROVE)
-    assert heard.roles == ["solver", "verifier", "solver", "verifier"]
-    assert heard.answer == "2"
+    played = play_replies(TEAM, r"\boxed{1}", REJECT, r"\boxed{2}", APPROVE)
+    assert played.roles == ["solver", "verifier", "solver", "verifier"]
+    assert played.answer == "2"
 
 
 def test_an_approved_solution_ends_the_rollout_at_once() -> None:
-    assert hear(TEAM, r"\boxed{1}", APPROVE).roles == ["solver", "verifier"]
+    assert play_replies(TEAM, r"\boxed{1}", APPROVE).roles == ["solver", "verifier"]
 
 
 def test_the_last_solution_is_not_reviewed() -> None:
-    heard = hear(TEAM, r"\boxed{1}", REJECT, r"\boxed{2}", REJECT, r"\boxed{3}")
-    assert heard.roles == ["solver", "verifier", "solver", "verifier", "solver"]
-    assert heard.answer == "3"
-    assert hear(MathTeam(model="m", rounds=1), r"\boxed{1}").roles == ["solver"]
+    played = play_replies(TEAM, r"\boxed{1}", REJECT, r"\boxed{2}", REJECT, r"\boxed{3}")
+    assert played.roles == ["solver", "verifier", "solver", "verifier", "solver"]
+    assert played.answer == "3"
+    assert play_replies(MathTeam(model="m", rounds=1), r"\boxed{1}").roles == ["solver"]
 
 
 def test_both_see_the_problem_and_all_that_was_said_in_order() -> None:
-    heard = hear(TEAM, r"A \boxed{1}", f"B {REJECT}", r"C \boxed{2}", APPROVE, question="Why {context}?")
+    played = play_replies(TEAM, r"A \boxed{1}", f"B {REJECT}", r"C \boxed{2}", APPROVE, question="Why {context}?")
     said = [
         '\nThe output of "solver": A \\boxed{1}\n',
         f'\nThe output of "verifier": B {REJECT}\n',
         '\nThe output of "solver": C \\boxed{2}\n',
     ]
-    for place, row in enumerate(heard.rows):
+    for place, row in enumerate(played.rows):
         context = row.prompt.partition("so far:\n")[2].partition("\n\nYou are the")[0]
         assert context == "".join(said[:place])
         assert "problem:\nWhy {context}?\n" in row.prompt
@@ -63,21 +63,21 @@ def test_both_see_the_problem_and_all_that_was_said_in_order() -> None:
 )
 def test_a_verdict_is_read_as_the_setting_says(verdict: str, approved: bool, strictly: bool) -> None:
     for team, ends in ((TEAM, approved), (STRICT, strictly)):
-        heard = hear(team, r"\boxed{1}", verdict, *(() if ends else (r"\boxed{2}", APPROVE)))
-        assert heard.answer == ("1" if ends else "2")
+        played = play_replies(team, r"\boxed{1}", verdict, *(() if ends else (r"\boxed{2}", APPROVE)))
+        assert played.answer == ("1" if ends else "2")
 
 
 def test_actions_that_are_not_valid_are_used_all_the_same_and_cost_a_tenth() -> None:
-    heard = hear(TEAM, "It is 4", "Looks fine", question="2 + 2?")
-    assert [row.valid for row in heard.rows] == [False, False]
-    assert 'The output of "solver": It is 4\n' in heard.rows[1].prompt
-    assert heard.answer == "It is 4"
+    played = play_replies(TEAM, "It is 4", "Looks fine", question="2 + 2?")
+    assert [row.valid for row in played.rows] == [False, False]
+    assert 'The output of "solver": It is 4\n' in played.rows[1].prompt
+    assert played.answer == "It is 4"
     assert [member.role.penalty for member in TEAM.members.values()] == [0.1, 0.1]
 
 
 def test_the_verifiers_verdict_is_trimmed_where_it_is_shown() -> None:
-    heard = hear(TEAM, r"\boxed{1}", "No. <verify>\nreject </verify> ", r"\boxed{2}", APPROVE)
-    assert 'The output of "verifier": No. <verify>reject</verify> \n' in heard.rows[2].prompt
+    played = play_replies(TEAM, r"\boxed{1}", "No. <verify>\nreject </verify> ", r"\boxed{2}", APPROVE)
+    assert 'The output of "verifier": No. <verify>reject</verify> \n' in played.rows[2].prompt
 
 
 def test_rewards_read_the_boxed_answer_and_not_the_thoughts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from team_scripts import hear, search
+from team_scripts import play_replies, search
 
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError
@@ -25,10 +25,10 @@ def answer(text: str) -> str:
 
 
 def test_the_verifier_sends_a_step_to_the_answerer_or_to_the_searcher() -> None:
-    heard = hear(TEAM, NO, query("x"), YES, answer(" Rome "))
-    assert heard.roles == ["verifier", "searcher", "verifier", "answerer"]
-    assert [row.step for row in heard.rows] == [1, 1, 2, 2]
-    assert heard.answer == "Rome"
+    played = play_replies(TEAM, NO, query("x"), YES, answer(" Rome "))
+    assert played.roles == ["verifier", "searcher", "verifier", "answerer"]
+    assert [row.step for row in played.rows] == [1, 1, 2, 2]
+    assert played.answer == "Rome"
 
 
 @pytest.mark.parametrize(
@@ -46,39 +46,39 @@ def test_a_verdict_is_read_as_the_setting_says(verdict: str, enough: bool, stric
     for lenient, answers in ((True, enough), (False, strictly)):
         team = SearchTeam(model="m", tool=search, lenient=lenient, max_steps=2)
         more = (answer("a"),) if answers else (query("x"), YES, answer("a"))
-        assert hear(team, verdict, *more).roles[1] == ("answerer" if answers else "searcher")
+        assert play_replies(team, verdict, *more).roles[1] == ("answerer" if answers else "searcher")
 
 
 def test_at_the_last_step_a_no_asks_nobody_and_the_answer_is_the_empty_text() -> None:
-    heard = hear(SearchTeam(model="m", tool=search, max_steps=2), NO, query("x"), NO)
-    assert heard.roles == ["verifier", "searcher", "verifier"]
-    assert heard.answer == ""
+    played = play_replies(SearchTeam(model="m", tool=search, max_steps=2), NO, query("x"), NO)
+    assert played.roles == ["verifier", "searcher", "verifier"]
+    assert played.answer == ""
 
 
 def test_an_answer_that_cannot_be_read_costs_a_step() -> None:
-    heard = hear(TEAM, YES, "I say Rome", YES, answer("Rome"))
-    assert [(row.role, row.step, row.valid, row.text) for row in heard.rows] == [
+    played = play_replies(TEAM, YES, "I say Rome", YES, answer("Rome"))
+    assert [(row.role, row.step, row.valid, row.text) for row in played.rows] == [
         ("verifier", 1, True, YES),
         ("answerer", 1, False, ""),
         ("verifier", 2, True, YES),
         ("answerer", 2, True, "<answer>Rome</answer>"),
     ]
-    assert "Steps taken so far: 1. The latest:\nStep 1: \n" in heard.rows[2].prompt
+    assert "Steps taken so far: 1. The latest:\nStep 1: \n" in played.rows[2].prompt
     last = SearchTeam(model="m", tool=search, max_steps=1)
-    assert hear(last, YES, "I say Rome").answer == ""
+    assert play_replies(last, YES, "I say Rome").answer == ""
 
 
 def test_only_the_searcher_is_told_what_the_verifier_said_and_of_this_step_alone() -> None:
-    heard = hear(TEAM, f"one {NO}", query("x"), f"two {NO}", query("y"), f"three {YES}", answer("a"))
-    told = [row for row in heard.rows if "The output of" in row.prompt]
+    played = play_replies(TEAM, f"one {NO}", query("x"), f"two {NO}", query("y"), f"three {YES}", answer("a"))
+    told = [row for row in played.rows if "The output of" in row.prompt]
     assert [(row.role, row.step) for row in told] == [("searcher", 1), ("searcher", 2)]
     assert f'step 1:\n\nThe output of "verifier": one {NO}\n\n' in told[0].prompt
     assert f'step 2:\n\nThe output of "verifier": two {NO}\n\n' in told[1].prompt
 
 
 def test_the_first_step_shows_the_question_and_later_ones_the_latest_actions_and_their_number() -> None:
-    heard = hear(TEAM, NO, query("x"), NO, query("y"), NO, query("z"), YES, answer("a"))
-    first, second, third, fourth = (row.prompt for row in heard.rows if row.role == "verifier")
+    played = play_replies(TEAM, NO, query("x"), NO, query("y"), NO, query("z"), YES, answer("a"))
+    first, second, third, fourth = (row.prompt for row in played.rows if row.role == "verifier")
     assert "Steps taken" not in first
     assert "taken so far: 1. The latest:\nStep 1:<search>x</search> <information>pages on x</information>\n" in second
     assert "taken so far: 2. The latest:\nStep 1:" in third
@@ -87,37 +87,37 @@ def test_the_first_step_shows_the_question_and_later_ones_the_latest_actions_and
         in fourth
     )
     assert "Step 1:" not in fourth
-    blind = hear(SearchTeam(model="m", tool=search, history=0), NO, query("x"), YES, answer("a"))
+    blind = play_replies(SearchTeam(model="m", tool=search, history=0), NO, query("x"), YES, answer("a"))
     assert all("Steps taken" not in row.prompt for row in blind.rows)
 
 
 def test_a_query_that_cannot_be_read_searches_for_nothing_and_an_empty_one_for_the_empty_text() -> None:
-    heard = hear(TEAM, NO, "let me see", NO, "</search><think>x</think><search>", YES, answer("a"))
-    records = [(record.kind, record.key) for record in Journal(heard.tree.core).of(0) if record.kind != "ask"]
+    played = play_replies(TEAM, NO, "let me see", NO, "</search><think>x</think><search>", YES, answer("a"))
+    records = [(record.kind, record.key) for record in Journal(played.tree.core).of(0) if record.kind != "ask"]
     assert records == [("observe", ""), ("tool", "search"), ("observe", "search")]
-    assert [(row.text, row.valid) for row in heard.rows if row.role == "searcher"] == [
+    assert [(row.text, row.valid) for row in played.rows if row.role == "searcher"] == [
         ("", False),
         ("<search></search>", True),
     ]
 
 
 def test_what_is_found_is_shown_within_its_tag_and_nothing_where_nothing_is_found() -> None:
-    heard = hear(TEAM, NO, query("nothing"), YES, answer("a"))
-    assert "Step 1:<search>nothing</search> \n" in heard.rows[2].prompt
-    assert "<information></information>" not in heard.rows[2].prompt
+    played = play_replies(TEAM, NO, query("nothing"), YES, answer("a"))
+    assert "Step 1:<search>nothing</search> \n" in played.rows[2].prompt
+    assert "<information></information>" not in played.rows[2].prompt
 
 
 def test_an_answer_within_a_query_ends_the_rollout() -> None:
-    heard = hear(TEAM, NO, query("x <answer>Rome</answer> <answer>Paris</answer>"))
-    assert heard.answer == "Paris"
-    assert hear(TEAM, NO, query("</answer> x <answer>")).answer == ""
+    played = play_replies(TEAM, NO, query("x <answer>Rome</answer> <answer>Paris</answer>"))
+    assert played.answer == "Paris"
+    assert play_replies(TEAM, NO, query("</answer> x <answer>")).answer == ""
 
 
 def test_actions_that_are_not_valid_are_used_all_the_same_and_cost_a_hundredth() -> None:
-    heard = hear(TEAM, NO, "<search>x</search>", "hm", "<answer>是</answer>")
-    assert [row.valid for row in heard.rows] == [True, False, False, False]
-    assert "pages on x" in heard.rows[2].prompt
-    assert heard.answer == "是"
+    played = play_replies(TEAM, NO, "<search>x</search>", "hm", "<answer>是</answer>")
+    assert [row.valid for row in played.rows] == [True, False, False, False]
+    assert "pages on x" in played.rows[2].prompt
+    assert played.answer == "是"
     assert [member.role.penalty for member in TEAM.members.values()] == [0.01] * 3
 
 
@@ -130,9 +130,9 @@ async def find(text: str, most: int = 3) -> str:
 
 
 def test_a_tool_may_take_one_text_and_what_goes_wrong_in_it_is_told() -> None:
-    heard = hear(SearchTeam(model="m", tool=find), NO, query("x"), NO, query("bad"), YES, answer("a"))
-    assert "<information>3 pages on x</information>" in heard.rows[2].prompt
-    assert "no index" in heard.rows[4].prompt
+    played = play_replies(SearchTeam(model="m", tool=find), NO, query("x"), NO, query("bad"), YES, answer("a"))
+    assert "<information>3 pages on x</information>" in played.rows[2].prompt
+    assert "no index" in played.rows[4].prompt
 
 
 @tool
@@ -147,13 +147,13 @@ def two(query: str, where: str) -> str:
     return query + where
 
 
-class Desk(Environment):
+class Counter(Environment):
     """Somewhere to search."""
 
 
 @tool
-def inside(desk: Desk, query: str) -> str:
-    """Search a desk."""
+def inside(counter: Counter, query: str) -> str:
+    """Search, counted."""
     return query
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from team_scripts import hear, play, rows_of
+from team_scripts import play, play_replies, rows_of
 
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
@@ -69,9 +69,9 @@ def test_what_a_role_said_can_be_used_wherever_a_text_can(context_fragments: boo
             assert await rollout.call(len, draft) == 7
             rollout.finish(draft)
 
-    heard = hear(Using(model="m", context_fragments=context_fragments), "a draft", "fine")
-    assert heard.rows[1].prompt == 'Read a draft. \nThe output of "writer": a draft\n'
-    assert heard.answer == "a draft"
+    played = play_replies(Using(model="m", context_fragments=context_fragments), "a draft", "fine")
+    assert played.rows[1].prompt == 'Read a draft. \nThe output of "writer": a draft\n'
+    assert played.answer == "a draft"
 
 
 def test_a_role_sees_those_it_names_whatever_they_are_called() -> None:
@@ -80,9 +80,9 @@ def test_a_role_sees_those_it_names_whatever_they_are_called() -> None:
             await super().play(rollout)
             return await rollout.ask(self.critic)
 
-    heard = hear(Judged(model="m"), "a draft", "fine", "good")
-    assert heard.rows[2].prompt == 'Judge \nThe output of "Kind Reader": fine\n'
-    assert [row.prompt for row in rows_of(Judged(model="m"), heard.tree)] == [row.prompt for row in heard.rows]
+    played = play_replies(Judged(model="m"), "a draft", "fine", "good")
+    assert played.rows[2].prompt == 'Judge \nThe output of "Kind Reader": fine\n'
+    assert [row.prompt for row in rows_of(Judged(model="m"), played.tree)] == [row.prompt for row in played.rows]
 
 
 async def _asks_as_if(team: Writing, rollout: TeamPlay) -> object:

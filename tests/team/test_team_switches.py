@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from team_scripts import answers, hear, play, questions, rows_of, scripted, search, trees
+from team_scripts import answers, play, play_replies, questions, rows_of, scripted, search, trees
 
 from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
 from trunkline.team.projection import Projected
@@ -46,14 +46,14 @@ def test_rows_that_a_switch_adds_are_not_active_and_the_others_are_the_same(name
 def test_each_switch_that_adds_rows_adds_those_it_says() -> None:
     early = SearchTeam(model="m", tool=search, max_steps=2, early_termination=False)
     yes, answer = "<verify>yes</verify>", "<think>t</think><answer>a</answer>"
-    heard = hear(early, yes, answer, "idle")
-    assert [(row.role, row.active) for row in heard.rows] == [
+    played = play_replies(early, yes, answer, "idle")
+    assert [(row.role, row.active) for row in played.rows] == [
         ("verifier", True),
         ("answerer", True),
         ("verifier", False),
     ]
     idle = SearchTeam(model="m", tool=search, max_steps=2, agent_skip=False)
-    assert [(row.role, row.active) for row in hear(idle, yes, "idle", answer).rows] == [
+    assert [(row.role, row.active) for row in play_replies(idle, yes, "idle", answer).rows] == [
         ("verifier", True),
         ("searcher", False),
         ("answerer", True),
@@ -87,8 +87,8 @@ def test_work_for_roles_that_are_not_asked_is_done_and_thrown_away_where_that_is
             await rollout.ask(self.worker)
             return await rollout.ask(self.worker)
 
-    heard = hear(Pair(model="m", active_only=active_only), "bad", "good")
-    assert (idler.read_so_far, heard.answer, len(heard.rows)) == (readings, "good", 2)
+    played = play_replies(Pair(model="m", active_only=active_only), "bad", "good")
+    assert (idler.read_so_far, played.answer, len(played.rows)) == (readings, "good", 2)
 
 
 @given(
@@ -111,8 +111,8 @@ def test_a_limit_of_the_context_keeps_its_end(texts: list[str], most: int, late_
 
 
 def test_a_limit_of_the_context_changes_what_is_sent_and_nothing_of_the_question() -> None:
-    heard = hear(
+    played = play_replies(
         MathTeam(model="m", max_context_length=5), "123456789", "<verify>approve</verify>", question="A long question?"
     )
-    assert "problem:\nA long question?\n" in heard.rows[1].prompt
-    assert "so far:\n6789\n\n\nYou are" in heard.rows[1].prompt
+    assert "problem:\nA long question?\n" in played.rows[1].prompt
+    assert "so far:\n6789\n\n\nYou are" in played.rows[1].prompt

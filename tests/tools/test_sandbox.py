@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from walled import refuse_all
 
-from trunkline.tools.isolation import confinement as walls
-from trunkline.tools.isolation import sandbox
+from trunkline.tools.isolation import confinement, sandbox
 from trunkline.tools.isolation.confinement import WAYS, ResourceLimits
 from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, ProgramResult, Sandbox, find_way
 from trunkline.tools.isolation.sandbox_supervisor import descendants
@@ -38,7 +37,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if name in AS_ROOT and os.geteuid():
         pytest.skip("only root has a user id to give")
     if name in AS_SOMEBODY and not os.geteuid():
-        if not Path(SYSTEM).exists() or not readable(Path(walls.__file__)):
+        if not Path(SYSTEM).exists() or not readable(Path(confinement.__file__)):
             pytest.skip("somebody else could not run the supervisor")
         be_somebody(monkeypatch)
     if name not in KNOWN:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Verdict
 
 
@@ -99,11 +99,11 @@ def test_the_conversation_is_that_of_the_state():
 
 def test_verdicts_are_kept_to():
     tree = grove(D6)
-    verdicts.note(tree.core, 0, Verdict("f", "mask"))
+    notes.note(tree.core, 0, Verdict("f", "mask"))
     found = told(tl.train.pairs([tree]))
     assert (0, "B", "A", 2 / 3, 1 / 3, 3, 3) in found, "a masked rollout counts where it says so"
     assert not any("A1" in entry for entry in found), "and is in no pair by itself"
-    verdicts.note(tree.core, 0, Verdict("f", "drop"))
+    notes.note(tree.core, 0, Verdict("f", "drop"))
     assert told(tl.train.pairs([tree]))[0] == (0, "B", "A", 2 / 3, 0.0, 3, 2)
 
 

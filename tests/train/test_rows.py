@@ -17,7 +17,7 @@ import trunkline as tl
 from trunkline._core import presets
 from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.rollout.programs.replay import Journal
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
 
@@ -195,7 +195,7 @@ def test_a_shared_call_stands_once_with_its_weight_or_for_each_of_its_rollouts()
 
 def test_a_shared_call_has_the_mean_reward_of_the_rollouts_that_count():
     tree = forked()
-    verdicts.note(tree.core, 1, Verdict("f", "mask", count_in_baseline=False))
+    notes.note(tree.core, 1, Verdict("f", "mask", count_in_baseline=False))
     shared, first, second = tl.train.rows([tree], shared="once")
     assert [(r.reward, r.weight) for r in (shared, first, second)] == [(1.0, 1), (1.0, 1), (0.0, 0)]
 
@@ -227,13 +227,13 @@ def test_rules_of_groups_hold_for_rows():
         tl.train.rows([cast(cut)], shared="once")
     assert advantages([cast(cut)], censored="mask", keep_masked=False) == advantages([cast(TEAM)])
     masked = cast(TEAM)
-    verdicts.note(masked.core, 0, Verdict("f", "mask"))
+    notes.note(masked.core, 0, Verdict("f", "mask"))
     found = tl.train.rows([masked], shared="once")
     assert list(found["trained"]) == [0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
     assert list(found["advantage"])[2:] == list(tl.train.rows([cast(TEAM)], shared="once")["advantage"])[2:], (
         "it counts in the mean"
     )
-    verdicts.note(masked.core, 0, Verdict("f", "drop"))
+    notes.note(masked.core, 0, Verdict("f", "drop"))
     assert advantages([masked]) == advantages([cast(TEAM[1:])])
 
 

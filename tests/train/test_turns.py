@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline._core import estimate, presets
 from trunkline.errors import ConfigError, UsageError
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
 
@@ -152,7 +152,7 @@ def test_an_anchor_is_all_that_was_seen_since_the_last_turn():
 
 
 def noted(tree: Tree, number: int, *said: Verdict) -> Tree:
-    verdicts.note(tree.core, number, *said)
+    notes.note(tree.core, number, *said)
     return tree
 
 

@@ -118,12 +118,12 @@ def run_cell(cell: Cell) -> list[Asked]:
 
 
 async def _cell(cell: Cell) -> list[Asked]:
-    kit = CompiledAgent(agent(f"sim-agent:{cell.preset}", _SAMPLING, system=_SYSTEM))
-    return [await _question(cell, task, kit) for task in load_tasks(cell.tasks, limit=cell.questions)]
+    compiled = CompiledAgent(agent(f"sim-agent:{cell.preset}", _SAMPLING, system=_SYSTEM))
+    return [await _question(cell, task, compiled) for task in load_tasks(cell.tasks, limit=cell.questions)]
 
 
-async def _question(cell: Cell, task: Task, kit: CompiledAgent) -> Asked:
-    tree = await grow(task, kit, Chain(cell.pool), SimLLM(Settings()), cell.seed, ids=_IDS)
+async def _question(cell: Cell, task: Task, compiled: CompiledAgent) -> Asked:
+    tree = await grow(task, compiled, Chain(cell.pool), SimLLM(Settings()), cell.seed, ids=_IDS)
     pool = await _Pool.of(cell, tree)
     return Asked(
         cell.preset,

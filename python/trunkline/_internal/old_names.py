@@ -271,7 +271,8 @@ observability.observers: runtime.audience:Audience=ObserverHub runtime.stall:Sta
 protocol.backend: runtime.backend:Gone=WorkerExited runtime.backend:Guest=BorrowedBackend
 protocol.job: runtime.engine:slots_for=slots_for runtime.handout:Refill=Refill runtime.job:Packed=EncodedJob
     runtime.lender:parties=parties
-protocol.messages: runtime.lenders:M=M runtime.lenders:for_llm=for_llm runtime.loans:Allot=RateGrant
+protocol.messages: runtime.message:Message=ProtocolMessage runtime.lenders:M=M
+    runtime.lenders:for_llm=for_llm runtime.loans:Allot=RateGrant
     runtime.loans:Ask=SlotRequest runtime.loans:Denied=LeaseDenied runtime.loans:Draw=RateRequest
     runtime.loans:Drawn=LeaseDrawn runtime.loans:Grant=SlotGrant runtime.loans:Lent=LeaseGrant
     runtime.loans:Recall=LeaseRevoke runtime.loans:Reclaim=SlotRevoke runtime.loans:Refund=RateReturn
@@ -348,7 +349,7 @@ tools.isolation.messages: tools.frames:Broken=ToolBroken tools.frames:Ended=Tool
 tools.isolation.process_pool: tools.helper:Gone=ToolProcessExited tools.helper:Helper=ToolProcess
     tools.processes:Processes=ToolProcessPool
 tools.isolation.sandbox: tools.sandbox.sandbox:Ran=ProgramResult
-tools.isolation.sandbox_supervisor: tools.sandbox.begin:Place=ProgramPlace
+tools.isolation.sandbox_supervisor: tools.sandbox.begin:Place=ProgramPlace tools.sandbox.begin:begin=spawn
     tools.sandbox.supervisor:Supervisor=SandboxSupervisor
 tools.json_repair: tools.repair:Mended=RepairedCall
 tools.openai_definition: tools.defined:Defined=DefinedTool tools.defined:Given=DefinitionSchema

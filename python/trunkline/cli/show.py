@@ -14,6 +14,7 @@ from trunkline._internal.text import cells, printable
 from trunkline.cli.options import read_confidence
 from trunkline.cli.output import plain, put, summary_data, task_data, tree_data, write_json
 from trunkline.cli.tables import (
+    TableRow,
     agents_table,
     calibration_table,
     calls_table,
@@ -231,22 +232,20 @@ def show(
 _NAME: Final = 40  # cells of a task's id that are shown
 _IDS: Final = 5  # ids in a line
 
-Row = tuple[str, str]
-
 
 def _shares(found: Comparison) -> bool:
     """Whether both runs are shown in per cent; they have one scale."""
     return is_share(found.a.estimate) and is_share(found.b.estimate)
 
 
-def _sides(found: Comparison) -> Iterator[Row]:
+def _sides(found: Comparison) -> Iterator[TableRow]:
     for label, side in (("A", found.a), ("B", found.b)):
         scored = side.estimate.scored
         tries = f"{side.rollouts:,} rollouts" + ("" if scored == side.rollouts else f", {scored:,} of them count")
         yield f"{found.metric} of {label}", f"{share(side.estimate, '-', percent=_shares(found))}  {tries}"
 
 
-def _difference(found: Comparison) -> Iterator[Row]:
+def _difference(found: Comparison) -> Iterator[TableRow]:
     paired = found.paired
     scale, unit, digits = (100, " points", 1) if _shares(found) else (1, "", 3)
     text = f"{paired.difference * scale:+.{digits}f}{unit}"
@@ -259,7 +258,7 @@ def _difference(found: Comparison) -> Iterator[Row]:
     yield "tasks compared", f"{paired.tasks:,}: {paired.better:,} better, {paired.worse:,} worse, {paired.same:,} same"
 
 
-def _left_out(found: Comparison) -> Iterator[Row]:
+def _left_out(found: Comparison) -> Iterator[TableRow]:
     listed = [
         ("only in A", found.only_a),
         ("only in B", found.only_b),
@@ -277,7 +276,7 @@ def _ids(names: Sequence[str]) -> str:
     return shown + (", ..." if len(names) > _IDS else "")
 
 
-def _spent(label: str, side: Side) -> Iterator[Row]:
+def _spent(label: str, side: Side) -> Iterator[TableRow]:
     usage = side.usage
     missing = f"; {usage.unreported:,} calls without usage are not in it" if usage.unreported else ""
     if usage.prompt or usage.generated:

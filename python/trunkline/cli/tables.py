@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "TableRow",
     "agents_table",
     "calibration_table",
     "calls_table",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-Row = tuple[str, str]
+TableRow = tuple[str, str]
 
 
 def duration(seconds: float) -> str:
@@ -95,7 +96,7 @@ def share(estimate: Estimate | None, missing: str, *, percent: bool = True) -> s
     return f"{text}  (95 %: {estimate.low * scale:.{digits}f} to {estimate.high * scale:.{digits}f})"
 
 
-def _scores(summary: Summary) -> Iterator[Row]:
+def _scores(summary: Summary) -> Iterator[TableRow]:
     missing = f"0 of {summary.rollouts:,} scored"
     yield "accuracy of one try", share(summary.accuracy, missing)
     if summary.accuracy is None:
@@ -109,7 +110,7 @@ def _scores(summary: Summary) -> Iterator[Row]:
         yield "scored", f"{summary.scored:,} of {summary.rollouts:,} rollouts"
 
 
-def _diversity(summary: Summary) -> Iterator[Row]:
+def _diversity(summary: Summary) -> Iterator[TableRow]:
     found = summary.diversity
     if found is None or summary.tries < 2:
         return
@@ -128,7 +129,7 @@ def _diversity(summary: Summary) -> Iterator[Row]:
     yield "effective tries", f"{found.effective:.1f} of {found.scored:.1f} a task  ({why})"
 
 
-def _lengths(summary: Summary) -> Iterator[Row]:
+def _lengths(summary: Summary) -> Iterator[TableRow]:
     # Only what was cut says anything about what was kept.
     if summary.cut is None:
         return
@@ -143,7 +144,7 @@ def _length(length: Length) -> str:
     return f"{length.turns:.1f} turns{generated}  ({rollouts})"
 
 
-def _costs(summary: Summary) -> Iterator[Row]:
+def _costs(summary: Summary) -> Iterator[TableRow]:
     tokens, usage = summary.tokens, summary.usage
     counted = tokens.flat or usage.prompt or usage.generated
     if not counted or (not tokens.exact and usage.unreported >= usage.calls):
@@ -228,7 +229,7 @@ def _workers(events: Mapping[str, int]) -> str:
     return ", ".join([*parts, f"{_count(guilty, 'task')} quarantined"] if guilty else parts)
 
 
-def _endings(summary: Summary) -> Iterator[Row]:
+def _endings(summary: Summary) -> Iterator[TableRow]:
     """How trees ended, where not every strategy was done with its own."""
     if set(summary.ended) - {"finished", "broken"}:
         yield "trees ended", ", ".join(f"{word} {count:,}" for word, count in summary.ended.items())
@@ -242,7 +243,7 @@ def _endings(summary: Summary) -> Iterator[Row]:
         yield "budget of the run", ", ".join(budget.lines()) + refused
 
 
-def rows_of(summary: Summary) -> list[Row]:
+def rows_of(summary: Summary) -> list[TableRow]:
     """The lines of the table, each a label and a value, safe to print.
 
     Args:
@@ -253,7 +254,7 @@ def rows_of(summary: Summary) -> list[Row]:
         done += f"  ({summary.state})"
     elif summary.finished < summary.tasks:
         done += f"  ({summary.tasks - summary.finished:,} not needed)"
-    rows: list[Row] = [("strategy", summary.strategy)] if summary.strategy else []
+    rows: list[TableRow] = [("strategy", summary.strategy)] if summary.strategy else []
     rows.append(("tasks done", done))
     if summary.taken is not None:
         rows.append(("continues", taken_over(summary.taken)))

@@ -155,7 +155,7 @@ AGENT: Final = ("system", "max_tool_calls", "dialect", "malformed")
 RUN: Final = ("seed", "strategy", "reward", "out", "budget", "cache")
 OWN: Final = ("max_iterations", "tool_functions", "max_concurrency", "reference", "extra_body")
 
-_ELSEWHERE: Final = {
+_INSTEAD: Final = {
     "n": "num_rollouts says how many tries there are",
     "stream": "replies are read whole",
     "stream_options": "replies are read whole",
@@ -204,7 +204,7 @@ def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] =
     known = [name for name in (*SAMPLING, *BODY, *AGENT, *RUN, *OWN) if name not in without]
     for name in given:
         if name not in known:
-            why = _ELSEWHERE.get(name)
+            why = _INSTEAD.get(name)
             if why is not None:
                 raise ConfigError(f"{function} does not take {name}: {why}")
             raise ConfigError(

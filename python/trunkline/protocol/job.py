@@ -17,7 +17,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.capabilities import REGIONS
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.dialects import builtin as catalog
+from trunkline.llm.dialects import builtin as dialects
 from trunkline.llm.openai_client import as_llm
 from trunkline.llm.pricing import EVERYWHERE, MAIN, check_name, prices_named, there_is
 from trunkline.llm.types import LLM
@@ -474,7 +474,7 @@ def settings(job: Job) -> dict[str, Any]:
             "llm": agent.llm or None,
             "sampling": msgspec.to_builtins(agent.sampling),
             "tools": [tool.definition for tool in agent.tools],
-            "dialect": catalog.describe(catalog.find(agent.dialect)),
+            "dialect": dialects.describe(dialects.find(agent.dialect)),
             "environment": None if agent.environment is None else _named(agent.environment),
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},

@@ -39,10 +39,10 @@ __all__ = [
     "LeaseReturn",
     "LeaseRevoke",
     "Log",
-    "Message",
     "OldestRollout",
     "Ping",
     "Pong",
+    "ProtocolMessage",
     "RateGrant",
     "RateRequest",
     "RateReturn",
@@ -66,17 +66,17 @@ __all__ = [
 ]
 
 
-class Message(msgspec.Struct, array_like=True, tag=True):
+class ProtocolMessage(msgspec.Struct, array_like=True, tag=True):
     """Base: encoded as an array whose first element names the type."""
 
 
-class LeaseRequest(Message):
+class LeaseRequest(ProtocolMessage):
     """Worker to controller: a lease of so much at least; it is answered by ``LeaseGrant`` or ``LeaseDenied``."""
 
     least: dict[str, int]
 
 
-class LeaseGrant(Message):
+class LeaseGrant(ProtocolMessage):
     """Controller to worker: a lease on the run's budget.
 
     Attributes:
@@ -88,24 +88,24 @@ class LeaseGrant(Message):
     limits: dict[str, int]
 
 
-class LeaseDenied(Message):
+class LeaseDenied(ProtocolMessage):
     """Controller to worker: the budget has too little left for what a lease was wanted for; the ledger's words."""
 
     reason: str
 
 
-class LeaseRevoke(Message):
+class LeaseRevoke(ProtocolMessage):
     """Controller to worker: give the lease at hand back as soon as nothing is in flight on it."""
 
 
-class LeaseDrawn(Message):
+class LeaseDrawn(ProtocolMessage):
     """Worker to controller: so much of a lease may be spent or reserved from here on."""
 
     lease: int
     most: dict[str, int]
 
 
-class LeaseReturn(Message):
+class LeaseReturn(ProtocolMessage):
     """Worker to controller: nothing more is spent of a lease; the calls it paid for are in earlier batches.
 
     Attributes:
@@ -119,14 +119,14 @@ class LeaseReturn(Message):
     estimated: dict[str, int]
 
 
-class SlotRequest(Message):
+class SlotRequest(ProtocolMessage):
     """Worker to controller: how many slots it could use, those that it holds among them."""
 
     slots: list[int]
     llm: str = ""
 
 
-class SlotGrant(Message):
+class SlotGrant(ProtocolMessage):
     """Controller to worker: so many slots more, of the run and then of each endpoint that has a limit of its own.
 
     A slot is a request that may be in flight.
@@ -136,14 +136,14 @@ class SlotGrant(Message):
     llm: str = ""
 
 
-class SlotRevoke(Message):
+class SlotRevoke(ProtocolMessage):
     """Controller to worker: return so many slots as soon as they are free; others have less than their share."""
 
     slots: list[int]
     llm: str = ""
 
 
-class SlotReturn(Message):
+class SlotReturn(ProtocolMessage):
     """Worker to controller: slots that it holds no longer, because they were reclaimed or nobody needs them.
 
     Attributes:
@@ -160,7 +160,7 @@ Amount = tuple[int, int]
 """So many requests, and so many tokens."""
 
 
-class RateRequest(Message):
+class RateRequest(ProtocolMessage):
     """Worker to controller: requests and tokens are wanted out of the run's rates; it is answered by ``RateGrant``.
 
     Attributes:
@@ -173,7 +173,7 @@ class RateRequest(Message):
     llm: str = ""
 
 
-class RateGrant(Message):
+class RateGrant(ProtocolMessage):
     """Controller to worker: so many requests and tokens may be sent."""
 
     requests: int
@@ -181,7 +181,7 @@ class RateGrant(Message):
     llm: str = ""
 
 
-class RateReturn(Message):
+class RateReturn(ProtocolMessage):
     """Worker to controller: what was allotted and not used; below 0 for what replies took beyond it."""
 
     requests: int
@@ -261,7 +261,7 @@ class OldestRollout(msgspec.Struct, array_like=True, frozen=True):
     place: str
 
 
-class Hello(Message):
+class Hello(ProtocolMessage):
     """Controller to worker, first: who speaks.
 
     Attributes:
@@ -273,7 +273,7 @@ class Hello(Message):
     build: str
 
 
-class Begin(Message):
+class Begin(ProtocolMessage):
     """Controller to worker: a run begins; it is answered by ``WorkerReady``. The one before has ended with ``Bye``.
 
     Attributes:
@@ -285,13 +285,13 @@ class Begin(Message):
     level: int = 30
 
 
-class AssignTasks(Message):
+class AssignTasks(ProtocolMessage):
     """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
 
     tasks: list[tuple[int, bytes]]
 
 
-class EarlierDeltas(Message):
+class EarlierDeltas(ProtocolMessage):
     """Controller to worker, before a task that was begun: deltas of its tree. Many come in several of these.
 
     Attributes:
@@ -305,13 +305,13 @@ class EarlierDeltas(Message):
     taken: int = 0
 
 
-class Ack(Message):
+class Ack(ProtocolMessage):
     """Controller to worker: the batch is in the run file; its turns are no longer in flight."""
 
     batch: int
 
 
-class StopRun(Message):
+class StopRun(ProtocolMessage):
     """Controller to worker: drop what is growing, send what is there, say bye.
 
     Attributes:
@@ -321,11 +321,11 @@ class StopRun(Message):
     grace: float = 0.0
 
 
-class Ping(Message):
+class Ping(ProtocolMessage):
     """Controller to worker: how are you? It is answered by ``Pong``."""
 
 
-class CutTasks(Message):
+class CutTasks(ProtocolMessage):
     """Controller to worker: end the growth of every task, and report it.
 
     Attributes:
@@ -337,7 +337,7 @@ class CutTasks(Message):
     why: str
 
 
-class HoldTurns(Message):
+class HoldTurns(ProtocolMessage):
     """Controller to worker: ask for no turn until ``SetWeights``; answered by ``TurnsHeld`` once none is in flight.
 
     Attributes:
@@ -347,29 +347,29 @@ class HoldTurns(Message):
     abort: bool
 
 
-class SetWeights(Message):
+class SetWeights(ProtocolMessage):
     """Controller to worker: turns are asked under this version of the weights from now on; see ``WeightsSet``."""
 
     version: str | None
 
 
-class TurnsHeld(Message):
+class TurnsHeld(ProtocolMessage):
     """Worker to controller: no turn is in flight, and none will be until ``SetWeights``."""
 
 
-class WeightsSet(Message):
+class WeightsSet(ProtocolMessage):
     """Worker to controller: the version is in force."""
 
     version: str | None
 
 
-class Pong(Message):
+class Pong(ProtocolMessage):
     """Worker to controller: the event loop runs, and this is how it is."""
 
     state: WorkerState
 
 
-class Log(Message):
+class Log(ProtocolMessage):
     """Worker to controller: something was logged there.
 
     Attributes:
@@ -391,7 +391,7 @@ class Log(Message):
     dropped: int = 0
 
 
-class WorkerReady(Message):
+class WorkerReady(ProtocolMessage):
     """Worker to controller: the job is understood.
 
     Attributes:
@@ -439,7 +439,7 @@ class Done(msgspec.Struct, array_like=True):
     rollouts: list[RolloutRow]
 
 
-class Batch(Message):
+class Batch(ProtocolMessage):
     """Worker to controller: what grew since the last batch.
 
     Attributes:
@@ -455,7 +455,7 @@ class Batch(Message):
     served: list[str]
 
 
-class Fatal(Message):
+class Fatal(ProtocolMessage):
     """Worker to controller: the run cannot go on.
 
     Attributes:
@@ -467,7 +467,7 @@ class Fatal(Message):
     message: str
 
 
-class Bye(Message):
+class Bye(ProtocolMessage):
     """Worker to controller, last: everything was sent."""
 
 

@@ -1,1 +1,1 @@
-"""How rollouts grow: agents, the agent loop, strategies, and the session that drives one task's tree."""
+"""How one task's tree grows: rounds, checkpoints, budgets, environments, the agent loop and user programs."""

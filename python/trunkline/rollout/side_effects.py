@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SideEffectLog", "lose", "unresolved_effects"]
 
-Place = tuple[int, int, int]
+EffectKey = tuple[int, int, int]
 """Rollout, turn and index of a call."""
 
 
@@ -32,7 +32,7 @@ class _Intent(msgspec.Struct):
         id: The call's id.
     """
 
-    intent: Place
+    intent: EffectKey
     tool: str
     id: str
 
@@ -44,7 +44,7 @@ class _Effect(msgspec.Struct):
         effect: Which one.
     """
 
-    effect: Place
+    effect: EffectKey
 
 
 _marks: tuple[tuple[str, msgspec.json.Decoder[_Intent | _Effect]], ...] = (
@@ -62,7 +62,7 @@ def unresolved_effects(core: CoreTree) -> dict[int, UnknownEffect]:
     Raises:
         TreeError: A mark is damaged.
     """
-    begun: dict[Place, _Intent] = {}
+    begun: dict[EffectKey, _Intent] = {}
     for text in core.marks():
         for start, decoder in _marks:
             if text.startswith(start):
@@ -115,7 +115,7 @@ class SideEffectLog:
         self._core = core
         self._rollout = rollout
         self._sink = sink
-        self._begun: dict[Place, _Intent] = {}
+        self._begun: dict[EffectKey, _Intent] = {}
 
     @property
     def unresolved_effect(self) -> UnknownEffect | None:

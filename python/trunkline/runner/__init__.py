@@ -1,1 +1,1 @@
-"""The processes: a controller that feeds workers with tasks, and workers that send trees back."""
+"""Runs: options, checks before the first request, run and stream, resume, pools, results."""

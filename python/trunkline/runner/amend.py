@@ -19,7 +19,7 @@ from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, CrossingError, RunFileError
 from trunkline.protocol.job import reward_name
 from trunkline.runner.stored_job import STORED, scored_by, stored_judges
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.notes import Graded, Verdict, as_noted, graded, why_unscored
@@ -74,13 +74,13 @@ def set_aside(tree: Tree, reward: str | None, kept: Collection[str] | None = Non
             _keep(tree.core, rollout, reward)
         tree.core.score(rollout.id, math.nan)
     for rollout in tree.rollouts if kept is not None else ():
-        found = verdicts.entries(rollout.note)
+        found = notes.entries(rollout.note)
         _put(tree.core, rollout, [one for one in found if not isinstance(one, Verdict) or one.filter in (kept or ())])
 
 
 def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
     """Note the reward that a rollout has; what it was made of has no part in the next one."""
-    found = verdicts.entries(rollout.note)
+    found = notes.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
     # Why there is none stands there already.
     noted = Graded(reward, value)  # which may have made a long name shorter
@@ -99,7 +99,7 @@ def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
     """
     for number in sorted(said):
         tree.core.score(number, said[number].value)
-        verdicts.note(tree.core, number, *as_noted(reward, said[number]))
+        notes.note(tree.core, number, *as_noted(reward, said[number]))
 
 
 def earlier(note: str | None) -> float | None:
@@ -111,7 +111,7 @@ def earlier(note: str | None) -> float | None:
 def _put(core: CoreTree, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
     """Write a note, if it is another than before."""
     alone = found[0] if len(found) == 1 else None
-    text = alone if isinstance(alone, str) else verdicts.encode(found) if found else ""
+    text = alone if isinstance(alone, str) else notes.encode(found) if found else ""
     if text != (rollout.note or ""):
         core.note(rollout.id, text)
 

@@ -10,7 +10,7 @@ from trunkline._core import top_turns
 from trunkline._internal.text import printable, quoted, redact
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects import builtin as catalog
+from trunkline.llm.dialects import builtin as dialects
 from trunkline.protocol.job import region_of, reward_name
 from trunkline.scoring.notes import clear
 from trunkline.store.derive import taken
@@ -115,7 +115,7 @@ class SourceRun:
         tools = redact([tool.definition for tool in agent.tools])
         if there.get("tools") != msgspec.to_builtins(tools):
             raise self._changed("tools", _tool_change(there.get("tools"), tools))
-        dialect = redact(msgspec.to_builtins(catalog.describe(catalog.find(agent.dialect)), enc_hook=str))
+        dialect = redact(msgspec.to_builtins(dialects.describe(dialects.find(agent.dialect)), enc_hook=str))
         if there.get("dialect") != dialect:
             raise self._changed("dialect", f"{_shown(there.get('dialect'))} there, {_shown(dialect)} here")
         reward, before = None if job.reward is None else reward_name(job.reward), self.settings.get("reward")

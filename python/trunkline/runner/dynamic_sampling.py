@@ -15,7 +15,7 @@ from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.plan import check_tasks
 from trunkline.runner.preflight import check_out
 from trunkline.runner.run import arun, run
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.filters.base import check
 from trunkline.scoring.filters.builtin import ZeroVariance
 from trunkline.store.reader import RunReader
@@ -41,7 +41,7 @@ _OVER: Final = frozenset({"budget", "deadline", "interrupted"})
 _MOST: Final = 1_000
 _EQUAL: Final = ZeroVariance(single=False)
 
-Kind = Literal["kept", "equal", "unscored", "filtered"]
+GroupVerdict = Literal["kept", "equal", "unscored", "filtered"]
 
 
 class SampledGroups:
@@ -255,18 +255,18 @@ def _seed_of(made: Run) -> int:
     return seed
 
 
-def _judge(tree: Tree) -> Kind:
+def _judge(tree: Tree) -> GroupVerdict:
     """Say whether a group is kept, as its run counted it, or why it was dropped."""
     live: list[float] = []
     left, unjudged = False, tree.ended == "broken"
     for rollout in tree.rollouts:
-        said = verdicts.read(rollout.note)
+        said = notes.read(rollout.note)
         unjudged |= any(verdict.action == "failed" for verdict in said)
         others = [verdict for verdict in said if verdict.filter != _EQUAL.name]
-        if rollout.termination in UNSCORED or verdicts.masked(others) or math.isnan(rollout.reward):
+        if rollout.termination in UNSCORED or notes.masked(others) or math.isnan(rollout.reward):
             continue
         live.append(rollout.reward)
-        left |= not verdicts.masked(said)
+        left |= not notes.masked(said)
     if len(live) < 2:
         return "unscored"
     if left and not unjudged:

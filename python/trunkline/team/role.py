@@ -13,7 +13,7 @@ from trunkline._internal.text import format_error
 from trunkline._internal.validation import check_float, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
-from trunkline.llm.dialects import builtin as catalog
+from trunkline.llm.dialects import builtin as dialects
 from trunkline.llm.messages import piece
 from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
@@ -234,7 +234,7 @@ class Member:
             | {
                 "reads": described(self.role.reads),
                 "tools": [tool.definition for tool in self.role.tools],
-                "dialect": catalog.describe(catalog.find(self.role.dialect)),
+                "dialect": dialects.describe(dialects.find(self.role.dialect)),
             }
         )
         return found

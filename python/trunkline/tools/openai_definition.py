@@ -55,7 +55,7 @@ class DefinitionSchema(Schema):
         """Read a call's arguments; see :meth:`trunkline.tools.schema.Schema.decode`.
 
         Raises:
-            ArgumentError: It is no JSON object, a required member is missing, or the function takes others.
+            BadArguments: It is no JSON object, a required member is missing, or the function takes others.
         """
         if not self._reads:
             return [], {}

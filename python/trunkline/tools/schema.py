@@ -155,7 +155,7 @@ class Schema:
             Positional and keyword arguments for the function; absent ones are left to its defaults.
 
         Raises:
-            ArgumentError: It is no JSON, or a field does not fit.
+            BadArguments: It is no JSON, or a field does not fit.
         """
         text = scrub(arguments) if arguments.strip() else "{}"
         try:

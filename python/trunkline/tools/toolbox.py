@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from trunkline.tools.calls import Origin
     from trunkline.tools.environment import Environment
 
-__all__ = ["Begin", "Observation", "Results", "Toolbox", "key_of"]
+__all__ = ["Observation", "OnBegin", "Results", "Toolbox", "key_of"]
 
-Begin: TypeAlias = Callable[[Sequence[tuple[str, Call]]], Awaitable[None]]
+OnBegin: TypeAlias = Callable[[Sequence[tuple[str, Call]]], Awaitable[None]]
 """Is awaited with the names of tools that have side effects and the calls of them, before these begin."""
 
 
@@ -244,7 +244,7 @@ class Toolbox:
         calls: Sequence[ToolCall],
         environment: Environment | None = None,
         origin: Origin | None = None,
-        begin: Begin | None = None,
+        begin: OnBegin | None = None,
     ) -> list[Observation]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in call order.
 

@@ -14,7 +14,7 @@ from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import check_choice
 from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.rollout.programs.replay import Journal
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
@@ -108,13 +108,13 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
         UsageError: Rollouts of it were cut off, or it ended before its strategy was done, and nobody said what becomes
             of that.
     """
-    said = {rollout.id: verdicts.read(rollout.note) for rollout in tree.rollouts}
+    said = {rollout.id: notes.read(rollout.note) for rollout in tree.rollouts}
     failed = next((one for listed in said.values() for one in listed if one.action == "failed"), None)
     if failed is not None:
         task = printable(tree.task.id, 80)
         logger.warning("task %s is left out: filter %s has not judged it: %s", task, failed.filter, failed.reason)
         return []
-    part = [rollout for rollout in tree.rollouts if not verdicts.dropped(said[rollout.id])]
+    part = [rollout for rollout in tree.rollouts if not notes.dropped(said[rollout.id])]
     if rules.on_failed == "drop_group" and any(rollout.termination in FAILED for rollout in part):
         return []
     cut = any(rollout.termination in _CUT for rollout in part)
@@ -127,12 +127,12 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
     return [_chosen(rollout, said[rollout.id], rules) for rollout in part]
 
 
-def _chosen(rollout: Trajectory, said: list[verdicts.Verdict], rules: Rules) -> Chosen:
+def _chosen(rollout: Trajectory, said: list[notes.Verdict], rules: Rules) -> Chosen:
     ended = rollout.termination
     outcome = ended not in UNSCORED if ended not in _CUT else rules.censored == "keep"
-    reward = rollout.reward + verdicts.penalty(said)
+    reward = rollout.reward + notes.penalty(said)
     counts = outcome and not math.isnan(reward)
-    return Chosen(rollout.id, reward, counts and verdicts.counted(said), counts and not verdicts.masked(said))
+    return Chosen(rollout.id, reward, counts and notes.counted(said), counts and not notes.masked(said))
 
 
 def write_jsonl(records: Iterable[msgspec.Struct], path: str | Path) -> int:

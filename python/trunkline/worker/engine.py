@@ -16,7 +16,7 @@ from trunkline.llm.cache import Cache
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.renderers import renderers
-from trunkline.protocol import messages as wire
+from trunkline.protocol import messages
 from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import (
     Ack,
@@ -260,7 +260,7 @@ class Engine:
             case CutTasks(word, why):
                 for runner in list(self._runners):
                     runner.cut(word, why)
-            case wire.HoldTurns() | wire.SetWeights():
+            case messages.HoldTurns() | messages.SetWeights():
                 self._reweigh(message)
             case SlotGrant() | SlotRevoke() | RateGrant():
                 self._llms.take(message)
@@ -273,13 +273,13 @@ class Engine:
         """So many requests may be in flight from now on: the outbox has room for them, and for no less than a part."""
         self._outbox.allow(max(requests, room(self._job)))
 
-    def _reweigh(self, message: wire.HoldTurns | wire.SetWeights) -> None:
+    def _reweigh(self, message: messages.HoldTurns | messages.SetWeights) -> None:
         """Take a message about the weights."""
-        if isinstance(message, wire.HoldTurns):
-            self._weights.hold(abort=message.abort, quiet=lambda: self._send(wire.TurnsHeld()))
+        if isinstance(message, messages.HoldTurns):
+            self._weights.hold(abort=message.abort, quiet=lambda: self._send(messages.TurnsHeld()))
         else:
             self._weights.change(message.version)
-            self._send(wire.WeightsSet(message.version))
+            self._send(messages.WeightsSet(message.version))
 
     def _account(self, budget_client: BudgetLeaseClient, message: LeaseGrant | LeaseDenied | LeaseRevoke) -> None:
         """Take a message about leases."""

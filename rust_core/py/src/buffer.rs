@@ -47,12 +47,12 @@ cells! {
 }
 
 /// What a buffer holds, by its format as the `struct` module writes it.
-struct Held<'f> {
+struct CellFormat<'f> {
     format: &'f [u8],
     size: usize,
 }
 
-impl Held<'_> {
+impl CellFormat<'_> {
     /// The letter of its type, and whether its bytes are in the order of this machine.
     fn letter(&self) -> Option<(u8, bool)> {
         match *self.format {
@@ -139,7 +139,7 @@ where
             let value = format!("a column of {} has {dimensions} dimensions", T::NAME);
             return Err(argument(py, &format!("{value}; it must be one-dimensional")));
         };
-        let held = Held { format: buffer.format().to_bytes(), size: buffer.item_size() };
+        let held = CellFormat { format: buffer.format().to_bytes(), size: buffer.item_size() };
         // A mask of numpy's is bool, one byte each.
         let mask = T::NAME == u8::NAME && held.is_mask();
         if !mask && !held.is::<T>() {

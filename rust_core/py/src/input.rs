@@ -19,9 +19,9 @@ where
 
 /// An argument that is a `u16`, a `u32` or a `u64`; one that does not fit is an `ArgumentError`.
 #[derive(Clone, Copy)]
-pub struct Number<T>(pub T);
+pub struct Unsigned<T>(pub T);
 
-impl<'py, T> FromPyObject<'_, 'py> for Number<T>
+impl<'py, T> FromPyObject<'_, 'py> for Unsigned<T>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {

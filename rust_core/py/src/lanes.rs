@@ -5,7 +5,7 @@ use trunkline_core as core;
 
 use crate::buffer::{Column, RowBuffer, view};
 use crate::guard::{Guard, attached, call};
-use crate::input::Number;
+use crate::input::Unsigned;
 
 /// Bytes from which on other threads run while rows are moved.
 const LARGE: usize = 1 << 18;
@@ -25,13 +25,13 @@ impl Lanes {
 impl Lanes {
     #[new]
     #[pyo3(signature = (n, /))]
-    fn new(py: Python<'_>, n: Number<u32>) -> PyResult<Self> {
+    fn new(py: Python<'_>, n: Unsigned<u32>) -> PyResult<Self> {
         attached(py, || core::Lanes::new(n.0 as usize)).map(|lanes| Self(Guard::new(lanes)))
     }
 
     /// Take a lane out; raises if it is out already.
     #[pyo3(signature = (lane, /))]
-    fn finish(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<()> {
+    fn finish(&self, py: Python<'_>, lane: Unsigned<u32>) -> PyResult<()> {
         self.0.with(py, |lanes| lanes.finish(lane.0 as usize))
     }
 
@@ -49,7 +49,7 @@ impl Lanes {
 
     /// Whether a lane is active.
     #[pyo3(signature = (lane, /))]
-    fn active(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<bool> {
+    fn active(&self, py: Python<'_>, lane: Unsigned<u32>) -> PyResult<bool> {
         self.0.with(py, |lanes| lanes.active(lane.0 as usize))
     }
 
@@ -188,19 +188,19 @@ pub struct LaneQueue(Guard<core::LaneQueue>);
 impl LaneQueue {
     #[new]
     #[pyo3(signature = (n, limits, /))]
-    fn new(py: Python<'_>, n: Number<u32>, limits: Column<u32>) -> PyResult<Self> {
+    fn new(py: Python<'_>, n: Unsigned<u32>, limits: Column<u32>) -> PyResult<Self> {
         attached(py, || core::LaneQueue::new(n.0 as usize, &limits)).map(|lanes| Self(Guard::new(lanes)))
     }
 
     /// Let a running lane wait.
     #[pyo3(signature = (lane, queue, /))]
-    fn wait(&self, py: Python<'_>, lane: Number<u32>, queue: Number<u32>) -> PyResult<()> {
+    fn wait(&self, py: Python<'_>, lane: Unsigned<u32>, queue: Unsigned<u32>) -> PyResult<()> {
         self.0.with(py, |lanes| lanes.wait(lane.0 as usize, queue.0))
     }
 
     /// Take a lane out, whether it runs or waits.
     #[pyo3(signature = (lane, /))]
-    fn finish(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<()> {
+    fn finish(&self, py: Python<'_>, lane: Unsigned<u32>) -> PyResult<()> {
         self.0.with(py, |lanes| lanes.finish(lane.0 as usize))
     }
 
@@ -235,25 +235,25 @@ impl ActivityCounter {
 
     /// A lane goes on.
     #[pyo3(signature = (lane, /))]
-    fn run(&self, py: Python<'_>, lane: Number<u64>) -> PyResult<()> {
+    fn run(&self, py: Python<'_>, lane: Unsigned<u64>) -> PyResult<()> {
         self.0.with(py, |counter| counter.run(lane.0))
     }
 
     /// A lane waits at a queue. Whether it was the last that ran.
     #[pyo3(signature = (lane, queue, /))]
-    fn ask(&self, py: Python<'_>, lane: Number<u64>, queue: Number<u16>) -> PyResult<bool> {
+    fn ask(&self, py: Python<'_>, lane: Unsigned<u64>, queue: Unsigned<u16>) -> PyResult<bool> {
         self.0.with(py, |counter| counter.ask(lane.0, queue.0))
     }
 
     /// A lane is somewhere else, and will ask again. Whether it was the last that ran.
     #[pyo3(signature = (lane, /))]
-    fn leave(&self, py: Python<'_>, lane: Number<u64>) -> PyResult<bool> {
+    fn leave(&self, py: Python<'_>, lane: Unsigned<u64>) -> PyResult<bool> {
         self.0.with(py, |counter| counter.leave(lane.0))
     }
 
     /// A lane is done for good. Whether none runs now.
     #[pyo3(signature = (lane, /))]
-    fn end(&self, py: Python<'_>, lane: Number<u64>) -> PyResult<bool> {
+    fn end(&self, py: Python<'_>, lane: Unsigned<u64>) -> PyResult<bool> {
         self.0.with(py, |counter| counter.end(lane.0))
     }
 
@@ -277,7 +277,7 @@ impl ActivityCounter {
 
     /// How many lanes ask at a queue.
     #[pyo3(signature = (queue, /))]
-    fn asking_of(&self, py: Python<'_>, queue: Number<u16>) -> PyResult<usize> {
+    fn asking_of(&self, py: Python<'_>, queue: Unsigned<u16>) -> PyResult<usize> {
         self.0.with(py, |counter| Ok(counter.asking_of(queue.0)))
     }
 

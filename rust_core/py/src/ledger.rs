@@ -9,7 +9,7 @@ use trunkline_core::{Amount, Bounds, Currency, Keyword, Reservation};
 
 use crate::error::{argument, raise, refine};
 use crate::guard::{Guard, attached};
-use crate::input::{Number, Text};
+use crate::input::{Text, Unsigned};
 
 /// Why a budget does not allow something.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
@@ -151,19 +151,19 @@ impl Ledger {
 
     /// Count what something did cost, and give the rest back.
     #[pyo3(signature = (reservation, actual, /))]
-    fn settle(&self, py: Python<'_>, reservation: Number<u64>, actual: Exact) -> PyResult<()> {
+    fn settle(&self, py: Python<'_>, reservation: Unsigned<u64>, actual: Exact) -> PyResult<()> {
         self.0.with(py, |ledger| ledger.settle(Reservation(reservation.0), &actual.0))
     }
 
     /// Give all of a reservation back.
     #[pyo3(signature = (reservation, /))]
-    fn release(&self, py: Python<'_>, reservation: Number<u64>) -> PyResult<()> {
+    fn release(&self, py: Python<'_>, reservation: Unsigned<u64>) -> PyResult<()> {
         self.0.with(py, |ledger| ledger.release(Reservation(reservation.0)))
     }
 
     /// Lease out a part of what is left.
     #[pyo3(signature = (parts, least, /))]
-    fn lease(&self, py: Python<'_>, parts: Number<u32>, least: Most) -> PyResult<Outcome<(u64, Self)>> {
+    fn lease(&self, py: Python<'_>, parts: Unsigned<u32>, least: Most) -> PyResult<Outcome<(u64, Self)>> {
         let parts = NonZeroU32::new(parts.0).ok_or_else(|| argument(py, "parts is 0; it must be 1 or more"))?;
         let outcome = self.0.with(py, |ledger| Ok(ledger.lease(parts, &least.0)))?;
         Ok(outcome.map(|lease| (lease.id, Self(Guard::new(lease.ledger)))).into())
@@ -171,13 +171,13 @@ impl Ledger {
 
     /// Take a lease back.
     #[pyo3(signature = (lease, spent, /))]
-    fn take_back(&self, py: Python<'_>, lease: Number<u64>, spent: Exact) -> PyResult<()> {
+    fn take_back(&self, py: Python<'_>, lease: Unsigned<u64>, spent: Exact) -> PyResult<()> {
         self.0.with(py, |ledger| ledger.take_back(lease.0, &spent.0))
     }
 
     /// Take the lease of a dead worker back.
     #[pyo3(signature = (lease, durable, unacknowledged, /))]
-    fn settle_lost(&self, py: Python<'_>, lease: Number<u64>, durable: Exact, unacknowledged: Exact) -> PyResult<()> {
+    fn settle_lost(&self, py: Python<'_>, lease: Unsigned<u64>, durable: Exact, unacknowledged: Exact) -> PyResult<()> {
         self.0.with(py, |ledger| ledger.settle_lost(lease.0, &durable.0, &unacknowledged.0))
     }
 

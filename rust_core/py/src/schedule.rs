@@ -6,7 +6,7 @@ use trunkline_core as core;
 use trunkline_core::{Amount, Answer, Votes, Work, WorkKind};
 
 use crate::guard::{Guard, attached};
-use crate::input::{Number, Text, number};
+use crate::input::{Text, Unsigned, number};
 use crate::ledger::{Ledger, Most, Refusal};
 
 /// Draws of a fork point, or rows of a waiting batch, that may start now.
@@ -77,7 +77,7 @@ impl Scheduler {
 impl Scheduler {
     #[new]
     #[pyo3(signature = (limit=None, batch=None))]
-    fn new(py: Python<'_>, limit: Option<Number<u32>>, batch: Option<Number<u32>>) -> PyResult<Self> {
+    fn new(py: Python<'_>, limit: Option<Unsigned<u32>>, batch: Option<Unsigned<u32>>) -> PyResult<Self> {
         let [limit, batch] = [limit, batch].map(most);
         attached(py, || core::Scheduler::new(limit, batch)).map(|scheduler| Self(Guard::new(scheduler)))
     }
@@ -88,7 +88,7 @@ impl Scheduler {
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = number)] weight: u32,
-        limit: Option<Number<u32>>,
+        limit: Option<Unsigned<u32>>,
     ) -> PyResult<u32> {
         self.0.with(py, |scheduler| scheduler.add(weight, most(limit)))
     }
@@ -98,9 +98,9 @@ impl Scheduler {
     fn draws(
         &self,
         py: Python<'_>,
-        task: Number<u32>,
-        point: Number<u32>,
-        n: Number<u32>,
+        task: Unsigned<u32>,
+        point: Unsigned<u32>,
+        n: Unsigned<u32>,
         #[pyo3(from_py_with = number)] first: u32,
         most: Option<Most>,
     ) -> PyResult<()> {
@@ -112,9 +112,9 @@ impl Scheduler {
     fn rows(
         &self,
         py: Python<'_>,
-        task: Number<u32>,
-        batch: Number<u32>,
-        n: Number<u32>,
+        task: Unsigned<u32>,
+        batch: Unsigned<u32>,
+        n: Unsigned<u32>,
         most: Option<Most>,
     ) -> PyResult<()> {
         self.push(py, task.0, Work { kind: WorkKind::Rows, point: batch.0, first: 0, n: n.0 }, most)
@@ -122,7 +122,7 @@ impl Scheduler {
 
     /// What may start now, and what the ledger refuses.
     #[pyo3(signature = (max, ledger, /))]
-    fn next(&self, py: Python<'_>, max: Number<u32>, ledger: &Ledger) -> PyResult<(Vec<Start>, Vec<RefusedStart>)> {
+    fn next(&self, py: Python<'_>, max: Unsigned<u32>, ledger: &Ledger) -> PyResult<(Vec<Start>, Vec<RefusedStart>)> {
         let round = self.0.with(py, |state| Ok(ledger.with(py, |ledger| Ok(state.next(max.0, ledger)))))??;
         let refused = round.refused.into_iter().map(RefusedStart::from);
         Ok((round.starts.into_iter().map(Start::from).collect(), refused.collect()))
@@ -130,19 +130,19 @@ impl Scheduler {
 
     /// A rollout has ended.
     #[pyo3(signature = (rollout, /))]
-    fn done(&self, py: Python<'_>, rollout: Number<u64>) -> PyResult<()> {
+    fn done(&self, py: Python<'_>, rollout: Unsigned<u64>) -> PyResult<()> {
         self.0.with(py, |scheduler| scheduler.done(rollout.0))
     }
 
     /// Drop what a task has ready, and take no more of it.
     #[pyo3(signature = (task, /))]
-    fn cancel(&self, py: Python<'_>, task: Number<u32>) -> PyResult<u64> {
+    fn cancel(&self, py: Python<'_>, task: Unsigned<u32>) -> PyResult<u64> {
         self.0.with(py, |scheduler| scheduler.cancel(task.0))
     }
 
     /// How many draws and rows a task has ready, and how many of its rollouts run.
     #[pyo3(signature = (task, /))]
-    fn counts(&self, py: Python<'_>, task: Number<u32>) -> PyResult<(u64, u32)> {
+    fn counts(&self, py: Python<'_>, task: Unsigned<u32>) -> PyResult<(u64, u32)> {
         self.0.with(py, |scheduler| scheduler.counts(task.0))
     }
 
@@ -154,7 +154,7 @@ impl Scheduler {
 }
 
 /// A limit; None for no limit.
-fn most(limit: Option<Number<u32>>) -> u32 {
+fn most(limit: Option<Unsigned<u32>>) -> u32 {
     limit.map_or(u32::MAX, |limit| limit.0)
 }
 
@@ -237,7 +237,7 @@ impl Tally {
 
     /// Whether the leader leads whatever the remaining tries say.
     #[pyo3(signature = (tries, heaviest=1.0, /))]
-    fn settled(&self, py: Python<'_>, tries: Number<u32>, heaviest: f64) -> PyResult<bool> {
+    fn settled(&self, py: Python<'_>, tries: Unsigned<u32>, heaviest: f64) -> PyResult<bool> {
         self.0.with(py, |tally| tally.settled(tries.0, heaviest))
     }
 }

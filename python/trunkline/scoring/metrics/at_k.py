@@ -148,7 +148,7 @@ _NOTHING: Final = 10**20
 _FEW: Final = 3
 """Classes of which it is quicker to multiply all but one than to divide one out of the product of all."""
 
-Rows = list[list[int]]
+CountRows = list[list[int]]
 """Ways to pick from some classes: by how many of them have as many votes as the leader, by how many votes the others
 have together. Of the latter no class has as many as the leader."""
 
@@ -209,7 +209,7 @@ def _leads(
         yield size, _ways(found, votes, tries - sum(rivals), left)
 
 
-def _ways(rows: Rows, votes: int, free: int, left: int) -> list[int]:
+def _ways(rows: CountRows, votes: int, free: int, left: int) -> list[int]:
     """Return the ways to pick as many as are left, by ties; of those that are free any may be picked."""
     return [
         sum(ways * math.comb(free, left - votes * ties - picked) for picked, ways in enumerate(row))
@@ -217,12 +217,12 @@ def _ways(rows: Rows, votes: int, free: int, left: int) -> list[int]:
     ]
 
 
-def _product(rivals: Sequence[int], votes: int, left: int) -> Rows:
+def _product(rivals: Sequence[int], votes: int, left: int) -> CountRows:
     """Return the ways to pick at most as many as are left from classes that have no more votes than the leader."""
     rows = [[1]]
     for size in rivals:
         fewer, equal = _fewer(size, votes), math.comb(size, votes)
-        grown: Rows = []
+        grown: CountRows = []
         for ties in range(min(len(rows), left // votes) + 1):
             room = left - votes * ties + 1
             row = _times(rows[ties], fewer, room) if ties < len(rows) else []
@@ -235,10 +235,10 @@ def _product(rivals: Sequence[int], votes: int, left: int) -> Rows:
     return rows
 
 
-def _without(rows: Rows, size: int, votes: int) -> Rows:
+def _without(rows: CountRows, size: int, votes: int) -> CountRows:
     """Take a class out of a product again: the quotient of two power series of which one begins with 1."""
     fewer, equal = _fewer(size, votes)[1:], math.comb(size, votes)
-    found: Rows = []
+    found: CountRows = []
     tied: list[int] = []
     for row in rows:
         rest = row.copy()

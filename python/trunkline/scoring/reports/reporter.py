@@ -171,7 +171,7 @@ class Reporter:
     ) -> None:
         if isinstance(llm, ModelClient):
             if model is not None:
-                raise ConfigError("Reporter: model is the Asker's own; leave it out")
+                raise ConfigError("Reporter: model is the ModelClient's own; leave it out")
             self._asker = llm
         elif model is None:
             raise ConfigError("Reporter: model is missing; give the name of the model that writes")

@@ -9,7 +9,6 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,15 @@ import msgspec
 from trunkline._internal.text import JSON, printable, quoted
 from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError, InputError
-from trunkline.store.datasets.text import RowLocation, open_input, read_json, read_lines, read_separated, read_task
+from trunkline.store.datasets.text import (
+    LocatedRows,
+    RowLocation,
+    open_input,
+    read_json,
+    read_lines,
+    read_separated,
+    read_task,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,8 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HUB", "load_tasks", "read_hub", "read_parquet"]
 
-
-Rows = Iterator[tuple[RowLocation, JSON]]
 
 HUB = re.compile(
     r"(?:hf:)?(?P<name>[\w.-]+/[\w.-]+?)"
@@ -54,7 +59,7 @@ def _plain(row: JSON) -> JSON:
     return msgspec.json.decode(msgspec.json.encode(row, enc_hook=str))
 
 
-def read_parquet(path: str, limit: int | None = None) -> Rows:
+def read_parquet(path: str, limit: int | None = None) -> LocatedRows:
     """Rows of a Parquet file.
 
     Args:
@@ -94,7 +99,7 @@ def _split(available: list[str], wanted: str | None, path: str) -> str:
     raise ConfigError(f"{path}: name a split by appending #split: {', '.join(available)}")
 
 
-def read_hub(path: str) -> Rows:
+def read_hub(path: str) -> LocatedRows:
     """Rows of a Hugging Face data set, fetched as they are needed.
 
     Without ``#split`` the only split is read, else ``test``, ``validation`` or ``train``, whichever comes

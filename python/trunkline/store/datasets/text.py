@@ -27,6 +27,7 @@ __all__ = [
     "ANSWERS",
     "EXTRAS",
     "QUESTIONS",
+    "LocatedRows",
     "RowLocation",
     "open_input",
     "read_json",
@@ -36,14 +37,14 @@ __all__ = [
 ]
 
 
-Row = dict[str, JSON]
+DataRow = dict[str, JSON]
 
 QUESTIONS = ("question", "input", "prompt", "messages", "problem")
 ANSWERS = ("answer", "target", "label", "ideal", "reference")
 EXTRAS = ("metadata", "info")
 
 
-def _present(row: Row, name: str) -> bool:
+def _present(row: DataRow, name: str) -> bool:
     value = row.get(name)
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
@@ -53,7 +54,7 @@ def _names(names: list[str]) -> str:
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
-def _one_of(row: Row, names: tuple[str, ...], what: str, place: RowLocation) -> str | None:
+def _one_of(row: DataRow, names: tuple[str, ...], what: str, place: RowLocation) -> str | None:
     found = [name for name in names if _present(row, name)]
     if len(found) > 1:
         raise place.error(f"two {what} fields, {found[0]} and {found[1]}: keep one and rename or remove the other")
@@ -68,7 +69,7 @@ def _sendable(messages: list[Message], place: RowLocation, name: str) -> list[Me
     return messages
 
 
-def _messages(row: Row, place: RowLocation) -> list[Message]:
+def _messages(row: DataRow, place: RowLocation) -> list[Message]:
     name = _one_of(row, QUESTIONS, "question", place)
     if name is None:
         has = _names(list(row)) or "no fields"
@@ -86,7 +87,7 @@ def _messages(row: Row, place: RowLocation) -> list[Message]:
     return _sendable([{"role": "user", "content": value}], place, name)
 
 
-def _references(row: Row, place: RowLocation) -> tuple[str, ...]:
+def _references(row: DataRow, place: RowLocation) -> tuple[str, ...]:
     name = _one_of(row, ANSWERS, "answer", place)
     if name is None:
         return ()
@@ -96,7 +97,7 @@ def _references(row: Row, place: RowLocation) -> tuple[str, ...]:
         raise place.error(str(problem)) from None
 
 
-def _metadata(row: Row, place: RowLocation) -> dict[str, JSON]:
+def _metadata(row: DataRow, place: RowLocation) -> dict[str, JSON]:
     known = {"id", *QUESTIONS, *ANSWERS, *EXTRAS}
     metadata = {name: value for name, value in row.items() if name not in known}
     for name in EXTRAS:
@@ -112,7 +113,7 @@ def _metadata(row: Row, place: RowLocation) -> dict[str, JSON]:
     return metadata
 
 
-def _id(row: Row, place: RowLocation) -> str | None:
+def _id(row: DataRow, place: RowLocation) -> str | None:
     if not _present(row, "id"):
         return None
     value = row["id"]
@@ -176,7 +177,7 @@ class RowLocation(msgspec.Struct, frozen=True):
         return f"line {self.line}" if self.line is not None else f"row {self.item}"
 
 
-Rows = Iterator[tuple[RowLocation, JSON]]
+LocatedRows = Iterator[tuple[RowLocation, JSON]]
 
 _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 _STRINGS = re.compile(r'\s*\[\s*"')
@@ -224,7 +225,7 @@ def _decode(text: bytes, path: str, line: int) -> JSON:
     raise InputError(f"invalid JSON in column {column}: {reason}, near {quoted(near, 60)}", path, line)
 
 
-def read_lines(stream: IO[bytes], path: str) -> Rows:
+def read_lines(stream: IO[bytes], path: str) -> LocatedRows:
     """Rows of a JSON Lines file; blank lines are skipped.
 
     Args:
@@ -253,7 +254,7 @@ def read_lines(stream: IO[bytes], path: str) -> Rows:
             yield RowLocation(path, line), _decode(text, path, line)
 
 
-def read_json(stream: IO[bytes], path: str) -> Rows:
+def read_json(stream: IO[bytes], path: str) -> LocatedRows:
     """Rows of a file that holds one JSON array.
 
     Args:
@@ -320,7 +321,7 @@ def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[s
             yield line, cells
 
 
-def read_separated(stream: IO[bytes], path: str, separator: str) -> Rows:
+def read_separated(stream: IO[bytes], path: str, separator: str) -> LocatedRows:
     """Rows of a table with a header line; blank lines are skipped.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.diversity import Try, diversity, effective
 from trunkline.tree.tokens import Tokens
 from trunkline.types import UNSCORED, Termination, Usage
@@ -226,7 +226,7 @@ class FilterStats:
             task: The number of its task.
             row: Its row.
         """
-        said = verdicts.read(row.note)
+        said = notes.read(row.note)
         self._rollouts[task] += 1
         # A filter that says the same twice about a rollout has taken it out once.
         for name, action in {(verdict.filter, verdict.action): None for verdict in said}:
@@ -236,7 +236,7 @@ class FilterStats:
             elif action == "failed":
                 self._unjudged.add(task)
         ended = row.termination is not None and row.termination not in UNSCORED
-        if ended and not verdicts.masked(said) and (row.reward is not None or not self._scored):
+        if ended and not notes.masked(said) and (row.reward is not None or not self._scored):
             self._left.add(task)
 
     @property

@@ -1,1 +1,1 @@
-"""Running programs that nobody has read: in namespaces, under limits that the kernel keeps, gone at their deadline."""
+"""Processes that can be killed: isolated tools, and a sandbox for programs of models."""

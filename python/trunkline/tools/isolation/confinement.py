@@ -127,7 +127,7 @@ def namespaces(way: Way) -> None:
     """Enter new namespaces; the next child is the first process of the new one.
 
     Raises:
-        Refused: The system allows none.
+        ConfinementError: The system allows none.
     """
     uid, gid = os.geteuid(), os.getegid()
     _checked(_libc.unshare(_NEW | (_NEW_USER if way is Way.USER else 0)), "namespaces")
@@ -148,7 +148,7 @@ def new_root(root: str, disk: int) -> None:
         disk: Bytes that may be written.
 
     Raises:
-        Refused: Something cannot be mounted.
+        ConfinementError: Something cannot be mounted.
     """
     _mount("none", "/", "", _REC | _PRIVATE)
     shown = _shown()
@@ -202,7 +202,7 @@ def unused() -> int:
     """Draw a user id that no process has.
 
     Raises:
-        Refused: This user namespace has no spare ones.
+        ConfinementError: This user namespace has no spare ones.
     """
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     first, count = max(((inside, size) for inside, _, size in ranges), key=lambda one: one[1])
@@ -237,7 +237,7 @@ def become(way: Way, uid: int) -> None:
     """Give up every privilege, for good.
 
     Raises:
-        Refused: This process may not change its user.
+        ConfinementError: This process may not change its user.
     """
     if way.uid:
         try:
@@ -258,7 +258,7 @@ def limit(way: Way, limits: ResourceLimits, others: int) -> None:
         others: How many threads the user has outside.
 
     Raises:
-        Refused: The kernel does not keep this user from starting processes.
+        ConfinementError: The kernel does not keep this user from starting processes.
     """
     most = limits.processes + (others if way is Way.LIMIT else 0)
     if not _holds(0):

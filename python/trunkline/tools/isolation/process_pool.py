@@ -137,7 +137,7 @@ class ToolProcess:
             call: The call.
 
         Raises:
-            Gone: The process ended.
+            ToolProcessExited: The process ended.
         """
         answer = await self._ask(frame(call), longest(call.limit))
         if not isinstance(answer, CallResult):

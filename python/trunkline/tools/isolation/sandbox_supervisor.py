@@ -36,7 +36,7 @@ from trunkline.tools.isolation.confinement import (
     unused,
 )
 
-__all__ = ["Pipes", "ProgramPlace", "begin", "children", "descendants", "kill_all_of", "main", "pipes_of_a_program"]
+__all__ = ["Pipes", "ProgramPlace", "children", "descendants", "kill_all_of", "main", "pipes_of_a_program", "spawn"]
 
 
 _ENVIRONMENT: Final = {
@@ -74,7 +74,7 @@ class Pipes(NamedTuple):
     word: int
 
 
-def begin(
+def spawn(
     place: ProgramPlace, limits: ResourceLimits, others: int, source: str, folder: Path, pipes: Pipes, parent: int
 ) -> None:
     """Put up the walls and become the program; in namespaces, leave two processes behind that wait for it.
@@ -89,7 +89,7 @@ def begin(
         parent: The supervisor.
 
     Raises:
-        Refused: A wall cannot be put up.
+        ConfinementError: A wall cannot be put up.
     """
     die_with(parent)
     for ignored in (signal.SIGTERM, signal.SIGINT):
@@ -259,7 +259,7 @@ class SandboxSupervisor:
         """Try ways until a program runs in one.
 
         Raises:
-            Refused: It runs in none.
+            ConfinementError: It runs in none.
         """
         problems: list[str] = []
         root = os.geteuid() == 0
@@ -307,7 +307,7 @@ class SandboxSupervisor:
                 try:
                     for descriptor in ours:
                         os.close(descriptor)
-                    begin(place, limits, others, source, Path(folder), theirs, parent)
+                    spawn(place, limits, others, source, Path(folder), theirs, parent)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it is said, and nothing runs
                     why = str(error) if isinstance(error, ConfinementError) else f"{type(error).__name__}: {error}"
                     os.write(theirs.word, b"!" + why.encode("utf-8", "replace")[:500] + b"\n")

@@ -15,13 +15,13 @@ use crate::storage::tokens::{Columns, SAMPLED, TokenBuffer, TokenSlice};
 /// A run on its way into a tree, and the hash of its ids.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenRun<'a> {
-    tokens: Held<'a>,
+    tokens: RunTokens<'a>,
     /// The hash of the ids.
     pub(crate) hash: u128,
 }
 
 #[derive(Clone, Debug)]
-enum Held<'a> {
+enum RunTokens<'a> {
     /// Of the caller.
     Borrowed(TokenSlice<'a>),
     /// Read from a delta.
@@ -31,20 +31,20 @@ enum Held<'a> {
 impl<'a> TokenRun<'a> {
     /// Hash what a caller has.
     pub(crate) fn new(tokens: TokenSlice<'a>) -> Self {
-        Self { tokens: Held::Borrowed(tokens), hash: fingerprint_words(tokens.ids) }
+        Self { tokens: RunTokens::Borrowed(tokens), hash: fingerprint_words(tokens.ids) }
     }
 
     /// Hash what was read.
     pub(crate) fn owned(tokens: TokenBuffer) -> Self {
         let hash = fingerprint_words(&tokens.ids);
-        Self { tokens: Held::Owned(tokens), hash }
+        Self { tokens: RunTokens::Owned(tokens), hash }
     }
 
     /// The columns.
     pub(crate) fn tokens(&self) -> TokenSlice<'_> {
         match &self.tokens {
-            Held::Borrowed(tokens) => *tokens,
-            Held::Owned(tokens) => tokens.as_slice(),
+            RunTokens::Borrowed(tokens) => *tokens,
+            RunTokens::Owned(tokens) => tokens.as_slice(),
         }
     }
 }

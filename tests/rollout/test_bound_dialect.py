@@ -99,27 +99,27 @@ async def test_turns_that_do_nothing_end_a_rollout_as_its_turns_do() -> None:
     [("", "user"), ("Own.", "user"), ("", "system")],
 )
 def test_there_is_one_system_message_and_the_dialect_ends_it(system: str, role: str) -> None:
-    speech = CompiledAgent(agent(dialect="hermes")).dialect
+    bound = CompiledAgent(agent(dialect="hermes")).dialect
     conversation = [{"role": "user", "content": "?"}]
     if role == "system":
         conversation.insert(0, {"role": role, "content": "Said."})
-    sent = [json.loads(message) for message in speech.opening(system, conversation)]
+    sent = [json.loads(message) for message in bound.opening(system, conversation)]
     assert [message["role"] for message in sent] == ["system", "user"]
     own = system or ("Said." if role == "system" else "")
-    assert sent[0]["content"] == (f"{own}\n\n{speech.prompt}" if own else speech.prompt)
+    assert sent[0]["content"] == (f"{own}\n\n{bound.prompt}" if own else bound.prompt)
 
 
 def test_a_native_agent_sends_what_it_always_sent() -> None:
-    kit = CompiledAgent(agent(system="S"))
+    compiled = CompiledAgent(agent(system="S"))
     conversation = [{"role": "user", "content": "?"}]
-    assert kit.dialect.opening("S", conversation) == [
+    assert compiled.dialect.opening("S", conversation) == [
         b'{"role":"system","content":"S"}',
         b'{"role":"user","content":"?"}',
     ]
-    assert kit.dialect.opening("", conversation) == [b'{"role":"user","content":"?"}']
-    seen = kit.dialect.observation(ToolCall("", "f", "{}"), "r", "t0000c000")
+    assert compiled.dialect.opening("", conversation) == [b'{"role":"user","content":"?"}']
+    seen = compiled.dialect.observation(ToolCall("", "f", "{}"), "r", "t0000c000")
     assert seen == b'{"role":"tool","tool_call_id":"t0000c000","content":"r"}'
-    assert "dialect" not in kit.namespace
+    assert "dialect" not in compiled.namespace
 
 
 def test_namespaces_tell_dialects_apart() -> None:

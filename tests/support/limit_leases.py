@@ -1,4 +1,4 @@
-"""A lender and borrowers in one process: messages travel when a test says so, and time passes when it says so."""
+"""A lease server and its clients in one process: a test says when messages travel and time passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trunkline.controller.limits import LimitLeaseServer, RateAllocator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
-from trunkline.protocol import messages as wire
+from trunkline.protocol import messages
 from trunkline.protocol.job import parties
 from trunkline.worker.leases import SlotLeaseClient
 
@@ -58,16 +58,16 @@ class Timer:
 
 
 class Engine:
-    """A borrower and its requests."""
+    """A lease client and its requests."""
 
     def __init__(self, llm: EndpointSpec, number: int, send: Callable[[object], None], time: Timers) -> None:
-        self.borrower = SlotLeaseClient(llm, number, send, lambda slots: None, time.later)
-        self.gates = [endpoint.queue for endpoint in self.borrower.llm.endpoints]
+        self.lease_client = SlotLeaseClient(llm, number, send, lambda slots: None, time.later)
+        self.gates = [endpoint.queue for endpoint in self.lease_client.llm.endpoints]
         self.waiting: dict[asyncio.Task[bool], int] = {}
         self.flying: list[int] = []
 
     def ask(self, gate: int) -> None:
-        limiter = self.borrower.llm.limiter
+        limiter = self.lease_client.llm.limiter
         if limiter.enter(self.gates[gate]):
             self.flying.append(gate)
         else:
@@ -81,18 +81,18 @@ class Engine:
                 self.flying.append(gate)
 
     def finish(self, place: int, spent: int = BOOKED) -> None:
-        self.borrower.llm.limiter.leave(self.gates[self.flying.pop(place)], BOOKED, spent)
+        self.lease_client.llm.limiter.leave(self.gates[self.flying.pop(place)], BOOKED, spent)
 
     async def close(self) -> None:
-        self.borrower.close()
+        self.lease_client.close()
         for task in self.waiting:
             task.cancel()
         await asyncio.gather(*self.waiting, return_exceptions=True)
-        await self.borrower.llm.close()
+        await self.lease_client.llm.close()
 
 
-class Desk:
-    """Engines and their lender, with messages in order per engine and direction."""
+class LeaseSystem:
+    """Engines and their lease server, with messages in order per engine and direction."""
 
     def __init__(
         self, engines: int, most: int, each: int | None = None, rpm: float | None = None, tpm: float | None = None
@@ -101,43 +101,47 @@ class Desk:
         limits = Limits(endpoint_concurrency=each, requests_per_minute=rpm, tokens_per_minute=tpm)
         self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=limits)
         self.number = parties(self.llm, engines)
-        self.lender = LimitLeaseServer(self.llm, engines, lambda seat, message: self.down[seat].append(message))
+        self.lease_server = LimitLeaseServer(
+            self.llm, engines, lambda worker_id, message: self.down[worker_id].append(message)
+        )
         if rpm or tpm:
-            self.lender._rates = RateAllocator(*limits_of(rpm, tpm, self.time), self.lender._allot, self.time.later)
+            self.lease_server._rates = RateAllocator(
+                *limits_of(rpm, tpm, self.time), self.lease_server._allot, self.time.later
+            )
         self.engines: dict[int, Engine] = {}
         self.up: dict[int, deque[object]] = {}
         self.down: dict[int, deque[object]] = {}
-        self._seats = itertools.count()
+        self._worker_ids = itertools.count()
 
     def start(self) -> int:
-        seat = next(self._seats)
-        self.up[seat], self.down[seat] = deque([wire.WorkerReady(0, "", 0, 1)]), deque()
-        self.engines[seat] = Engine(self.llm, self.number, self.up[seat].append, self.time)
-        return seat
+        worker_id = next(self._worker_ids)
+        self.up[worker_id], self.down[worker_id] = deque([messages.WorkerReady(0, "", 0, 1)]), deque()
+        self.engines[worker_id] = Engine(self.llm, self.number, self.up[worker_id].append, self.time)
+        return worker_id
 
-    def rise(self, seat: int) -> None:
-        """Deliver a message to the lender."""
-        message = self.up[seat].popleft()
-        if isinstance(message, wire.WorkerReady):
-            self.lender.add_worker(seat)
+    def rise(self, worker_id: int) -> None:
+        """Deliver a message to the lease server."""
+        message = self.up[worker_id].popleft()
+        if isinstance(message, messages.WorkerReady):
+            self.lease_server.add_worker(worker_id)
         elif message is None:
-            del self.up[seat], self.down[seat]
-            self.lender.lost(seat)
+            del self.up[worker_id], self.down[worker_id]
+            self.lease_server.lost(worker_id)
             self.start()
         else:
-            self.lender.take(seat, message)
+            self.lease_server.take(worker_id, message)
 
-    def fall(self, seat: int) -> None:
+    def fall(self, worker_id: int) -> None:
         """Deliver a message to an engine."""
-        message = self.down[seat].popleft()
-        if seat in self.engines:
-            self.engines[seat].borrower.take(message)
+        message = self.down[worker_id].popleft()
+        if worker_id in self.engines:
+            self.engines[worker_id].lease_client.take(message)
 
-    async def kill(self, seat: int) -> None:
+    async def kill(self, worker_id: int) -> None:
         """An engine dies, and with it its requests; that is known once all it sent was read."""
-        engine = self.engines.pop(seat)
-        engine.borrower.close()
-        self.up[seat].append(None)
+        engine = self.engines.pop(worker_id)
+        engine.lease_client.close()
+        self.up[worker_id].append(None)
         await engine.close()
 
     async def settle(self) -> None:
@@ -150,12 +154,12 @@ class Desk:
     async def deliver(self) -> None:
         """Deliver everything."""
         while any(self.up.values()) or any(self.down.values()):
-            for seat in list(self.up):
-                while self.up.get(seat):
-                    self.rise(seat)
-            for seat in list(self.down):
-                while self.down.get(seat):
-                    self.fall(seat)
+            for worker_id in list(self.up):
+                while self.up.get(worker_id):
+                    self.rise(worker_id)
+            for worker_id in list(self.down):
+                while self.down.get(worker_id):
+                    self.fall(worker_id)
             await self.settle()
 
     async def pass_time(self, seconds: float) -> None:
@@ -167,21 +171,21 @@ class Desk:
 
     def check_use(self) -> None:
         """Where somebody could use one more there is none left, and none that another does not use."""
-        tenants = [engine.borrower.llm.shared_slots for engine in self.engines.values()]
-        for place, stock in enumerate(self.lender._stocks):
-            if any(tenant.wishes[place] > tenant.held[place] for tenant in tenants):
+        all_slots = [engine.lease_client.llm.shared_slots for engine in self.engines.values()]
+        for place, stock in enumerate(self.lease_server._stocks):
+            if any(shared.wishes[place] > shared.held[place] for shared in all_slots):
                 assert stock.left == 0
-                assert all(tenant.held[place] <= tenant.wishes[place] for tenant in tenants)
+                assert all(shared.held[place] <= shared.wishes[place] for shared in all_slots)
 
     def check(self) -> None:
         """Nothing is lent that there is not, and nobody has more in flight than he holds."""
-        for stock in self.lender._stocks:
+        for stock in self.lease_server._stocks:
             assert 0 <= stock.left <= stock.total
         flying = [gate for engine in self.engines.values() for gate in engine.flying]
         limits = self.llm.limits
         assert len(flying) <= self.llm.max_concurrency
         assert all(flying.count(gate) <= (limits.endpoint_concurrency or len(flying)) for gate in range(len(URLS)))
-        for seat, engine in self.engines.items():
-            assert engine.borrower.llm.limiter.free >= 0
-            if seat in self.lender._workers:
-                assert len(engine.flying) <= self.lender.held(seat)
+        for worker_id, engine in self.engines.items():
+            assert engine.lease_client.llm.limiter.free >= 0
+            if worker_id in self.lease_server._workers:
+                assert len(engine.flying) <= self.lease_server.held(worker_id)

@@ -1,4 +1,4 @@
-"""A tree, its desk and an LLM that is told what to answer, for tests of how draws are asked for."""
+"""A tree, its sampler and an LLM that is told what to answer, for tests of how draws are asked for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Counted:
 
 
 class Noted:
-    """An outlet that counts."""
+    """A sink that counts."""
 
     def __init__(self) -> None:
         self.reserved = 0
@@ -81,10 +81,10 @@ class Table(NamedTuple):
     """One task's tree and who may ask."""
 
     core: _core.CoreTree
-    kit: CompiledAgent
+    compiled: CompiledAgent
     draws: CompletionClient
     desk: Sampler
-    outlet: Noted
+    sink: Noted
     task: Task
     rollouts: list[Rollout]
 
@@ -94,7 +94,7 @@ class Table(NamedTuple):
         numbers = [self.core.open(1, (0, draw), draw) for draw in range(first, first + n)]
         siblings = SampleBatcher(self.desk) if n > 1 else None
         self.rollouts.extend(
-            Rollout(self.core, number, self.task, 3, self.desk, self.outlet, siblings) for number in numbers
+            Rollout(self.core, number, self.task, 3, self.desk, self.sink, siblings) for number in numbers
         )
 
 
@@ -110,9 +110,9 @@ def open_table(
     """Plant a prompt and open n draws of it."""
     core = _core.CoreTree()
     core.append(0, _core.PROMPT, b'{"role":"user","content":"2 + 2?"}')
-    draws, outlet = draws or CompletionClient(llm, cache), Noted()
-    kit = CompiledAgent(Agent(model="m", sampling=sampling or Sampling()))
-    table = Table(core, kit, draws, Sampler(core, task, draws, outlet), outlet, Task.ask("2 + 2?", id=task), [])
+    draws, sink = draws or CompletionClient(llm, cache), Noted()
+    compiled = CompiledAgent(Agent(model="m", sampling=sampling or Sampling()))
+    table = Table(core, compiled, draws, Sampler(core, task, draws, sink), sink, Task.ask("2 + 2?", id=task), [])
     table.fork(n)
     return table
 
@@ -127,7 +127,7 @@ class Asked(NamedTuple):
 async def ask_all(table: Table, numbers: Iterable[int] | None = None) -> list[Asked]:
     """Let rollouts ask at once; all of what went wrong is raised as a group."""
     rollouts = [table.rollouts[number] for number in (range(len(table.rollouts)) if numbers is None else numbers)]
-    found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in rollouts), return_exceptions=True)
+    found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in rollouts), return_exceptions=True)
     problems = [one for one in found if isinstance(one, BaseException)]
     if problems:
         raise BaseExceptionGroup("asking", problems)

@@ -1,4 +1,4 @@
-"""The talk of a team's members, and replies that land on a tree later."""
+"""The transcript of a team's members, and replies that land on a tree later."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ def planted(rollouts: int = 1) -> CoreTree:
 @given(st.lists(st.tuples(st.integers(0, 2), st.text(st.characters(exclude_categories=["Cs"])))))
 def test_a_prompt_is_its_frame_around_all_that_its_member_sees(said: list[tuple[int, str]]):
     tree = CoreTree()
-    talk = Transcript(tree)
+    transcript = Transcript(tree)
     opens, closes = tree.fragment(OPENS), tree.fragment(CLOSES)
     for member, sees in enumerate([None, [0, 2], []]):
-        talk.frame(member, [[opens], [closes]], sees)
+        transcript.frame(member, [[opens], [closes]], sees)
     for member, text in said:
-        assert talk.add(member, b"<", text, b">") == tree.fragment(piece(f"<{text}>"))
+        assert transcript.add(member, b"<", text, b">") == tree.fragment(piece(f"<{text}>"))
     for member, sees in enumerate([range(3), (0, 2), ()]):
-        (message,) = msgspec.json.decode(tree.request_context(talk.prompt(member), b"[", b"]"))
+        (message,) = msgspec.json.decode(tree.request_context(transcript.prompt(member), b"[", b"]"))
         assert message["content"] == "".join(f"<{text}>" for who, text in said if who in sees)
-    talk.clear()
-    assert talk.prompt(0) == talk.prompt(2)
+    transcript.clear()
+    assert transcript.prompt(0) == transcript.prompt(2)
     tree.check()
 
 
-def test_a_talk_refuses_what_no_prompt_can_hold():
+def test_a_transcript_refuses_what_no_prompt_can_hold():
     tree = CoreTree()
-    talk = Transcript(tree)
+    transcript = Transcript(tree)
     with pytest.raises(ArgumentError, match="lone surrogates"):
-        talk.add(0, b"", "\ud800", b"")
+        transcript.add(0, b"", "\ud800", b"")
     with pytest.raises(TreeError, match="control character"):
-        talk.add(0, b"\n", "text", b"")
+        transcript.add(0, b"\n", "text", b"")
     with pytest.raises(ArgumentError, match="member 0 has no frame"):
-        talk.prompt(0)
-    talk.frame(0, [[7]], None)
+        transcript.prompt(0)
+    transcript.frame(0, [[7]], None)
     with pytest.raises(TreeError, match="fragment 7"):
-        talk.prompt(0)
+        transcript.prompt(0)
 
 
 def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
     tree = planted(2)
-    heard, (choices, prompt, _, generated, served) = parse_reply(ReplyOptions(), BODY, 0)
+    parsed, (choices, prompt, _, generated, served) = parse_reply(ReplyOptions(), BODY, 0)
     assert (choices, prompt, generated, served) == ([("a", None, [], "stop", 0, 34, "")], 7, -1, "")
-    assert heard.append_turn(tree, 0, 'so"l', "m", None, 0, 5, 1, 2, 1, None, 0, b"[true]", True) == (
+    assert parsed.append_turn(tree, 0, 'so"l', "m", None, 0, 5, 1, 2, 1, None, 0, b"[true]", True) == (
         2,
         34,
         1,
@@ -66,7 +66,7 @@ def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
         7,
         None,
     )
-    assert heard.append_turn(tree, 1, 'so"l', "m", None, 0, 5, 0, 0, 1, None, 0, None, False) == (
+    assert parsed.append_turn(tree, 1, 'so"l', "m", None, 0, 5, 0, 0, 1, None, 0, None, False) == (
         2,
         34,
         1,
@@ -82,23 +82,23 @@ def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
 
 def test_a_reply_that_an_llm_made_itself_lands_like_one_that_was_read():
     trees = planted(), planted()
-    heard = PendingReply("a", None, [], "stop", 7, -1, -1)
-    landed = [
+    parsed = PendingReply("a", None, [], "stop", 7, -1, -1)
+    appended = [
         reply.append_turn(tree, 0, "s", "m", None, 1, 5, 0, 0, 1, None, 0, None, True)
-        for reply, tree in zip((heard, parse_reply(ReplyOptions(), BODY, 0)[0]), trees, strict=True)
+        for reply, tree in zip((parsed, parse_reply(ReplyOptions(), BODY, 0)[0]), trees, strict=True)
     ]
-    assert landed[0] == landed[1]
+    assert appended[0] == appended[1]
     assert trees[0].delta() == trees[1].delta()
 
 
 def test_a_reply_that_cannot_be_a_turn_says_why_and_lands_nowhere():
     calls = ",".join(['{"function":{"name":"f","arguments":"{}"}}'] * 1001)
-    heard, (choices, *_) = parse_reply(
+    parsed, (choices, *_) = parse_reply(
         ReplyOptions(), f'{{"choices":[{{"message":{{"tool_calls":[{calls}]}}}}]}}'.encode(), 0
     )
     assert choices[0][-1] == "the reply asks for 1001 tool calls; a turn may make 1000"
     tree = planted()
-    for reply in (heard, parse_reply(ReplyOptions(), b'{"choices":[]}', 0)[0]):
+    for reply in (parsed, parse_reply(ReplyOptions(), b'{"choices":[]}', 0)[0]):
         with pytest.raises(ArgumentError):
             reply.append_turn(tree, 0, "s", "m", None, 0, 5, 0, 0, 1, None, 0, None, True)
     assert (len(tree), tree.marks()) == (2, [])

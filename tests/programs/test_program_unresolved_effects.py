@@ -85,9 +85,9 @@ async def test_a_program_that_is_cut_while_it_pays_ends_in_doubt_though_another_
         await asyncio.gather(rollout.tool(pay, amount=10**9), rollout.tool(look))
 
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = CompiledAgent(Agent(model="lead", name="lead"))
+    compiled = CompiledAgent(Agent(model="lead", name="lead"))
     session = TreeRunner(
-        tree, kit, Chain(1), None, 7, CompletionClient(Actors(says)), Silent(), program=Program(both, kit)
+        tree, compiled, Chain(1), None, 7, CompletionClient(Actors(says)), Silent(), program=Program(both, compiled)
     )
     asyncio.get_running_loop().call_later(0.05, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)

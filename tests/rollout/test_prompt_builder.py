@@ -22,11 +22,11 @@ def said(number: int) -> bytes:
 def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int], data: st.DataObject):
     tree = CoreTree()
     nodes = [ROOT]
-    talks = [PromptBuilder(tree)]
+    builders = [PromptBuilder(tree)]
     for number, parent in enumerate(parents):
         above = nodes[parent % len(nodes)]
         nodes.append(tree.append(above, MESSAGE, said(number)))
-        talks.append(PromptBuilder(tree))
+        builders.append(PromptBuilder(tree))
     for node in nodes:
         path = [ROOT, *tree.path(node)]
         stop = path[data.draw(st.integers(0, len(path) - 1))]
@@ -39,33 +39,33 @@ def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int],
 
 def test_a_conversation_is_few_pieces_and_each_byte_is_copied_as_often_as_it_doubles():
     tree, node = CoreTree(), ROOT
-    talk = PromptBuilder(tree)
+    builder = PromptBuilder(tree)
     before: dict[int, bytes] = {}
     copied = 0
     for number in range(1500):
         node = tree.append(node, MESSAGE, said(number))
-        pieces = talk.to(node)
-        assert pieces is talk.to(node), "what is asked for twice is there already"
+        pieces = builder.to(node)
+        assert pieces is builder.to(node), "what is asked for twice is there already"
         copied += sum(len(piece) for piece in pieces if id(piece) not in before)
         before = {id(piece): piece for piece in pieces}
         assert len(pieces) <= 12
     size = sum(map(len, pieces))
     assert copied <= size * 12
-    assert [int(one["content"]) for one in json.loads(b"[" + b"".join(talk.to(node)) + b"]")] == list(range(1500))
+    assert [int(one["content"]) for one in json.loads(b"[" + b"".join(builder.to(node)) + b"]")] == list(range(1500))
 
 
 def test_forks_share_what_was_said_before_them_and_stay_few_pieces():
     tree, node = CoreTree(), ROOT
-    talk = PromptBuilder(tree)
+    builder = PromptBuilder(tree)
     for number in range(700):
         node = tree.append(node, MESSAGE, said(number))
-        trunk = list(talk.to(node))
-        branch = talk.fork()
+        trunk = list(builder.to(node))
+        branch = builder.fork()
         leaf = tree.append(node, MESSAGE, said(-1))
         found = branch.to(leaf)
         if len(trunk) < 256:
             assert [id(piece) for piece in found[: len(trunk)]] == [id(piece) for piece in trunk]
-        assert len(talk.to(node)) <= 256
+        assert len(builder.to(node)) <= 256
         assert b"".join(branch.to(leaf)) == tree.request(leaf, b"", b"")
 
 

@@ -7,6 +7,6 @@ from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 
 
-def kit(preset: str = "default", **sampling: object) -> CompiledAgent:
+def compiled_agent(preset: str = "default", **sampling: object) -> CompiledAgent:
     """The study's agent on a preset."""
     return CompiledAgent(agent(f"sim-agent:{preset}", Sampling(temperature=1.0, **sampling)))

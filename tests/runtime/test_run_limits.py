@@ -54,35 +54,35 @@ async def test_a_cut_that_comes_right_behind_a_task_reaches_it():
 
 def test_leases_that_never_came_back_are_counted_as_what_was_drawn_of_them():
     sent: list[LeaseGrant] = []
-    treasury = RunBudget(Budget(calls=80), {}, lambda seat, message: sent.append(message))
-    for seat in (0, 1):
-        treasury.add_worker(seat)
-        treasury.want(seat, {"calls": 1})
-    treasury.drawn(sent[0].lease, {"calls": 5})
-    treasury.repaid(sent[1].lease, {"calls": 3}, {})
-    report = treasury.report()
+    run_budget = RunBudget(Budget(calls=80), {}, lambda worker_id, message: sent.append(message))
+    for worker_id in (0, 1):
+        run_budget.add_worker(worker_id)
+        run_budget.want(worker_id, {"calls": 1})
+    run_budget.drawn(sent[0].lease, {"calls": 5})
+    run_budget.repaid(sent[1].lease, {"calls": 3}, {})
+    report = run_budget.report()
     assert (report.spent, report.estimated) == ({"calls": 8}, {"calls": 5})
-    assert not treasury.leases_out
+    assert not run_budget.leases_out
 
 
 def test_a_dead_engine_has_no_part_of_what_is_left():
     sent: list[LeaseGrant] = []
-    treasury = RunBudget(Budget(calls=80), {}, lambda seat, message: sent.append(message))
-    for seat in (0, 1):
-        treasury.add_worker(seat)
-    treasury.lost(1)
-    treasury.want(0, {"calls": 1})
+    run_budget = RunBudget(Budget(calls=80), {}, lambda worker_id, message: sent.append(message))
+    for worker_id in (0, 1):
+        run_budget.add_worker(worker_id)
+    run_budget.lost(1)
+    run_budget.want(0, {"calls": 1})
     assert sent[0].limits == {"calls": 40}
 
 
 def test_who_is_to_give_a_lease_back_is_told_once():
     sent: list[object] = []
-    treasury = RunBudget(Budget(calls=8), {}, lambda seat, message: sent.append(message))
-    treasury.add_worker(0)
-    treasury.add_worker(1)
-    treasury.want(0, {"calls": 1})
-    treasury.want(1, {"calls": 8})
-    treasury.want(1, {"calls": 8})
+    run_budget = RunBudget(Budget(calls=8), {}, lambda worker_id, message: sent.append(message))
+    run_budget.add_worker(0)
+    run_budget.add_worker(1)
+    run_budget.want(0, {"calls": 1})
+    run_budget.want(1, {"calls": 8})
+    run_budget.want(1, {"calls": 8})
     assert [type(message) for message in sent] == [LeaseGrant, LeaseRevoke]
 
 
@@ -99,10 +99,10 @@ class Lost:
         inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, 1, 2)))
         return [0]
 
-    async def replace(self, seat: int) -> None:
+    async def replace(self, worker_id: int) -> None:
         return None
 
-    def send(self, seat: int, message: object) -> None:
+    def send(self, worker_id: int, message: object) -> None:
         if isinstance(message, AssignTasks):
             self.inbox.put_nowait((0, LeaseRequest({"calls": 9})))
             self.inbox.put_nowait((0, WorkerExited("worker 0 died")))
@@ -144,13 +144,13 @@ async def test_the_budget_closes_a_run_that_wants_groups_and_says_so(tmp_path: P
     assert (enough.state, enough.summary().groups_kept) == ("done", 3)
 
 
-@pytest.mark.parametrize("seat", [0, 7])
-def test_messages_of_a_lease_that_is_not_out_change_nothing(seat: int):
+@pytest.mark.parametrize("worker_id", [0, 7])
+def test_messages_of_a_lease_that_is_not_out_change_nothing(worker_id: int):
     closing = RunLimits(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
-    closing.take(seat, LeaseDrawn(3, {"calls": 4}))
+    closing.take(worker_id, LeaseDrawn(3, {"calls": 4}))
     assert (closing.word, closing.leases_out) == (None, False)
     unlimited = RunLimits(job(), lambda *_: None, lambda _: None)
-    unlimited.take(seat, LeaseRequest({"calls": 1}))
+    unlimited.take(worker_id, LeaseRequest({"calls": 1}))
     assert (unlimited.word, unlimited.leases_out) == (None, False)
 
 

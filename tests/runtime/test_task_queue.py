@@ -13,19 +13,19 @@ from trunkline.protocol.job import Refill
 
 def play(keeps: list[bool], refill: Refill | None, choose: list[int], slots: int) -> tuple[list[int], TaskQueue]:
     """Hand tasks out to so many slots; ``choose`` says which of those that grow ends next."""
-    handout, growing, handed = TaskQueue(len(keeps), refill), [], []
+    task_queue, growing, handed = TaskQueue(len(keeps), refill), [], []
     for turn in range(10 * len(keeps) + 10):
-        while len(growing) < slots and (index := handout.take()) is not None:
+        while len(growing) < slots and (index := task_queue.take()) is not None:
             growing.append(index)
             handed.append(index)
         if refill is not None:
-            assert handout.kept + len(growing) <= refill.groups, "never more than can be needed"
+            assert task_queue.kept + len(growing) <= refill.groups, "never more than can be needed"
         if not growing:
             break
         done = growing.pop(choose[turn % len(choose)] % len(growing))
-        handout.done(kept=keeps[done])
-    assert not handout.open
-    return handed, handout
+        task_queue.done(kept=keeps[done])
+    assert not task_queue.open
+    return handed, task_queue
 
 
 @given(
@@ -38,25 +38,25 @@ def test_the_shortest_beginning_with_enough_kept_groups_is_handed_out_in_any_ord
     keeps: list[bool], groups: int, choose: list[int], slots: int
 ):
     groups = min(groups, len(keeps))
-    handed, handout = play(keeps, Refill(groups, len(keeps)), choose, slots)
+    handed, task_queue = play(keeps, Refill(groups, len(keeps)), choose, slots)
     # The naive rule: one after the other, until there are enough.
     expected = next((end for end in range(len(keeps) + 1) if sum(keeps[:end]) >= groups), len(keeps))
     assert handed == list(range(expected))
-    assert handout.full is (sum(keeps) >= groups)
-    assert handout.short is (sum(keeps) < groups)
+    assert task_queue.full is (sum(keeps) >= groups)
+    assert task_queue.short is (sum(keeps) < groups)
 
 
 @given(st.lists(st.booleans(), max_size=20), st.integers(1, 8))
 def test_without_a_refill_every_task_is_handed_out(keeps: list[bool], slots: int):
-    handed, handout = play(keeps, None, [0], slots)
+    handed, task_queue = play(keeps, None, [0], slots)
     assert handed == list(range(len(keeps)))
-    assert not handout.short
+    assert not task_queue.short
 
 
 def test_no_more_tasks_than_the_setting_allows_are_handed_out():
-    handed, handout = play([False] * 10, Refill(2, 5), [0], 3)
+    handed, task_queue = play([False] * 10, Refill(2, 5), [0], 3)
     assert handed == [0, 1, 2, 3, 4]
-    assert handout.short
+    assert task_queue.short
 
 
 @pytest.mark.parametrize(

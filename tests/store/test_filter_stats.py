@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from groves import Try, grove
 
-from trunkline.scoring import notes as verdicts
+from trunkline.scoring import notes
 from trunkline.scoring.notes import Verdict
 from trunkline.store.derive import rows
 from trunkline.store.schema import RolloutRow
@@ -17,12 +17,12 @@ def judged(*said: list[Verdict], rewards: tuple[float, ...] = (1.0, 0.0)) -> lis
     """The rows of a group of which this was said."""
     tree = grove([Try([f"t{place}"], reward) for place, reward in enumerate(rewards)])
     for number, listed in enumerate(said):
-        verdicts.note(tree.core, number, *listed)
+        notes.note(tree.core, number, *listed)
     return rows(tree.core)[1]
 
 
 def test_a_group_is_whole_where_one_filter_dropped_all_of_it():
-    judgements = FilterStats(scored=True)
+    filter_stats = FilterStats(scored=True)
     groups = [
         judged([DROP], [DROP]),
         judged([DROP]),
@@ -31,9 +31,9 @@ def test_a_group_is_whole_where_one_filter_dropped_all_of_it():
     ]
     for task, group in enumerate(groups):
         for row in group:
-            judgements.add(task, row)
-    assert judgements.filtered() == [Filtered("f", dropped=6, groups=2), Filtered("g", dropped=1)]
-    assert judgements.kept == {1}
+            filter_stats.add(task, row)
+    assert filter_stats.filtered() == [Filtered("f", dropped=6, groups=2), Filtered("g", dropped=1)]
+    assert filter_stats.kept == {1}
 
 
 def test_a_group_is_kept_for_one_rollout_with_an_outcome_that_nothing_took_out():

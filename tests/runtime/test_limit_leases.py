@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lending import Desk
+from limit_leases import LeaseSystem
 
 from trunkline.controller.limits import SlotAllocator, max_min_shares
 
@@ -19,10 +19,10 @@ PICK = st.integers(0, 10**6)
 def test_nobody_gets_less_than_an_equal_part_who_wants_it_and_nothing_is_left_while_somebody_wants(total, wishes):
     shares = max_min_shares(total, dict(enumerate(wishes)))
     assert sum(shares.values()) == min(total, sum(wishes))
-    for seat, wish in enumerate(wishes):
-        assert min(wish, total // len(wishes)) <= shares[seat] <= wish
-        if shares[seat] < wish:
-            assert max(shares.values()) <= shares[seat] + 1, "who got more gave it up"
+    for worker_id, wish in enumerate(wishes):
+        assert min(wish, total // len(wishes)) <= shares[worker_id] <= wish
+        if shares[worker_id] < wish:
+            assert max(shares.values()) <= shares[worker_id] + 1, "who got more gave it up"
 
 
 def test_a_slot_changes_hands_only_when_it_is_given_back():
@@ -40,53 +40,53 @@ def test_a_slot_changes_hands_only_when_it_is_given_back():
 
 def test_more_engines_than_slots_take_turns():
     stock = SlotAllocator(1)
-    for seat in range(3):
-        stock.join(seat, 1)
+    for worker_id in range(3):
+        stock.join(worker_id, 1)
     served = []
     (holder,) = stock.settle()
     for _ in range(9):
         served.append(holder)
         stock.give_back(holder, 1)
         stock.ask(holder, 1)
-        holder = next(seat for seat, slots in stock.settle().items() if slots > 0)
-    assert [served.count(seat) for seat in range(3)] == [3, 3, 3]
+        holder = next(worker_id for worker_id, slots in stock.settle().items() if slots > 0)
+    assert [served.count(worker_id) for worker_id in range(3)] == [3, 3, 3]
 
 
 async def test_the_first_slots_come_without_asking_and_the_one_who_needs_more_gets_what_others_leave():
-    desk = Desk(2, 8)
-    busy, idle = desk.start(), desk.start()
-    await desk.deliver()
+    system = LeaseSystem(2, 8)
+    busy, idle = system.start(), system.start()
+    await system.deliver()
     for _ in range(12):
-        desk.engines[busy].ask(0)
-    await desk.settle()
-    assert len(desk.engines[busy].flying) == 4
-    await desk.pass_time(1.0)
-    assert len(desk.engines[busy].flying) == 8
+        system.engines[busy].ask(0)
+    await system.settle()
+    assert len(system.engines[busy].flying) == 4
+    await system.pass_time(1.0)
+    assert len(system.engines[busy].flying) == 8
     for _ in range(6):
-        desk.engines[idle].ask(0)
-    await desk.pass_time(1.0)
-    assert not desk.engines[idle].flying, "all are in use"
+        system.engines[idle].ask(0)
+    await system.pass_time(1.0)
+    assert not system.engines[idle].flying, "all are in use"
     for _ in range(4):
-        desk.engines[busy].finish(0)
-    await desk.pass_time(1.0)
-    assert [len(desk.engines[seat].flying) for seat in (busy, idle)] == [4, 4]
-    for engine in desk.engines.values():
+        system.engines[busy].finish(0)
+    await system.pass_time(1.0)
+    assert [len(system.engines[worker_id].flying) for worker_id in (busy, idle)] == [4, 4]
+    for engine in system.engines.values():
         await engine.close()
 
 
 async def test_an_engine_that_is_gone_leaves_its_slots_to_others():
-    desk = Desk(2, 4)
-    first, second = desk.start(), desk.start()
-    await desk.deliver()
-    for seat in (first, second):
+    system = LeaseSystem(2, 4)
+    first, second = system.start(), system.start()
+    await system.deliver()
+    for worker_id in (first, second):
         for _ in range(4):
-            desk.engines[seat].ask(1)
-    await desk.settle()
-    await desk.kill(first)
-    assert len(desk.engines[second].flying) == 2, "not before it is known to be gone"
-    await desk.pass_time(1.0)
-    assert len(desk.engines[second].flying) == 4
-    for engine in desk.engines.values():
+            system.engines[worker_id].ask(1)
+    await system.settle()
+    await system.kill(first)
+    assert len(system.engines[second].flying) == 2, "not before it is known to be gone"
+    await system.pass_time(1.0)
+    assert len(system.engines[second].flying) == 4
+    for engine in system.engines.values():
         await engine.close()
 
 
@@ -105,69 +105,69 @@ class Lending(RuleBasedStateMachine):
         self.runner.run(self._begin(engines, most, each, rpm, tpm))
 
     async def _begin(self, engines: int, most: int, each: int | None, rpm: float | None, tpm: float | None) -> None:
-        self.desk = Desk(engines, most, each, rpm, tpm)
-        for _ in range(self.desk.number):
-            self.desk.start()
+        self.system = LeaseSystem(engines, most, each, rpm, tpm)
+        for _ in range(self.system.number):
+            self.system.start()
 
     def _engine(self, pick: int):
-        seats = sorted(self.desk.engines)
-        return self.desk.engines[seats[pick % len(seats)]]
+        worker_ids = sorted(self.system.engines)
+        return self.system.engines[worker_ids[pick % len(worker_ids)]]
 
     def _do(self, step) -> None:
         async def then() -> None:
             found = step()
             if found is not None:
                 await found
-            await self.desk.settle()
+            await self.system.settle()
 
         self.runner.run(then())
 
     @rule(pick=PICK, gate=st.integers(0, 1), n=st.integers(1, 5))
     def ask(self, pick: int, gate: int, n: int) -> None:
-        if self.desk.engines:
+        if self.system.engines:
             self._do(lambda: [self._engine(pick).ask(gate) for _ in range(n)] and None)
 
     @rule(pick=PICK, place=PICK, n=st.integers(1, 3), spent=st.sampled_from([10, 100, 300]))
     def finish(self, pick: int, place: int, n: int, spent: int) -> None:
-        if self.desk.engines:
+        if self.system.engines:
             engine = self._engine(pick)
             for _ in range(min(n, len(engine.flying))):
                 self._do(lambda: engine.finish(place % len(engine.flying), spent))
 
     @rule(pick=PICK)
     def give_up(self, pick: int) -> None:
-        if self.desk.engines and (waiting := list(self._engine(pick).waiting)):
+        if self.system.engines and (waiting := list(self._engine(pick).waiting)):
             self._do(lambda: waiting[pick % len(waiting)].cancel() and None)
 
     @rule(pick=PICK)
     def rise(self, pick: int) -> None:
-        if ready := [seat for seat, messages in self.desk.up.items() if messages]:
-            self._do(lambda: self.desk.rise(ready[pick % len(ready)]))
+        if ready := [worker_id for worker_id, messages in self.system.up.items() if messages]:
+            self._do(lambda: self.system.rise(ready[pick % len(ready)]))
 
     @rule(pick=PICK)
     def fall(self, pick: int) -> None:
-        if ready := [seat for seat, messages in self.desk.down.items() if messages]:
-            self._do(lambda: self.desk.fall(ready[pick % len(ready)]))
+        if ready := [worker_id for worker_id, messages in self.system.down.items() if messages]:
+            self._do(lambda: self.system.fall(ready[pick % len(ready)]))
 
     @rule(seconds=st.sampled_from([0.0, 0.02, 0.25, 0.6]))
     def wait(self, seconds: float) -> None:
-        until = self.desk.time.now + seconds
-        while self.desk.time.pop(until):
+        until = self.system.time.now + seconds
+        while self.system.time.pop(until):
             self._do(lambda: None)
 
     @rule(pick=PICK)
-    @precondition(lambda self: hasattr(self, "desk") and len(self.desk.engines) > 1)
+    @precondition(lambda self: hasattr(self, "system") and len(self.system.engines) > 1)
     def kill(self, pick: int) -> None:
-        seats = sorted(self.desk.engines)
-        self._do(lambda: self.desk.kill(seats[pick % len(seats)]))
+        worker_ids = sorted(self.system.engines)
+        self._do(lambda: self.system.kill(worker_ids[pick % len(worker_ids)]))
 
     @invariant()
     def holds(self) -> None:
-        if hasattr(self, "desk"):
-            self.desk.check()
+        if hasattr(self, "system"):
+            self.system.check()
 
     def teardown(self) -> None:
-        if hasattr(self, "desk"):
+        if hasattr(self, "system"):
             try:
                 self.runner.run(self._end())
             finally:
@@ -175,23 +175,25 @@ class Lending(RuleBasedStateMachine):
 
     async def _end(self) -> None:
         """Whoever waits gets in, and when all is done everything comes back."""
-        desk = self.desk
-        await desk.deliver()
-        await desk.pass_time(1.0)
-        desk.check_use()
+        system = self.system
+        await system.deliver()
+        await system.pass_time(1.0)
+        system.check_use()
         for _ in range(400):
-            if not any(engine.waiting or engine.flying for engine in desk.engines.values()):
+            if not any(engine.waiting or engine.flying for engine in system.engines.values()):
                 break
-            for engine in desk.engines.values():
+            for engine in system.engines.values():
                 if engine.flying:
                     engine.finish(0)
-            await desk.pass_time(0.3)
-            desk.check()
-        assert not any(engine.waiting for engine in desk.engines.values()), "somebody waits forever"
-        await desk.pass_time(2.0)
-        if desk.number > 1:
-            assert [stock.left for stock in desk.lender._stocks] == [stock.total for stock in desk.lender._stocks]
-        for engine in desk.engines.values():
+            await system.pass_time(0.3)
+            system.check()
+        assert not any(engine.waiting for engine in system.engines.values()), "somebody waits forever"
+        await system.pass_time(2.0)
+        if system.number > 1:
+            assert [stock.left for stock in system.lease_server._stocks] == [
+                stock.total for stock in system.lease_server._stocks
+            ]
+        for engine in system.engines.values():
             await engine.close()
 
 
@@ -201,14 +203,14 @@ TestLending.settings = settings(max_examples=60, stateful_step_count=40, deadlin
 
 @pytest.mark.parametrize("engines", [2, 3])
 async def test_two_endpoints_with_one_slot_each_are_both_used(engines: int):
-    desk = Desk(engines, 2, 1)
-    for _ in range(desk.number):
-        desk.start()
-    await desk.deliver()
-    assert desk.number == 1, "a worker without a slot has nothing to do"
-    (engine,) = desk.engines.values()
+    system = LeaseSystem(engines, 2, 1)
+    for _ in range(system.number):
+        system.start()
+    await system.deliver()
+    assert system.number == 1, "a worker without a slot has nothing to do"
+    (engine,) = system.engines.values()
     for gate in (0, 0, 1, 1):
         engine.ask(gate)
-    await desk.pass_time(0.1)
+    await system.pass_time(0.1)
     assert sorted(engine.flying) == [0, 1]
     await engine.close()

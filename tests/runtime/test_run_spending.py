@@ -59,7 +59,7 @@ async def test_a_run_that_goes_on_has_what_is_left_and_turns_that_are_paid_again
         await (await bank.claim(0, {"calls": 1}))
     bank.engines[0].close()
     bank.deliver()
-    report = bank.treasury.report()
+    report = bank.run_budget.report()
     assert (report.spent, report.estimated, report.overshoot) == ({"calls": 5}, {"calls": 1}, {"calls": 0})
 
 
@@ -67,7 +67,7 @@ async def test_a_run_that_spent_more_than_its_new_budget_begins_nothing():
     bank = Bank(1, Budget(calls=2), RunSpending({"calls": 3}, {}))
     with pytest.raises(BudgetDenied):
         await (await bank.claim(0, {"calls": 1}))
-    assert bank.treasury.report().spent == {"calls": 3}
+    assert bank.run_budget.report().spent == {"calls": 3}
 
 
 @given(st.integers(0, 2**32), st.integers(0, 100))
@@ -76,11 +76,11 @@ def test_eight_engines_whose_messages_are_late_and_who_die_never_spend_more_than
     dice = random.Random(seed)
     limit = before + dice.randint(100, 2000)
     paid, bank = asyncio.run(_play(dice, limit, before))
-    report = bank.treasury.report()
+    report = bank.run_budget.report()
     assert before + paid <= report.spent["generated"] <= limit
     assert report.overshoot == {"generated": 0}
     assert report.spent["generated"] - report.estimated["generated"] <= before + paid
-    assert not bank.treasury.leases_out
+    assert not bank.run_budget.leases_out
 
 
 async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank]:
@@ -89,12 +89,12 @@ async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank
     asked: list[tuple[int, asyncio.Future, int]] = []
     paid = 0
     for _ in range(250):
-        seat, move = dice.randrange(8), dice.random()
-        if seat in bank.dead:
-            bank.carry(seat, up=True)
+        worker_id, move = dice.randrange(8), dice.random()
+        if worker_id in bank.dead:
+            bank.carry(worker_id, up=True)
         elif move < 0.25:
             most = dice.randint(1, 40)
-            asked.append((seat, asyncio.ensure_future(bank.engines[seat].claim({"generated": most})), most))
+            asked.append((worker_id, asyncio.ensure_future(bank.engines[worker_id].claim({"generated": most})), most))
         elif move < 0.5:
             done = [one for one in asked if one[1].done() and one[0] not in bank.dead]
             if done:
@@ -105,29 +105,29 @@ async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank
                     bank.unsent[one[0]].append(call(spent))
                     paid += spent
         elif move < 0.7:
-            bank.carry(seat, up=True)
+            bank.carry(worker_id, up=True)
         elif move < 0.9:
-            bank.carry(seat, up=False)
+            bank.carry(worker_id, up=False)
         elif move < 0.98:
-            bank.flush(seat)
+            bank.flush(worker_id)
         else:
             # What was sent to a server is paid, whoever dies: at most what was claimed.
-            for one in [one for one in asked if one[0] == seat]:
+            for one in [one for one in asked if one[0] == worker_id]:
                 asked.remove(one)
                 if one[1].done() and one[1].exception() is None:
                     paid += one[2]
                 one[1].cancel()
-            bank.die(seat)
+            bank.die(worker_id)
         await asyncio.sleep(0)
     bank.deliver()
-    bank.treasury.stop()
+    bank.run_budget.stop()
     for _, waits, _ in asked:
         if waits.done() and waits.exception() is None:
             waits.result().settle({"generated": 0})
         waits.cancel()
     await asyncio.gather(*(one[1] for one in asked), return_exceptions=True)
-    for seat, engine in enumerate(bank.engines):
-        if seat not in bank.dead:
+    for worker_id, engine in enumerate(bank.engines):
+        if worker_id not in bank.dead:
             engine.close()
     bank.deliver()
     return paid, bank

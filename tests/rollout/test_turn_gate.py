@@ -11,32 +11,32 @@ from trunkline.rollout.sampling.inflight import TurnGate
 
 def test_the_oldest_of_each_kind_is_told():
     now = 100.0
-    underway = TurnGate(lambda: now)
-    assert (underway.requests, underway.tools, underway.idle) == ((0, 0.0), (0, "", 0.0), True)
-    with underway.request():
+    gate = TurnGate(lambda: now)
+    assert (gate.requests, gate.tools, gate.idle) == ((0, 0.0), (0, "", 0.0), True)
+    with gate.request():
         now = 101.0
-        with underway.calling(["visit", "search"]):
+        with gate.calling(["visit", "search"]):
             now = 104.0
-            with underway.request(), underway.calling(["count"]):
-                assert underway.requests == (2, 4.0)
-                assert underway.tools == (3, "visit", 3.0)
-        assert underway.tools == (0, "", 0.0)
-        assert not underway.idle
-    assert underway.idle
+            with gate.request(), gate.calling(["count"]):
+                assert gate.requests == (2, 4.0)
+                assert gate.tools == (3, "visit", 3.0)
+        assert gate.tools == (0, "", 0.0)
+        assert not gate.idle
+    assert gate.idle
 
 
 async def test_nothing_begins_once_it_drains_and_what_is_out_is_waited_for():
-    underway, back = TurnGate(), asyncio.Event()
+    gate, back = TurnGate(), asyncio.Event()
 
     async def request() -> str:
-        await underway.enter()
-        with underway.request():
+        await gate.enter()
+        with gate.request():
             await back.wait()
         return "a reply"
 
     first = asyncio.create_task(request())
     await asyncio.sleep(0)
-    draining = asyncio.create_task(underway.drained(60.0))
+    draining = asyncio.create_task(gate.drained(60.0))
     await asyncio.sleep(0)
     second = asyncio.create_task(request())
     await asyncio.sleep(0.1)
@@ -45,29 +45,29 @@ async def test_nothing_begins_once_it_drains_and_what_is_out_is_waited_for():
     await asyncio.wait_for(draining, 10)
     assert first.result() == "a reply"
     assert not second.done()
-    assert underway.requests[0] == 0
+    assert gate.requests[0] == 0
     second.cancel()
 
 
 async def test_a_drain_ends_with_its_time_whatever_is_out():
-    underway = TurnGate()
-    with underway.calling(["sleep"]):
-        await asyncio.wait_for(underway.drained(0.05), 10)
-        assert not underway.idle
+    gate = TurnGate()
+    with gate.calling(["sleep"]):
+        await asyncio.wait_for(gate.drained(0.05), 10)
+        assert not gate.idle
 
 
 async def test_a_call_that_fails_is_out_no_more():
-    underway = TurnGate()
-    with pytest.raises(ValueError, match="x"), underway.request(), underway.calling(["a"]):
+    gate = TurnGate()
+    with pytest.raises(ValueError, match="x"), gate.request(), gate.calling(["a"]):
         raise ValueError("x")
-    assert underway.idle
+    assert gate.idle
 
 
 async def test_a_drain_does_not_wait_for_what_is_never_sent():
-    underway = TurnGate()
-    with underway.request(), underway.request():
+    gate = TurnGate()
+    with gate.request(), gate.request():
         out = 2
-        draining = asyncio.create_task(underway.drained(60.0, lambda: 2 - out))
+        draining = asyncio.create_task(gate.drained(60.0, lambda: 2 - out))
         await asyncio.sleep(0.1)
         assert not draining.done()
         out = 0
@@ -75,8 +75,8 @@ async def test_a_drain_does_not_wait_for_what_is_never_sent():
 
 
 def test_a_name_that_a_model_made_up_is_told_in_a_form_that_can_be_printed():
-    underway = TurnGate()
-    with underway.calling(["\x1b[2J\ud800" + "x" * 10**6]):
-        _, name, _ = underway.tools
+    gate = TurnGate()
+    with gate.calling(["\x1b[2J\ud800" + "x" * 10**6]):
+        _, name, _ = gate.tools
     assert name.startswith("\\x1b[2J\\ud800xxx")
     assert len(name) == 60

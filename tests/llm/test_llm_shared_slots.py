@@ -15,18 +15,18 @@ from trunkline.llm.limits.token_bucket import ServerRateLimits
 
 
 class Part:
-    """A tenant of one run and two endpoints."""
+    """The shared slots of one run and two endpoints."""
 
     def __init__(self, fair: int = 4, *, limited: bool = False) -> None:
         self.time = VirtualTime()
         self.limiter = Limiter(99, sleep=self.time.sleep, clock=self.time)
         self.gates = [EndpointQueue(Window(fair), ServerRateLimits(self.time)) for _ in range(2)]
-        self.tenant = SharedSlots(self.limiter, self.gates, fair, limited=limited)
-        self.news = 0
-        self.limiter.on_change = self._hear
+        self.shared = SharedSlots(self.limiter, self.gates, fair, limited=limited)
+        self.changes = 0
+        self.limiter.on_change = self._changed
 
-    def _hear(self) -> None:
-        self.news += 1
+    def _changed(self) -> None:
+        self.changes += 1
 
     async def ask(self, gate: int, n: int = 1) -> list[asyncio.Task[bool]]:
         tasks = [asyncio.ensure_future(self.limiter.wait(self.gates[gate], 0)) for _ in range(n)]
@@ -38,23 +38,23 @@ async def test_nothing_is_let_in_before_there_is_a_slot_and_that_is_news():
     part = Part()
     assert not part.limiter.enter(part.gates[0])
     (asked,) = await part.ask(0)
-    assert (asked.done(), part.news, part.tenant.wishes) == (False, 1, [1])
-    part.tenant.grant([1])
+    assert (asked.done(), part.changes, part.shared.wishes) == (False, 1, [1])
+    part.shared.grant([1])
     await part.time.settle()
     assert asked.done()
-    assert (part.tenant.held, part.tenant.wishes) == ([1], [1])
+    assert (part.shared.held, part.shared.wishes) == ([1], [1])
 
 
 async def test_a_slot_that_is_owed_goes_when_its_request_is_over_and_to_nobody_who_waits():
     part = Part()
-    part.tenant.grant([2])
+    part.shared.grant([2])
     await part.ask(0, 2)
     (waiting,) = await part.ask(0)
-    part.tenant.reclaim([1])
-    assert part.tenant.repaid() == [0]
+    part.shared.reclaim([1])
+    assert part.shared.repaid() == [0]
     part.limiter.leave(part.gates[0])
     await part.time.settle()
-    assert (part.tenant.repaid(), part.tenant.held, waiting.done()) == ([1], [1], False)
+    assert (part.shared.repaid(), part.shared.held, waiting.done()) == ([1], [1], False)
     part.limiter.leave(part.gates[0])
     await part.time.settle()
     assert waiting.done()
@@ -63,38 +63,38 @@ async def test_a_slot_that_is_owed_goes_when_its_request_is_over_and_to_nobody_w
 async def test_a_slot_of_the_run_is_wished_for_only_with_one_of_the_endpoint():
     part = Part(limited=True)
     asked = await part.ask(0, 3)
-    assert part.tenant.wishes == [0, 3, 0]
-    part.tenant.grant([0, 2, 0])
-    assert part.tenant.wishes == [2, 3, 0]
-    part.tenant.grant([2, 0, 0])
+    assert part.shared.wishes == [0, 3, 0]
+    part.shared.grant([0, 2, 0])
+    assert part.shared.wishes == [2, 3, 0]
+    part.shared.grant([2, 0, 0])
     await part.time.settle()
     assert [one.done() for one in asked] == [True, True, False]
     asked[2].cancel()
     await part.time.settle()
-    assert part.tenant.wishes == [2, 2, 0]
+    assert part.shared.wishes == [2, 2, 0]
 
 
 async def test_what_was_idle_at_two_looks_is_given_back():
     part = Part()
-    part.tenant.grant([4])
+    part.shared.grant([4])
     await part.ask(1)
-    part.tenant.unused()
-    assert part.tenant.repaid() == [0], "it may be needed in a moment"
+    part.shared.unused()
+    assert part.shared.repaid() == [0], "it may be needed in a moment"
     await part.ask(1)
-    part.tenant.unused()
-    assert (part.tenant.repaid(), part.tenant.held) == ([2], [2])
+    part.shared.unused()
+    assert (part.shared.repaid(), part.shared.held) == ([2], [2])
 
 
 async def test_a_window_follows_what_is_held_unless_something_has_narrowed_it():
     part = Part(fair=10)
     free, cut = (gate.window for gate in part.gates)
     cut.refused(0.0, 0.0)
-    part.tenant.grant([30])
+    part.shared.grant([30])
     assert (free.size, cut.size) == (30.0, 7.0)
     await part.ask(1, 9)
-    assert part.tenant.wishes == [7], "no more than the window lets in"
-    part.tenant.reclaim([25])
-    part.tenant.repaid()
+    assert part.shared.wishes == [7], "no more than the window lets in"
+    part.shared.reclaim([25])
+    part.shared.repaid()
     assert (free.size, cut.size) == (10.0, 7.0), "no less than an equal part"
 
 

@@ -24,8 +24,8 @@ class Floor:
         self.slots = slots
         self.chance = chance
         self.free = list(range(tasks))
-        self.seats: dict[int, set[int]] = {seat: set() for seat in range(workers)}
-        self.next_seat = workers
+        self.worker_ids: dict[int, set[int]] = {worker_id: set() for worker_id in range(workers)}
+        self.next_worker_id = workers
         self.guilty: set[int] = set()
         self.done: set[int] = set()
         self.deaths = 0
@@ -33,44 +33,44 @@ class Floor:
     def feed(self) -> None:
         ward = None
         while (task := self.blame.next) is not None:
-            seats = [s for s in self.seats if self.takes(s, task)]
-            if not seats:
-                ward = min(self.seats, key=lambda seat: len(self.seats[seat]))
+            worker_ids = [s for s in self.worker_ids if self.takes(s, task)]
+            if not worker_ids:
+                ward = min(self.worker_ids, key=lambda worker_id: len(self.worker_ids[worker_id]))
                 break
-            self.give(seats[0], task)
-        for seat in self.seats:
-            while seat != ward and self.free and self.takes(seat, self.free[0]):
-                self.give(seat, self.free.pop(0))
+            self.give(worker_ids[0], task)
+        for worker_id in self.worker_ids:
+            while worker_id != ward and self.free and self.takes(worker_id, self.free[0]):
+                self.give(worker_id, self.free.pop(0))
 
-    def takes(self, seat: int, task: int) -> bool:
-        return len(self.seats[seat]) < self.slots and self.blame.admits(seat, self.slots, task)
+    def takes(self, worker_id: int, task: int) -> bool:
+        return len(self.worker_ids[worker_id]) < self.slots and self.blame.admits(worker_id, self.slots, task)
 
-    def give(self, seat: int, task: int) -> None:
-        assert all(task not in tasks for tasks in self.seats.values()), "a tree has one owner"
-        self.blame.take(seat, task)
-        self.seats[seat].add(task)
+    def give(self, worker_id: int, task: int) -> None:
+        assert all(task not in tasks for tasks in self.worker_ids.values()), "a tree has one owner"
+        self.blame.take(worker_id, task)
+        self.worker_ids[worker_id].add(task)
 
-    def kill(self, seat: int) -> None:
+    def kill(self, worker_id: int) -> None:
         self.deaths += 1
-        tasks = self.seats.pop(seat)
-        self.seats[self.next_seat] = set()
-        self.next_seat += 1
-        toll = self.blame.died(seat, f"worker {seat}")
-        assert set(toll.free) | set(toll.guilty) <= tasks
-        self.guilty |= set(toll.guilty)
-        self.free = toll.free + self.free
+        tasks = self.worker_ids.pop(worker_id)
+        self.worker_ids[self.next_worker_id] = set()
+        self.next_worker_id += 1
+        report = self.blame.died(worker_id, f"worker {worker_id}")
+        assert set(report.free) | set(report.guilty) <= tasks
+        self.guilty |= set(report.guilty)
+        self.free = report.free + self.free
 
     def step(self) -> None:
         """Something happens to one task: it kills its worker, gets on, or is done."""
-        seat = self.chance.choice([seat for seat, tasks in self.seats.items() if tasks])
-        task = self.chance.choice(sorted(self.seats[seat]))
+        worker_id = self.chance.choice([worker_id for worker_id, tasks in self.worker_ids.items() if tasks])
+        task = self.chance.choice(sorted(self.worker_ids[worker_id]))
         if task in self.poison:
-            self.kill(seat)
+            self.kill(worker_id)
         elif self.chance.random() < 0.5:
-            self.blame.passed(seat, task)
+            self.blame.passed(worker_id, task)
         else:
-            self.blame.done(seat, task)
-            self.seats[seat].discard(task)
+            self.blame.done(worker_id, task)
+            self.worker_ids[worker_id].discard(task)
             self.done.add(task)
 
 
@@ -94,13 +94,13 @@ def test_exactly_those_who_kill_are_found_guilty_and_all_others_get_done(
         floor.feed()
         if len(floor.done) + len(floor.guilty) == tasks:
             break
-        crowded = [seat for seat, held in floor.seats.items() if len(held) != 1 or not held & struck]
+        crowded = [worker_id for worker_id, held in floor.worker_ids.items() if len(held) != 1 or not held & struck]
         if outside and crowded and chance.random() < 0.1:
             # Killed from outside; nobody is hit twice while it is by itself.
             outside -= 1
-            seat = chance.choice(crowded)
-            struck |= floor.seats[seat] if len(floor.seats[seat]) == 1 else set()
-            floor.kill(seat)
+            worker_id = chance.choice(crowded)
+            struck |= floor.worker_ids[worker_id] if len(floor.worker_ids[worker_id]) == 1 else set()
+            floor.kill(worker_id)
         else:
             floor.step()
     assert floor.guilty == poison
@@ -111,10 +111,10 @@ def test_exactly_those_who_kill_are_found_guilty_and_all_others_get_done(
 
 def test_a_turn_clears_a_suspect_of_everything():
     blame = PoisonTaskDetector()
-    for seat in (0, 1):
-        blame.take(seat, 7)
-        blame.passed(seat, 7)
-        assert blame.died(seat, "killed from outside").guilty == {}
+    for worker_id in (0, 1):
+        blame.take(worker_id, 7)
+        blame.passed(worker_id, 7)
+        assert blame.died(worker_id, "killed from outside").guilty == {}
     blame.take(2, 7)
     assert blame.died(2, "first").guilty == {}
     blame.take(3, 7)
@@ -127,10 +127,10 @@ def test_suspects_are_tried_in_ever_smaller_company():
         blame.take(0, task)
     assert blame.died(0, "x").free == []
     admitted = []
-    for seat in (1, 2):
+    for worker_id in (1, 2):
         group = []
-        while (task := blame.next) is not None and blame.admits(seat, slots, task):
-            blame.take(seat, task)
+        while (task := blame.next) is not None and blame.admits(worker_id, slots, task):
+            blame.take(worker_id, task)
             group.append(task)
         admitted.append(group)
     assert [len(group) for group in admitted] == [4, 4]
@@ -149,11 +149,11 @@ def test_suspects_are_tried_in_ever_smaller_company():
 
 def test_the_last_task_of_a_busy_worker_did_not_have_it_for_itself():
     blame = PoisonTaskDetector()
-    for seat in (0, 1):
-        blame.take(seat, 1)
-        blame.take(seat, 2)
-        blame.done(seat, 2)
-        assert blame.died(seat, "x").guilty == {}
+    for worker_id in (0, 1):
+        blame.take(worker_id, 1)
+        blame.take(worker_id, 2)
+        blame.done(worker_id, 2)
+        assert blame.died(worker_id, "x").guilty == {}
 
 
 def test_who_had_a_call_in_doubt_is_not_recorded_as_lost_when_its_task_is_quarantined():
