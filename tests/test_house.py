@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from trunkline._internal import old_names
 
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
 
@@ -35,7 +38,7 @@ LAYERS = (
 
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 
-APART = {"world", "model", "server"}
+APART = {"", "world", "model", "server"}
 """Rooms of ``sim`` that share nothing above ``types`` with the client that is tested against them."""
 
 APART_MAY = {"errors", "types", "_internal"}
@@ -44,19 +47,23 @@ MOST_MODULES = 14
 MOST_LINES = 700
 
 RETIRED = """
-audience bell borrower catalog desk diary elsewhere errand errands flights guest handout hear heard kit landed leg
-lender lenders loan loans outlet parked performer players purse roster seat seats shelf speech standing switchboard
-talk tenant toll treasury underway vitals
+audience bell borrower catalog desk diary doubt doubts elsewhere errand errands feel flights guest handout hear heard
+judgements kit landed leg lender lenders loan loans outlet parked performer players purse roster scorings seat seats
+shelf speech standing switchboard talk tenant toll treasury underway vitals walls
 """
-"""Names by metaphor that the field's terms replaced; ``trunkline._internal.old_names`` leads on from them."""
+"""Words by metaphor that the field's terms replaced."""
 
-RETIRED_CLASSES = """
-Allowance Answered Ask Blame Closing Conversation Cut Dispatch Draft Draws Effects Exact Fleet Flow Foreign Frames
-Funds Gate Given Growth Helper Hold Home Kept LeasedRates News Noted Opened OpenLLMs Outlet Past Permits Place Play
-Process Pulse Quota Refusals Relay Restarts Said Scores Session Siblings Site Stage Stalls States Stock Supervision
-Taken Turns Versions Weights
+ANOTHER_MEANING = """
+ArgumentError Call Choice Ending Engine Lanes Limits Message Options Outcome Pool Prompt Queue Row Rows Run Slot Stop
+Supervisor Tally Template Verdict
 """
-"""Names of classes that the rename replaced; as words, they are plain English."""
+"""Names of classes of which one meaning stays, where ``old_names`` leads on from another."""
+
+OLD_METHODS = "doors said slow talk uses"
+"""Names of public methods that lead on to new ones."""
+
+KEPT_FREE = {"Plan", "Progress", "Reader"}
+"""Names for public classes to come."""
 
 
 def dotted(path: Path) -> str:
@@ -70,14 +77,16 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.item
 
 def imports(name: str) -> Iterator[tuple[str, int]]:
     """Yield each module of the package that a module imports, at run time or for types, with the line."""
+    known = {f"trunkline.{name}" for name in [*MODULES, "_core"]}
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{MODULES[name]}:{node.lineno} is a relative import"
             deeper = [f"{node.module}.{alias.name}" for alias in node.names]
-            known = {f"trunkline.{name}" for name in [*MODULES, "_core"]}
             targets = [full if full in known else str(node.module) for full in deeper]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            targets = [word.value for word in node.args if isinstance(word, ast.Constant)]
         else:
             continue
         for target in targets:
@@ -85,11 +94,26 @@ def imports(name: str) -> Iterator[tuple[str, int]]:
                 yield target.removeprefix("trunkline").removeprefix("."), node.lineno
 
 
-EDGES = {name: list(imports(name)) for name in MODULES if name}
+EDGES = {name: list(imports(name)) for name in MODULES}
 
 
 def room(name: str) -> str:
     return name.partition(".")[0]
+
+
+def stands_apart(name: str) -> bool:
+    return room(name) == "sim" and [*name.split("."), ""][1] in APART
+
+
+def may_import(name: str) -> set[str]:
+    """The rooms that a module may import beside its own."""
+    if stands_apart(name):
+        return APART_MAY
+    if room(name) == "sim":
+        return {other for other in RANK if RANK[other] <= RANK["tools"]}
+    if not name:
+        return RANK.keys() - {"cli"}
+    return {other for other in RANK if RANK[other] < RANK[room(name)]} | ({"sim"} if room(name) == "cli" else set())
 
 
 def test_imports_go_down_the_layers():
@@ -97,26 +121,13 @@ def test_imports_go_down_the_layers():
     wrong = []
     for name, targets in EDGES.items():
         for target, line in targets:
-            where = f"{MODULES[name]}:{line} imports {target or 'the package root'}"
             if not target:
-                wrong.append(f"{where}; name the module")
-            elif room(target) == "sim" and room(name) not in {"sim", "cli"}:
-                wrong.append(f"{where}; the command line alone imports the simulator")
-            elif (
-                room(name) not in {"sim", room(target)}
-                and room(target) != "sim"
-                and RANK[room(target)] >= RANK[room(name)]
-            ):
-                wrong.append(f"{where}, which is no layer below its own")
+                wrong.append(f"{MODULES[name]}:{line} imports the package root; name the module")
+            elif room(target) != room(name) and room(target) not in may_import(name):
+                wrong.append(f"{MODULES[name]}:{line} imports {target}, which is no layer below its own")
+            elif stands_apart(name) and room(target) == "sim" and not stands_apart(target):
+                wrong.append(f"{MODULES[name]}:{line} imports {target}; the simulated server knows no tools")
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_simulated_server_stands_apart():
-    for name, targets in EDGES.items():
-        if name.startswith("sim.") and name.split(".")[1] in APART:
-            for target, line in targets:
-                inside = target.startswith("sim.") and target.split(".")[1] in APART
-                assert inside or room(target) in APART_MAY, f"{MODULES[name]}:{line} imports {target}"
 
 
 def test_no_module_imports_itself_through_others():
@@ -134,34 +145,51 @@ def test_rooms_and_modules_have_a_size_that_a_reader_can_hold():
     assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}
 
 
+PACKAGE = {name: tree for name, tree in TREES.items() if room(name) != "sim"}
+PACKAGE["_core"] = ast.parse((ROOT / "_core.pyi").read_text("utf-8"))
+
+
+def aliases(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module gives to types: CamelCase at its top level."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper():
+                yield target.id
+
+
 def test_a_class_name_means_one_thing():
     homes = defaultdict(list)
-    stubs = ast.parse((ROOT / "_core.pyi").read_text("utf-8"))
-    for name, tree in [*TREES.items(), ("_core", stubs)]:
-        if room(name) != "sim":
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    homes[node.name].append(name)
+    for name, tree in PACKAGE.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(name)
+        if room(name) != "compat":  # whose names are those of other projects
+            for alias in aliases(tree):
+                homes[alias].append(name)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
-    assert not homes.keys() & {"Plan", "Progress", "Reader"}, "kept for public names to come"
+    assert not homes.keys() & KEPT_FREE
+    renamed = ((old.partition(":")[2], new.partition(":")[2]) for old, new in old_names._tables()[1].items())
+    retired = {old for old, new in renamed if old != new} - set(ANOTHER_MEANING.split())
+    assert not homes.keys() & retired, "old_names leads on from that"
+
+
+def words(tree: ast.Module) -> Iterator[str]:
+    """Yield every name that a module defines, takes or reaches for."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=word) | ast.FunctionDef(name=word) | ast.AsyncFunctionDef(name=word):
+                yield word
+            case ast.Attribute(attr=word) | ast.arg(arg=word) | ast.keyword(arg=str(word)):
+                yield word
+            case ast.alias(asname=str(word)) | ast.Name(id=word, ctx=ast.Store()):
+                yield word
 
 
 def test_no_retired_name_is_back():
-    retired, classes = set(RETIRED.split()), set(RETIRED_CLASSES.split())
-    found = []
-    for name, tree in TREES.items():
-        if room(name) == "sim":
-            continue
-        found += [(name, part) for part in name.split(".") if part in retired]
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                word = node.name
-            elif isinstance(node, ast.Attribute):
-                word = node.attr
-            elif isinstance(node, ast.arg):
-                word = node.arg
-            else:
-                continue
-            if word.strip("_").lower() in retired or word in classes:
-                found.append((name, word))
-    assert sorted(set(found)) == []
+    retired, found = set(RETIRED.split()), set()
+    for name, tree in PACKAGE.items():
+        for word in {*name.split("."), *words(tree)} - set(OLD_METHODS.split()):
+            parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower().split("_")
+            found |= {(name, word) for part in parts if part in retired}
+    assert sorted(found) == []
