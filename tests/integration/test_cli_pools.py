@@ -34,7 +34,7 @@ def command(*arguments: str, cwd: Path, mark: str = "") -> subprocess.CompletedP
         env=clean | {"PYTHONPATH": path, "COLUMNS": "80", "POOL_TEST": mark},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=150,
     )
 
 
@@ -101,6 +101,8 @@ def test_an_interpreter_that_ends_with_a_pool_on_ray_leaves_no_process(tmp_path:
     mark = f"{tmp_path.name}-{os.getpid()}"
     with serving(capital_cities) as server:
         done = command("-W", "error", "-c", NOT_CLOSED, server.url, cwd=tmp_path, mark=mark)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "not closed\n", "")
+    assert (done.returncode, done.stdout) == (0, "not closed\n"), done.stderr
+    # A busy machine may take half a minute to start Ray's worker, which is said.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("no progress for ")] == []
     assert len(server.bodies) > 0
     assert marked(mark) == []

@@ -44,7 +44,7 @@ def job(url: str) -> Job:
 
 def awaited(true: Callable[[], bool]) -> None:
     """Wait until Ray has ended an actor's process, which it does after it has told its end."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline, "an actor is left"
         time.sleep(0.05)
@@ -52,7 +52,7 @@ def awaited(true: Callable[[], bool]) -> None:
 
 async def until(inbox: Inbox, kind: type[Event]) -> Any:
     """Take events up to the first of a kind."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             _, event = await inbox.get()
             if isinstance(event, kind):
