@@ -35,7 +35,7 @@ _IDS = TokenMode(api="completions")
 
 
 class Open:
-    """A sink that never lets anybody wait: nothing is sent anywhere."""
+    """A sink without back-pressure: deltas are sent nowhere."""
 
     async def reserve(self) -> None:
         """Go on."""

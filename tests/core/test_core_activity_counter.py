@@ -1,4 +1,4 @@
-"""An activity counter through its bindings: lanes are counted, and whoever holds one that ended changes nothing."""
+"""The activity counter through its bindings: it counts lanes, and a handle of an ended lane changes nothing."""
 
 from __future__ import annotations
 

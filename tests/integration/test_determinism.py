@@ -106,7 +106,7 @@ async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
 
 
 class Counting:
-    """A sink that never lets anybody wait."""
+    """A sink without back-pressure."""
 
     async def reserve(self) -> None: ...
 

@@ -119,7 +119,7 @@ async def test_requests_a_minute_are_kept():
         start = time.monotonic()
         replies = await ask(llm, *range(40))
         took = time.monotonic() - start
-        assert 0.9 <= took < 20
+        assert 0.9 <= took < 10, "a tenth of the rate would take 10 s"
         assert max(reply.queue for reply in replies) >= 900_000
         assert len(server.seen) == 40
 

@@ -28,7 +28,7 @@ async def half(n: int) -> int:
 
 
 class Silent:
-    """An LLM that nobody should ask, and a sink that counts."""
+    """An LLM that must get no request, and a sink that counts deltas."""
 
     grown = 0
 

@@ -1,4 +1,4 @@
-"""Leases: engines spend from them, the run budget's ledger is the truth, and a limit is kept whoever dies."""
+"""Leases: workers spend from them, the run budget's ledger is the truth, and a limit holds whichever process dies."""
 
 from __future__ import annotations
 

@@ -78,8 +78,11 @@ def test_tasks_of_an_actor_that_dies_go_on_elsewhere(many: list[Task], tmp_path:
         undisturbed = len(server.bodies)
         result = run(agent(), many, llm=llm(server.url), pool=ray_pool, watch=kill_one, out=tmp_path / "r", **options)
         assert len(server.bodies) - undisturbed <= undisturbed + 8 + 64, "only what was in flight is asked again"
+        again = run(agent(), many, llm=llm(server.url), pool=ray_pool, **options)
     assert killed
-    assert {tree.task.id: tree.digest() for tree in result} == {tree.task.id: tree.digest() for tree in alone}
+    whole = {tree.task.id: tree.digest() for tree in alone}
+    for made in (result, again):
+        assert {tree.task.id: tree.digest() for tree in made} == whole
     with RunReader.open(result.path) as reader:
         assert reader.check() == []
     awaited(lambda: killed[0] not in actors())

@@ -67,7 +67,7 @@ class Noting(SwitchTransport):
 
 
 class Silent:
-    """A sink that never lets anybody wait."""
+    """A sink without back-pressure."""
 
     async def reserve(self) -> None: ...
 

@@ -9,7 +9,7 @@ from trunkline.llm.types import Reply
 
 
 class Recorder:
-    """A sink that never lets anybody wait, and takes a delta whenever the tree grew.
+    """A sink without back-pressure that takes a delta whenever the tree grew.
 
     Args:
         core: The tree.

@@ -99,7 +99,7 @@ class Scripted:
 
 
 class Silent:
-    """A sink that never lets anybody wait."""
+    """A sink without back-pressure."""
 
     async def reserve(self) -> None: ...
 
