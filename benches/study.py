@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
+from studies.study import FIRST_WORLD
 from trunkline._internal.text import printable
 from trunkline.cli.app import run_app
 from trunkline.cli.output import put
@@ -17,14 +18,25 @@ from trunkline.errors import ConfigError, InputError
 from trunkline.sim.model.choices import PRESETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    from studies.answers.cell import Asked
+    from studies.cell import Group
 
 _COMMA = re.compile(r",(?![^(]*\))")
 """A comma that does not stand between the parentheses of a strategy's name."""
 
+_Of = TypeVar("_Of", "Group", "Asked")
+
+_CUT = "**This study was stopped before its end.**\n\n"
+
 _LENGTHS = 24
 """Questions of each length by which it is measured what sharing saves."""
 
+_FIRST = click.option(
+    "--first-world", type=click.IntRange(0, 1_000_000), help=f"Seed of the first world.  [default: {FIRST_WORLD}]"
+)
+_WORLDS = click.option("--worlds", type=click.IntRange(2, 1000), help="How many worlds.  [default: 16]")
 _OUT = click.option("--out", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables here, too.")
 
 
@@ -36,7 +48,8 @@ def app() -> None:
 @app.command()
 @click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
 @click.option("--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]")
-@click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
+@_FIRST
+@_WORLDS
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
 @click.option("--judged", type=click.IntRange(0, 300), help="Of them, judge the steps of so many.  [default: 1]")
 @click.option(
@@ -51,7 +64,8 @@ def strategies(
     ctx: click.Context,
     presets: str,
     strategies: str,
-    seeds: int | None,
+    first_world: int | None,
+    worlds: int | None,
     questions: int | None,
     judged: int | None,
     lengths: int | None,
@@ -72,22 +86,22 @@ def strategies(
     arms = find_arms([name for name in _COMMA.split(strategies) if name.strip()])
     size = Plan(_presets(presets), tuple(arms), processes=os.cpu_count() or 1)
     if quick:
-        size = size._replace(seeds=2, questions=6, judged=1, continuations=32)
-    given: dict[str, Any] = {"seeds": seeds, "questions": questions, "judged": judged, "processes": workers}
+        size = size._replace(worlds=2, questions=6, judged=1, continuations=32)
+    given: dict[str, Any] = {"first": first_world, "worlds": worlds, "questions": questions}
+    given |= {"judged": judged, "processes": workers}
     plan = size._replace(**{name: value for name, value in given.items() if value is not None})
     if plan.judged > plan.questions:
         raise ConfigError(f"--judged: of {plan.questions} questions, {plan.judged} cannot be judged")
     if lengths == 1:
         raise ConfigError("--sharing: one question of a length is too few; give 2 or more, or 0 for no such table")
     _writable(out)
-    groups = run_study(plan, _tell)
+    groups = _gather(run_study(plan, _tell), lambda found: _deliver(found, _CUT + markdown(found, arms), out, as_json))
     report = markdown(groups, arms)
     if lengths is None:
         lengths = 2 if quick else _LENGTHS
     if lengths and not (as_json and out is None):
         report += "\n" + _shared(lengths)
-    _write(out, report)
-    put("\n".join(msgspec.json.encode(group._asdict()).decode() for group in groups) if as_json else report)
+    _deliver(groups, report, out, as_json)
     failed = [check for check in checks_of(groups, arms) if not check.passed]
     for check in failed:
         _tell(f"null: {check.arm}: {check.figure} is {check.found.value:.4f} where theory says {check.theory:.4f}")
@@ -109,7 +123,8 @@ def sharing(questions: int, out: Path | None) -> None:
 
 @app.command()
 @click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
-@click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
+@_FIRST
+@_WORLDS
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
 @click.option("--quick", is_flag=True, help="A small study, in seconds; what is not named is small.")
 @click.option("--workers", "-w", type=click.IntRange(0, 256), help="Processes.  [default: one a core]")
@@ -119,7 +134,8 @@ def sharing(questions: int, out: Path | None) -> None:
 def answers(
     ctx: click.Context,
     presets: str,
-    seeds: int | None,
+    first_world: int | None,
+    worlds: int | None,
     questions: int | None,
     quick: bool,
     workers: int | None,
@@ -136,18 +152,35 @@ def answers(
 
     size = Plan(_presets(presets), processes=os.cpu_count() or 1)
     if quick:
-        size = size._replace(seeds=2, questions=6)
-    given: dict[str, Any] = {"seeds": seeds, "questions": questions, "processes": workers}
+        size = size._replace(worlds=2, questions=6)
+    given: dict[str, Any] = {"first": first_world, "worlds": worlds, "questions": questions, "processes": workers}
     plan = size._replace(**{name: value for name, value in given.items() if value is not None})
     _writable(out)
-    asked = run_study(plan, _tell)
-    report = markdown(asked)
-    _write(out, report)
-    put("\n".join(msgspec.json.encode(one._asdict()).decode() for one in asked) if as_json else report)
+    asked = _gather(run_study(plan, _tell), lambda found: _deliver(found, _CUT + markdown(found), out, as_json))
+    _deliver(asked, markdown(asked), out, as_json)
     failed = [check for check in checks_of(asked) if not check.passed]
     for check in failed:
         _tell(check.what)
     ctx.exit(bool(failed))
+
+
+def _gather(cells: Iterator[list[_Of]], keep: Callable[[list[_Of]], None]) -> list[_Of]:
+    """All that a study finds; where it is stopped, or a process is killed, the cells that are done are kept first."""
+    found: list[_Of] = []
+    try:
+        for cell in cells:
+            found += cell
+    except BaseException:
+        if found:
+            keep(found)
+        raise
+    return found
+
+
+def _deliver(found: Sequence[Group | Asked], report: str, out: Path | None, as_json: bool) -> None:
+    """Write the tables, and print them or what they were made of."""
+    _write(out, report)
+    put("\n".join(msgspec.json.encode(one._asdict()).decode() for one in found) if as_json else report)
 
 
 def _shared(questions: int) -> str:

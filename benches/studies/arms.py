@@ -49,6 +49,7 @@ class Arm(NamedTuple):
             sent as ids, too.
         blind: Whether where it forks depends on nothing that was said.
         labels: Whether it selects by accepted answers; the tables say so, and no check of the null applies.
+        again: Whether its draws are those of another run seed: the control, repeated.
     """
 
     name: str
@@ -57,12 +58,14 @@ class Arm(NamedTuple):
     needs: Literal["", "logprobs", "ids"] = ""
     blind: bool = False
     labels: bool = False
+    again: bool = False
 
 
 ARMS: Final = {
     arm.name: arm
     for arm in (
         Arm("Chain(4)", Chain(4), blind=True),
+        Arm("Chain(4) again", Chain(4), blind=True, again=True),
         Arm("TreeSearch(3, 2)", TreeSearch(width=3, keep=2), needs="logprobs"),
         Arm("TreeGRPO(2, 2, 1)", TreeGRPO(trees=2, forks=2, rounds=1), blind=True),
         Arm("TreeGRPO(1, 4, 2)", TreeGRPO(trees=1, forks=4, rounds=2), blind=True),

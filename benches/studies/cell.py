@@ -116,7 +116,8 @@ async def _cell(cell: Cell) -> list[Group]:
         for name in cell.arms:
             arm = ARMS[name]
             compiled, ids = compiled_agents[arm.needs], arm.needs == "ids"
-            tree = await grow(task, compiled, arm.strategy, SimLLM(Settings()), cell.seed, ids=ids, guide=arm.guide)
+            seed = cell.seed + 3 * _APART * arm.again
+            tree = await grow(task, compiled, arm.strategy, SimLLM(Settings()), seed, ids=ids, guide=arm.guide)
             found = await _judge(cell, tree, compiled if ids else plain, known, ids=ids) if place in judged else []
             groups.append(_group(cell, task, name, tree, turn, found))
     return groups
@@ -149,4 +150,4 @@ def _hash(key: str) -> int:
 
 
 _APART: Final = 1_000_003
-"""Between the seeds of arms, of the chains they are compared with, and of continuations."""
+"""Between the seeds of arms, of the chains they are compared with, of continuations and of the repeated control."""

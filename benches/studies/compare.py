@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from studies.budget import chains_measure, chains_worth, cost_curve
 from studies.cell import POOL
@@ -14,15 +14,17 @@ from studies.tries import Measures, measure, price
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from studies.answers.cell import Asked
     from studies.cell import Group
     from studies.tries import Prices, Try
 
-__all__ = ["FEWEST", "Comparison", "Effective", "by_preset", "compare", "effective", "of_arm"]
+__all__ = ["FEWEST", "Comparison", "Effective", "by_preset", "comparable", "compare", "effective", "of_arm"]
 
 FEWEST = 3
 """Questions of a kind in the other worlds from which its number of chains is read; with fewer, all kinds are."""
 
 _Key = tuple[str, int, str]
+_Of = TypeVar("_Of", "Group", "Asked")
 
 
 class Comparison(NamedTuple):
@@ -33,7 +35,7 @@ class Comparison(NamedTuple):
         cost: What it costs a question, in generated tokens.
         chains: How many chains cost as much, on average.
         own: What it shows.
-        gain: What it shows beyond those chains.
+        gain: What it shows beyond those chains, in intervals that hold together with all others of the study.
     """
 
     arm: str
@@ -60,13 +62,14 @@ def of_arm(groups: Iterable[Group], arm: str) -> dict[_Key, Group]:
     return {(group.preset, group.seed, group.question): group for group in groups if group.arm == arm}
 
 
-def compare(groups: Sequence[Group], arm: str, prices: Prices) -> Comparison:
+def compare(groups: Sequence[Group], arm: str, prices: Prices, family: int = 1) -> Comparison:
     """Compare an arm with chains of equal cost.
 
     Args:
         groups: Of one preset, from at least two worlds.
         arm: The arm.
         prices: What the budget counts.
+        family: How many gains are to hold together with 95 %.
 
     Raises:
         ConfigError: The arm costs less than one chain, or more than all that were run.
@@ -83,7 +86,9 @@ def compare(groups: Sequence[Group], arm: str, prices: Prices) -> Comparison:
         math.fsum(worth.values()) / len(worth),
         {name: mean([getattr(each, name) for each in own]) for name in Measures._fields},
         {
-            name: mean([getattr(one, name) - getattr(other, name) for one, other in zip(own, chains, strict=True)])
+            name: mean(
+                [getattr(one, name) - getattr(other, name) for one, other in zip(own, chains, strict=True)], family
+            )
             for name in Measures._fields
         },
     )
@@ -148,9 +153,14 @@ def _products(values: Sequence[float]) -> float:
     return (total * total - squares) / (len(values) * (len(values) - 1))
 
 
-def by_preset(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Groups by preset, in the order they come."""
-    found: dict[str, list[Group]] = defaultdict(list)
-    for group in groups:
-        found[group.preset].append(group)
-    return dict(found)
+def by_preset(found: Iterable[_Of]) -> dict[str, list[_Of]]:
+    """What came of questions by preset, in the order it comes."""
+    presets: dict[str, list[_Of]] = defaultdict(list)
+    for one in found:
+        presets[one.preset].append(one)
+    return dict(presets)
+
+
+def comparable(found: Iterable[_Of]) -> dict[str, list[_Of]]:
+    """The same, where there are two worlds or more: a budget is measured in the other worlds."""
+    return {preset: own for preset, own in by_preset(found).items() if len({one.seed for one in own}) > 1}

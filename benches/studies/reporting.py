@@ -12,7 +12,7 @@ import msgspec
 
 from studies.engine import SimLLM
 from studies.growth import agent, grow
-from studies.study import FIRST_SEED
+from studies.study import FIRST_WORLD
 from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.scoring.reports.reporter import Reporter
@@ -114,7 +114,7 @@ def run_reporting(grown: str, hops: int, questions: int, outputs: int = 0) -> Re
             simulator's.
     """
     with tempfile.TemporaryDirectory(prefix="trunkline-study-") as folder:
-        made = make_world(FIRST_SEED, 600, 2 * questions, (hops,))
+        made = make_world(FIRST_WORLD, 600, 2 * questions, (hops,))
         corpus, path = write_world(made, folder)
         os.environ[CORPUS_VARIABLE] = str(corpus)
         tasks = [task for task in load_tasks(str(path)) if task.metadata["kind"] == "lookup"][:questions]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.interval import Interval, ratio
-from studies.study import FIRST_SEED
+from studies.study import FIRST_WORLD
 from trunkline._core import TURN
 from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
@@ -141,7 +141,7 @@ def run_sharing(length: Length, questions: int, preset: str = "default") -> Shar
     """
     with tempfile.TemporaryDirectory(prefix="trunkline-study-") as folder:
         # A share of a world's questions are word problems, which take one step.
-        made = make_world(FIRST_SEED, 600, 2 * questions, (length.hops,))
+        made = make_world(FIRST_WORLD, 600, 2 * questions, (length.hops,))
         corpus, path = write_world(made, folder)
         os.environ[CORPUS_VARIABLE] = str(corpus)
         tasks = [task for task in load_tasks(str(path)) if task.metadata["kind"] == "lookup"][:questions]

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from studies.cell import Group
 
-__all__ = ["FIRST_SEED", "Plan", "in_processes", "run_study", "worlds"]
+__all__ = ["FIRST_WORLD", "Plan", "in_processes", "run_study", "worlds"]
 
-FIRST_SEED = 101
-"""The first held-out world: no strategy, default or dial was ever chosen on worlds from here on."""
+FIRST_WORLD = 2001
+"""The first held-out world: no strategy, default or dial was chosen on worlds from here on, and none was looked at."""
 
 _DOCUMENTS = 600
 
@@ -40,7 +40,8 @@ class Plan(NamedTuple):
     Attributes:
         presets: How the model errs.
         arms: Names of the arms.
-        seeds: Worlds, from ``FIRST_SEED`` on.
+        first: Seed of the first world.
+        worlds: How many worlds, from ``first`` on.
         questions: Of each world.
         judged: Of so many of them, steps are judged by the truth.
         pool: Chains of each question that arms are compared with, at least: half as many again as any arm plans.
@@ -50,7 +51,8 @@ class Plan(NamedTuple):
 
     presets: tuple[str, ...]
     arms: tuple[str, ...]
-    seeds: int = 5
+    first: int = FIRST_WORLD
+    worlds: int = 16
     questions: int = 40
     judged: int = 1
     pool: int = 16
@@ -58,45 +60,45 @@ class Plan(NamedTuple):
     processes: int = 2
 
 
-def run_study(plan: Plan, tell: Callable[[str], None]) -> list[Group]:
-    """Run a study; what comes out depends on the plan's sizes alone, not on the processes.
+def run_study(plan: Plan, tell: Callable[[str], None]) -> Iterator[list[Group]]:
+    """Run a study, world by world; what comes out depends on the plan's sizes alone, not on the processes.
 
     Args:
         plan: How large it is.
-        tell: Told of each cell that is done.
+        tell: Told of each cell once it was yielded.
 
     Raises:
         WorkerError: A process was killed.
 
-    Returns:
-        One group for each question and arm, and the chains they are compared with, in the order of the plan.
+    Yields:
+        For each cell, in the order of the plan, one group for each question and arm, and the chains they are compared
+        with.
     """
     # Questions of one step have trees of chains alone, which must not cost more than the pool.
     pool = max(plan.pool, *(3 * ARMS[arm].strategy.rollouts() // 2 for arm in plan.arms))
-    with worlds(plan.seeds, plan.questions) as files:
+    with worlds(plan.first, plan.worlds, plan.questions) as files:
         cells = [
             Cell(preset, seed, *files[seed], plan.questions, plan.judged, pool, plan.continuations, plan.arms)
-            for preset in plan.presets
             for seed in files
+            for preset in plan.presets
         ]
-        found = []
         for cell, groups in zip(cells, in_processes(run_cell, cells, plan.processes), strict=True):
+            yield groups
             tell(f"{cell.preset}, world {cell.seed}")
-            found += groups
-        return found
 
 
 @contextmanager
-def worlds(seeds: int, questions: int) -> Iterator[dict[int, tuple[str, str]]]:
+def worlds(first: int, count: int, questions: int) -> Iterator[dict[int, tuple[str, str]]]:
     """Files of held-out worlds, by seed: documents and questions. They are gone when the context ends.
 
     Args:
-        seeds: How many worlds, from ``FIRST_SEED`` on.
+        first: Seed of the first.
+        count: How many worlds.
         questions: Of each world.
     """
     with tempfile.TemporaryDirectory(prefix="trunkline-study-") as folder:
         files: dict[int, tuple[str, str]] = {}
-        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for seed in range(first, first + count):
             corpus, tasks = write_world(make_world(seed, _DOCUMENTS, questions), Path(folder) / str(seed))
             files[seed] = str(corpus), str(tasks)
         yield files

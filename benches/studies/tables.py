@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from studies.arms import ARMS
-from studies.compare import by_preset, compare, effective, of_arm
+from studies.compare import by_preset, comparable, compare, effective, of_arm
 from studies.null import check
 from studies.quality import LEAST, qualities
 from studies.sharing import SMALL_CACHE, TREE
@@ -49,11 +49,13 @@ def markdown(groups: Sequence[Group], arms: Sequence[str]) -> str:
         groups: What came of it.
         arms: Names of the arms.
     """
-    parts = []
-    for preset, own in by_preset(groups).items():
+    presets, budgets = comparable(groups), (("equal generated tokens", TOKENS), ("equal cost", COSTS))
+    family = len(presets) * len(budgets) * len(arms) * len(_FIGURES)
+    parts = [f"{counted(family, 'gains')}\n"]
+    for preset, own in presets.items():
         parts.append(f"## {preset}\n\n{scope(own)}\n")
-        for title, prices in (("equal generated tokens", TOKENS), ("equal cost", COSTS)):
-            table = [_compared(compare(own, arm, prices), own) for arm in arms]
+        for title, prices in budgets:
+            table = [_compared(compare(own, arm, prices, family), own) for arm in arms]
             parts.append(f"### At {title}\n\n{rows(_head(title), table)}")
     if any(group.guesses for group in groups):
         parts.append(_estimators(groups, arms))
@@ -108,6 +110,19 @@ def checks_of(groups: Sequence[Group], arms: Sequence[str]) -> list[Check]:
         draws = [tree.draws for tree in trees] if ARMS[arm].blind else None
         found += check(arm, [measure(tree.tries) for tree in trees], draws, 3 * len(unlabelled))
     return found
+
+
+def counted(family: int, noun: str) -> str:
+    """How many comparisons tables make, and that their intervals allow for it.
+
+    Args:
+        family: How many.
+        noun: What the tables call them.
+    """
+    return (
+        f"There are {family} {noun} in these tables. Their intervals hold together with 95 % (Bonferroni): where "
+        "nothing differs, one study of twenty has an interval that leaves 0 out."
+    )
 
 
 def scope(groups: Sequence[Group | Asked]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -29,14 +30,14 @@ from trunkline.scoring.aggregators.llm import Synthesis
 from trunkline.scoring.aggregators.voting import Majority
 from trunkline.store.datasets.loader import load_tasks
 
-SMALL = Plan(("null", "default"), seeds=2, questions=2, pool=4, most=3, windows=2, processes=0)
+SMALL = Plan(("null", "default"), worlds=2, questions=2, pool=4, most=3, windows=2, processes=0)
 INTEGRATE = "integrate, reports written"
 JUDGED = "best by a judge"
 
 
 @pytest.fixture(scope="module")
 def small():
-    return run_study(SMALL, lambda line: None)
+    return list(chain.from_iterable(run_study(SMALL, lambda line: None)))
 
 
 def asked(preset="default", seed=1, question="q", *, certain=False, right=0.5, vote=None, costs=None):
@@ -54,9 +55,10 @@ def asked(preset="default", seed=1, question="q", *, certain=False, right=0.5, v
 def test_a_study_does_not_depend_on_its_processes(small):
     plan = SMALL._replace(presets=("null",), processes=2)
     told = []
-    assert repr(run_study(plan, told.append)) == repr(small[:4])
-    assert told == ["null, world 101", "null, world 102"]
-    assert [one.question for one in small[:2]] == [one.question for one in small[4:6]], "presets ask the same questions"
+    found = list(chain.from_iterable(run_study(plan, told.append)))
+    assert repr(found) == repr([one for one in small if one.preset == "null"])
+    assert told == ["null, world 2001", "null, world 2002"]
+    assert [one.question for one in small[:2]] == [one.question for one in small[2:4]], "presets ask the same questions"
 
 
 def test_every_arm_answers_every_question_and_pays_for_its_own_calls(small):
@@ -84,7 +86,7 @@ def test_the_tables_and_checks_of_a_small_study(small):
     report = markdown(small)
     assert report.count(NOTICE) == 4
     for part in (
-        "## null\n\n4 questions of worlds 101 to 102.",
+        "## null\n\n4 questions of worlds 2001 to 2002.",
         "## default",
         "## Calibration",
         "## The check of null",
@@ -123,7 +125,7 @@ def test_no_arm_is_shown_a_label(files, monkeypatch):
 
 
 def test_a_question_in_which_nothing_can_be_chosen_wrongly_is_found(tmp_path):
-    with study.worlds(1, 40) as known:
+    with study.worlds(101, 1, 40) as known:
         corpus, path = known[101]
         lines = Path(path).read_text("utf-8").splitlines(keepends=True)
         (sure,) = [line for line in lines if json.loads(line)["id"] == "q0034"]
@@ -266,7 +268,7 @@ def test_the_command_prints_the_tables_and_writes_them(tmp_path):
     assert done.exit_code == 0
     assert out.read_text("utf-8") == done.stdout.removesuffix("\n")
     assert "## The check of null" in done.stdout
-    assert done.stderr.splitlines() == ["null, world 101", "null, world 102"]
+    assert done.stderr.splitlines() == ["null, world 2001", "null, world 2002"]
 
 
 def test_the_command_prints_questions_as_json_and_ends_with_1_where_a_check_fails(monkeypatch):
@@ -275,14 +277,16 @@ def test_the_command_prints_questions_as_json_and_ends_with_1_where_a_check_fail
 
     def run(plan, tell):
         plans.append(plan)
-        return above
+        return [above]
 
     monkeypatch.setattr(study, "run_study", run)
-    done = CliRunner().invoke(app, ["answers", "--presets", "null", "--seeds", "3", "-w", "0", "--json"])
+    done = CliRunner().invoke(
+        app, ["answers", "--presets", "null", "--worlds", "3", "--first-world", "9", "-w", "0", "--json"]
+    )
     assert done.exit_code == 1
     assert [json.loads(line)["question"] for line in done.stdout.splitlines()] == list("0123401234")
     assert done.stderr.splitlines()[0].startswith("null: one try: it is right with 0.9020")
-    assert plans == [Plan(("null",), seeds=3, processes=0)]
+    assert plans == [Plan(("null",), first=9, worlds=3, processes=0)]
 
 
 def test_a_mistake_is_told_before_anything_runs():

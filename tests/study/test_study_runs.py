@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import chain
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from studies.compare import compare
 from studies.engine import SimLLM
 from studies.growth import grow
 from studies.study import Plan, run_study
-from studies.tables import NOTICE, checks_of, markdown
+from studies.tables import NOTICE, checks_of, markdown, signed
 from studies.tries import COSTS, TOKENS
 from study import app
 from trunkline.errors import ConfigError, InputError
@@ -25,11 +26,11 @@ from trunkline.sim.server.options import Settings
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.tree_grpo import TreeGRPO
 
-SMALL = Plan(("null",), ("Chain(4)", "TreeGRPO(2, 2, 1)"), seeds=2, questions=4, judged=1, pool=9, continuations=4)
+SMALL = Plan(("null",), ("Chain(4)", "TreeGRPO(2, 2, 1)"), worlds=2, questions=4, judged=1, pool=9, continuations=4)
 
 
 def run(plan):
-    return run_study(plan, lambda line: None)
+    return list(chain.from_iterable(run_study(plan, lambda line: None)))
 
 
 def test_a_study_does_not_depend_on_its_processes():
@@ -70,6 +71,25 @@ def test_arms_and_chains_are_paired_by_question_and_share_no_draw(files, monkeyp
     assert alike == 0
 
 
+def test_gains_are_as_wide_as_the_number_of_comparisons_asks():
+    arms = ("Chain(4)", "Chain(4) again")
+    groups = run(SMALL._replace(presets=("default",), arms=arms, questions=6, judged=0, processes=0))
+    one, all_of_them = (compare(groups, arms[0], TOKENS, family).gain["passed"] for family in (1, 12))
+    assert all_of_them.value == one.value
+    assert all_of_them.high - all_of_them.low == pytest.approx((one.high - one.low) * 2.8653 / 1.95996, rel=1e-3)
+    report = markdown(groups, arms)
+    assert "There are 12 gains" in report
+    assert signed(all_of_them) in report
+
+
+def test_the_control_is_repeated_with_draws_of_its_own():
+    groups = run(SMALL._replace(arms=("Chain(4)", "Chain(4) again"), judged=0, processes=0))
+    drawn = {arm: [group.tries for group in groups if group.arm == arm] for arm in (POOL, "Chain(4)", "Chain(4) again")}
+    first, again = drawn["Chain(4)"], drawn["Chain(4) again"]
+    assert [len(tries) for tries in first] == [len(tries) for tries in again] == [4] * 8
+    assert all(one != two for one, two in zip(first, again, strict=True))
+
+
 async def test_a_strategy_sees_its_guide_and_never_a_label(lookups):
     seen = []
 
@@ -95,9 +115,9 @@ async def test_without_log_probabilities_there_is_no_confidence(lookups):
 
 def test_arms_are_found_by_how_their_names_begin():
     assert find_arms([]) == list(ARMS)
-    assert find_arms(["treegrpo(2", " CHAIN"]) == ["Chain(4)", "TreeGRPO(2, 2, 1)"]
+    assert find_arms(["treegrpo(2", " CHAIN"]) == ["Chain(4)", "Chain(4) again", "TreeGRPO(2, 2, 1)"]
     # Names stand in a list with commas.
-    assert all(find_arms([name]) == [name] and "," not in re.sub(r"\(.*\)", "", name) for name in ARMS)
+    assert all(name in find_arms([name]) and "," not in re.sub(r"\(.*\)", "", name) for name in ARMS)
     for wrong in ("nobody", " "):
         with pytest.raises(ConfigError, match="strategies: there is no"):
             find_arms([wrong])
@@ -106,7 +126,17 @@ def test_arms_are_found_by_how_their_names_begin():
 def test_the_command_prints_the_tables_and_writes_them(tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "LENGTHS", (sharing.Length(3, 1, False),))
     out = tmp_path / "tables.md"
-    options = ["--quick", "--presets", "null,default", "--strategies", "chain", "--questions", "3"]
+    options = [
+        "--quick",
+        "--presets",
+        "null,default",
+        "--strategies",
+        "chain",
+        "--questions",
+        "3",
+        "--first-world",
+        "7",
+    ]
     done = CliRunner().invoke(app, ["strategies", *options, "-w", "0", "--out", str(out)])
     assert done.exit_code == 0
     assert out.read_text("utf-8") == done.stdout.removesuffix("\n")
@@ -121,7 +151,7 @@ def test_the_command_prints_the_tables_and_writes_them(tmp_path, monkeypatch):
     ):
         assert part in done.stdout
     assert done.stderr.splitlines() == [
-        *(f"{preset}, world {seed}" for preset in ("null", "default") for seed in (101, 102)),
+        *(f"{preset}, world {world}" for world in (7, 8) for preset in ("null", "default")),
         "3 steps",
     ]
 
@@ -130,7 +160,7 @@ def test_the_command_prints_every_group_as_json():
     options = ["--quick", "--presets", "default", "--strategies", "chain", "--questions", "2", "--judged", "0"]
     done = CliRunner().invoke(app, ["strategies", *options, "-w", "0", "--json"])
     groups = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [group["arm"] for group in groups] == [POOL, "Chain(4)"] * 4
+    assert [group["arm"] for group in groups] == [POOL, "Chain(4)", "Chain(4) again"] * 4
     assert {len(group["tries"]) for group in groups} == {4, 16}
 
 

@@ -12,7 +12,8 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from studies.answers.arms import ARMS, MAJORITY, ONE
-from studies.answers.compare import by_preset, paid
+from studies.answers.compare import paid
+from studies.compare import comparable
 from studies.interval import Interval, mean
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def nulls(asked: Sequence[Asked]) -> list[Null]:
     Args:
         asked: The questions of a study.
     """
-    own = by_preset(asked).get("null", [])
+    own = comparable(asked).get("null", [])
     if not own:
         return []
     theory = math.fsum(1.0 if one.certain else 0.5 for one in own) / len(own)
@@ -97,7 +98,7 @@ def gains(asked: Sequence[Asked]) -> list[Gain]:
     Args:
         asked: The questions of a study.
     """
-    presets = by_preset(asked)
+    presets = comparable(asked)
     if _SHARED not in presets:
         return []
     shared = _gains(presets[_SHARED])

@@ -9,7 +9,6 @@ between them, by its expectation.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from studies.answers.arms import ARMS, MAJORITY, ONE
@@ -19,11 +18,11 @@ from studies.interval import Interval, mean
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from studies.answers.cell import Asked
 
-__all__ = ["Compared", "Paid", "by_preset", "compare", "paid"]
+__all__ = ["Compared", "Paid", "compare", "paid"]
 
 
 class Paid(NamedTuple):
@@ -60,38 +59,31 @@ class Compared(NamedTuple):
     to_majority: Interval
 
 
-def by_preset(found: Iterable[Asked]) -> dict[str, list[Asked]]:
-    """Questions by preset, in the order they come."""
-    presets: dict[str, list[Asked]] = defaultdict(list)
-    for one in found:
-        presets[one.preset].append(one)
-    return dict(presets)
-
-
-def compare(asked: Sequence[Asked]) -> list[Compared]:
+def compare(asked: Sequence[Asked], family: int = 1) -> list[Compared]:
     """Compare all arms in one preset.
 
     Args:
         asked: Its questions, from at least two worlds.
+        family: How many differences are to hold together with 95 %.
     """
     shown = {name: paid(asked, name) for name in ARMS}
-    return [_compared(name, own, shown[ONE], shown[MAJORITY]) for name, own in shown.items()]
+    return [_compared(name, own, shown[ONE], shown[MAJORITY], family) for name, own in shown.items()]
 
 
-def _compared(name: str, own: Sequence[Paid], one: Sequence[Paid], majority: Sequence[Paid]) -> Compared:
+def _compared(name: str, own: Sequence[Paid], one: Sequence[Paid], majority: Sequence[Paid], family: int) -> Compared:
     return Compared(
         name,
         math.fsum(each.chains for each in own) / len(own),
         mean([each.point.tokens for each in own]),
         mean([each.point.cost for each in own]),
         mean([each.point.right for each in own]),
-        _less(own, one),
-        _less(own, majority),
+        _less(own, one, family),
+        _less(own, majority, family),
     )
 
 
-def _less(own: Sequence[Paid], other: Sequence[Paid]) -> Interval:
-    return mean([mine.point.right - theirs.point.right for mine, theirs in zip(own, other, strict=True)])
+def _less(own: Sequence[Paid], other: Sequence[Paid], family: int) -> Interval:
+    return mean([mine.point.right - theirs.point.right for mine, theirs in zip(own, other, strict=True)], family)
 
 
 def paid(asked: Sequence[Asked], arm: str) -> list[Paid]:

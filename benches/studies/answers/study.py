@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from studies.answers.cell import Cell, run_cell
-from studies.study import in_processes, worlds
+from studies.study import FIRST_WORLD, in_processes, worlds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from studies.answers.cell import Asked
 
@@ -20,7 +20,8 @@ class Plan(NamedTuple):
 
     Attributes:
         presets: How the model errs.
-        seeds: Worlds, from ``FIRST_SEED`` on.
+        first: Seed of the first world.
+        worlds: How many worlds, from ``first`` on.
         questions: Of each world.
         pool: Chains of each question.
         most: Chains that the budget pays for.
@@ -29,7 +30,8 @@ class Plan(NamedTuple):
     """
 
     presets: tuple[str, ...]
-    seeds: int = 5
+    first: int = FIRST_WORLD
+    worlds: int = 16
     questions: int = 40
     pool: int = 16
     most: int = 8
@@ -37,27 +39,25 @@ class Plan(NamedTuple):
     processes: int = 2
 
 
-def run_study(plan: Plan, tell: Callable[[str], None]) -> list[Asked]:
-    """Run a study; what comes out depends on the plan's sizes alone, not on the processes.
+def run_study(plan: Plan, tell: Callable[[str], None]) -> Iterator[list[Asked]]:
+    """Run a study, world by world; what comes out depends on the plan's sizes alone, not on the processes.
 
     Args:
         plan: How large it is.
-        tell: Told of each cell that is done.
+        tell: Told of each cell once it was yielded.
 
     Raises:
         WorkerError: A process was killed.
 
-    Returns:
-        What came of each question, in the order of the plan.
+    Yields:
+        For each cell, in the order of the plan, what came of its questions.
     """
-    with worlds(plan.seeds, plan.questions) as files:
+    with worlds(plan.first, plan.worlds, plan.questions) as files:
         cells = [
             Cell(preset, seed, *files[seed], plan.questions, plan.pool, plan.most, plan.windows)
-            for preset in plan.presets
             for seed in files
+            for preset in plan.presets
         ]
-        found = []
         for cell, asked in zip(cells, in_processes(run_cell, cells, plan.processes), strict=True):
+            yield asked
             tell(f"{cell.preset}, world {cell.seed}")
-            found += asked
-        return found

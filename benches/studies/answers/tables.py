@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from studies.answers.arms import ARMS
 from studies.answers.cell import SOURCES
 from studies.answers.checks import LEAST, LITTLE, gains, nulls
-from studies.answers.compare import by_preset, compare
-from studies.tables import plain, rows, scope, signed
+from studies.answers.compare import compare
+from studies.compare import by_preset, comparable
+from studies.tables import counted, plain, rows, scope, signed
 from trunkline.scoring.metrics import calibration
 
 if TYPE_CHECKING:
@@ -29,10 +31,13 @@ def markdown(asked: Sequence[Asked]) -> str:
     Args:
         asked: What came of its questions.
     """
-    parts = []
-    for preset, own in by_preset(asked).items():
+    presets = comparable(asked)
+    # Every arm with one try and with the majority, and these two with each other once.
+    family = len(presets) * (2 * len(ARMS) - 3)
+    parts = [f"{counted(family, 'differences')}\n"]
+    for preset, own in presets.items():
         head = ["aggregator", "chains", "tokens", "cost", "accuracy", "to one try", "to majority"]
-        parts.append(f"## {preset}\n\n{scope(own)}\n\n{rows(head, [_compared(one) for one in compare(own)])}")
+        parts.append(f"## {preset}\n\n{scope(own)}\n\n{rows(head, [_compared(one) for one in compare(own, family)])}")
     parts.append(_calibration(asked))
     found = nulls(asked)
     if found:
