@@ -4,9 +4,12 @@
 
 mod common;
 
+use std::fmt::Write;
+
 use common::script::message;
 use proptest::prelude::*;
-use trunkline_core::{Kind, NameId, NodeId, RolloutId, Termination, TokenBuffer, Tree};
+use trunkline_core::reply::{ReplyOptions, read};
+use trunkline_core::{AppendedChoice, Kind, NameId, NodeId, RequestInfo, RolloutId, Termination, TokenBuffer, Tree};
 
 /// A rollout to be grown: where it forks from an earlier one, what it says, how it ends.
 #[derive(Clone, Debug)]
@@ -150,6 +153,114 @@ proptest! {
         }
         let digest = Grower::new(&plans, 0).finish(&[]).digest();
         prop_assert_ne!(digest, Grower::new(&other, 0).finish(&[]).digest());
+    }
+}
+
+/// What the server says of a call: each figure, or not.
+#[derive(Clone, Debug)]
+struct Reply {
+    said: u8,
+    prompt: Option<u8>,
+    generated: Option<u8>,
+    reasoning: Option<u8>,
+    /// Whether there are token ids, and log-probabilities: none, one each, or one each and what was as likely.
+    exact: bool,
+    logprobs: Option<(u8, bool)>,
+}
+
+fn replies() -> impl Strategy<Value = Vec<Reply>> {
+    let figure = || prop::option::of(1u8..5);
+    let all = (0u8..2, figure(), figure(), figure(), any::<bool>(), prop::option::of((1u8..5, any::<bool>())));
+    let reply = all.prop_map(|(said, prompt, generated, reasoning, exact, logprobs)| Reply {
+        said,
+        prompt,
+        generated,
+        reasoning,
+        exact,
+        logprobs,
+    });
+    prop::collection::vec(reply, 0..4)
+}
+
+impl Reply {
+    fn body(&self) -> String {
+        let Self { said, prompt, generated, reasoning, exact, logprobs } = self;
+        let or_null = |figure: &Option<u8>| figure.map_or("null".to_owned(), |figure| figure.to_string());
+        let ids = if *exact { format!(r#","token_ids":[{said}]"#) } else { String::new() };
+        let thought = reasoning.map_or(String::new(), |number| format!(r#","reasoning":"hm {number}""#));
+        let likely = |number, list| match list {
+            true => format!(r#"[{{"token":"{said}","logprob":-0.{number}}},{{"token":"x","logprob":-{number}}}]"#),
+            false => "[]".to_owned(),
+        };
+        let listed = |(number, list)| {
+            let top = likely(number, list);
+            format!(r#","logprobs":{{"content":[{{"token":"{said}","logprob":-0.{number},"top_logprobs":{top}}}]}}"#)
+        };
+        let listed = logprobs.map_or(String::new(), listed);
+        let (prompt, generated) = (or_null(prompt), or_null(generated));
+        format!(
+            r#"{{"choices":[{{"index":0,"message":{{"content":"{said}"{thought}}}{ids}{listed}}}],
+            "usage":{{"prompt_tokens":{prompt},"completion_tokens":{generated}}}}}"#
+        )
+    }
+}
+
+/// Append what each rollout is answered, the rollouts in an order of arrival, and take a delta after each.
+fn arrive(answers: &[Vec<Reply>], order: &[usize]) -> (Tree, Vec<Vec<u8>>) {
+    let mut tree = Tree::new();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(0), None, NameId::EMPTY).unwrap();
+    for draw in 0..u32::try_from(answers.len()).unwrap() {
+        tree.open(prompt, &[0, draw], draw).unwrap();
+    }
+    let (mut next, mut deltas) = (vec![0; answers.len()], vec![tree.delta().unwrap().unwrap()]);
+    let rest = (0..answers.len()).flat_map(|at| std::iter::repeat_n(at, answers[at].len()));
+    for at in order.iter().map(|at| at % answers.len()).chain(rest) {
+        let Some(reply) = answers[at].get(next[at]) else { continue };
+        let reply = read(reply.body().as_bytes(), &ReplyOptions::default()).unwrap();
+        let rollout = RolloutId::new(u32::try_from(at).unwrap());
+        let turns = tree.append_reply(&[rollout], &reply, RequestInfo::default()).unwrap();
+        assert!(matches!(turns[..], [AppendedChoice::Turn(..)]), "{turns:?}");
+        next[at] += 1;
+        deltas.extend(tree.delta().unwrap());
+    }
+    assert_eq!(tree.check(), Ok(()));
+    (tree, deltas)
+}
+
+/// Every figure of every turn on the path of every rollout, without ids.
+fn figures(tree: &Tree) -> String {
+    let mut out = format!("{:032x} {:?}", tree.digest(), tree.tokens());
+    for id in 0..tree.rollouts() {
+        let rollout = tree.rollout(id.into()).unwrap();
+        write!(out, "\n{:?}", rollout.usage).unwrap();
+        for node in tree.path(rollout.leaf).unwrap() {
+            let (view, aside) = (tree.node(node).unwrap(), tree.aside(node).unwrap());
+            let (tokens, passes) = (tree.tokens_of(node).unwrap(), view.passes);
+            let said = (view.finish, view.prompt, view.generated, view.uncertainty);
+            write!(out, "\n  {said:?} {aside:?} {tokens:?} {passes}").unwrap();
+        }
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn no_figure_depends_on_the_order_of_arrival(
+        answers in prop::collection::vec(replies(), 2..5),
+        orders in prop::collection::vec(prop::collection::vec(0usize..12, 0..20), 2..4),
+    ) {
+        let expected = figures(&arrive(&answers, &[]).0);
+        for order in &orders {
+            let (tree, deltas) = arrive(&answers, order);
+            prop_assert_eq!(figures(&tree), &*expected);
+            let mut copy = Tree::new();
+            for delta in &deltas {
+                prop_assert_eq!(copy.apply(delta), Ok(true));
+            }
+            prop_assert_eq!(common::portrait(&copy), common::portrait(&tree));
+        }
     }
 }
 

@@ -82,6 +82,12 @@ impl<'a> TokenSlice<'a> {
         Ok(())
     }
 
+    /// Whether the log-probability of a sampled token is not known.
+    pub(crate) fn lacks_logprobs(&self) -> bool {
+        let mut tokens = self.flags.iter().zip(self.logprobs);
+        tokens.any(|(flags, logprob)| flags & SAMPLED != 0 && logprob.is_nan())
+    }
+
     /// Whether two runs are alike to the last bit: a NaN equals itself, and 0 and -0 differ.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {

@@ -8,7 +8,7 @@ use crate::storage::held;
 use crate::storage::intern::Pool;
 use crate::wire::op::Call;
 
-/// One turn's part, 32 bytes. What few turns have is a number of a store beside.
+/// One turn's part, 36 bytes. What few turns have is a number of a store beside.
 #[derive(Clone, Copy, Debug)]
 struct CallRow {
     namespace: NameId,
@@ -18,13 +18,33 @@ struct CallRow {
     generated: TokenCount,
     aside: u32,
     uncertainty: u32,
+    // The rollout whose call gave all of that, or where several did, what each gave.
     by: RolloutId,
+    sources: u32,
+}
+
+/// For each figure of a turn, the rollout whose call gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sources {
+    finish: RolloutId,
+    prompt: RolloutId,
+    generated: RolloutId,
+    aside: RolloutId,
+    uncertainty: RolloutId,
+    tokens: RolloutId,
+}
+
+impl Sources {
+    const fn all(by: RolloutId) -> Self {
+        Self { finish: by, prompt: by, generated: by, aside: by, uncertainty: by, tokens: by }
+    }
 }
 
 /// The rows of a tree's model turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     rows: Vec<CallRow>,
+    sources: Vec<Sources>,
     asides: Pool<u8>,
     uncertainties: Vec<Uncertainty>,
 }
@@ -32,7 +52,7 @@ pub(crate) struct Calls {
 impl Calls {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Self { rows: Vec::new(), asides: Pool::new("aside"), uncertainties: Vec::new() }
+        Self { rows: Vec::new(), sources: Vec::new(), asides: Pool::new("aside"), uncertainties: Vec::new() }
     }
 
     /// Keep what a rollout's call said; its number.
@@ -48,30 +68,65 @@ impl Calls {
             aside,
             uncertainty,
             by,
+            sources: NONE,
         });
         Ok(row)
     }
 
-    /// Take in what another rollout's call of the same turn said. The rollout that was opened first is believed, whoever
-    /// arrives first; what it did not say, others fill in.
+    /// Take in what another rollout's call of the same turn said. Of each figure, the one counts that the rollout gave that
+    /// was opened first of those that gave any, whichever arrives first.
     pub(crate) fn fill(&mut self, row: u32, by: RolloutId, call: &Call<'_>) -> Result<()> {
-        let mut known = self.rows[row as usize];
-        let first = by < known.by;
-        if first {
-            (known.by, known.finish) = (by, call.finish);
-            (known.prompt, known.generated) = (call.prompt.or(known.prompt), call.generated.or(known.generated));
-        } else {
-            (known.prompt, known.generated) = (known.prompt.or(call.prompt), known.generated.or(call.generated));
+        let (mut known, mut sources) = (self.rows[row as usize], self.sources(row));
+        let counts = |lacks: bool, from: RolloutId| lacks || by < from;
+        if by < sources.finish {
+            (sources.finish, known.finish) = (by, call.finish);
         }
-        if known.aside == NONE || (first && call.aside.is_some()) {
-            known.aside = self.aside_of(call)?;
+        if call.prompt.get().is_some() && counts(known.prompt.get().is_none(), sources.prompt) {
+            (sources.prompt, known.prompt) = (by, call.prompt);
         }
-        if known.uncertainty == NONE {
-            known.uncertainty = self.uncertainty_of(call)?;
-        } else if first && !call.uncertainty.is_unknown() {
-            self.uncertainties[known.uncertainty as usize] = call.uncertainty;
+        if call.generated.get().is_some() && counts(known.generated.get().is_none(), sources.generated) {
+            (sources.generated, known.generated) = (by, call.generated);
+        }
+        if call.aside.is_some() && counts(known.aside == NONE, sources.aside) {
+            (sources.aside, known.aside) = (by, self.aside_of(call)?);
+        }
+        if !call.uncertainty.is_unknown() && counts(known.uncertainty == NONE, sources.uncertainty) {
+            sources.uncertainty = by;
+            match self.uncertainties.get_mut(known.uncertainty as usize) {
+                Some(uncertainty) => *uncertainty = call.uncertainty,
+                None => known.uncertainty = self.uncertainty_of(call)?,
+            }
         }
         self.rows[row as usize] = known;
+        self.set_sources(row, sources)
+    }
+
+    /// The rollout whose tokens a turn has.
+    pub(crate) fn tokens_by(&self, row: u32) -> RolloutId {
+        self.sources(row).tokens
+    }
+
+    /// The tokens that a turn has are another rollout's, or its as well.
+    pub(crate) fn set_tokens_by(&mut self, row: u32, by: RolloutId) -> Result<()> {
+        self.set_sources(row, Sources { tokens: by, ..self.sources(row) })
+    }
+
+    fn sources(&self, row: u32) -> Sources {
+        let CallRow { by, sources, .. } = self.rows[row as usize];
+        id::unpack(sources).map_or(Sources::all(by), |id| self.sources[id as usize])
+    }
+
+    fn set_sources(&mut self, row: u32, sources: Sources) -> Result<()> {
+        let known = &mut self.rows[row as usize];
+        match self.sources.get_mut(known.sources as usize) {
+            Some(kept) => *kept = sources,
+            None if sources == Sources::all(known.by) => (),
+            None if sources == Sources::all(sources.finish) => known.by = sources.finish,
+            None => {
+                known.sources = id::next(self.sources.len(), "turn")?;
+                self.sources.push(sources);
+            }
+        }
         Ok(())
     }
 
@@ -124,7 +179,7 @@ impl Calls {
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        held(&self.rows) + self.asides.memory() + held(&self.uncertainties)
+        held(&self.rows) + held(&self.sources) + self.asides.memory() + held(&self.uncertainties)
     }
 
     /// Walk the invariants of the calls. `names` and `contexts` are how many of each the tree has.
@@ -141,6 +196,9 @@ impl Calls {
             if id::unpack(row.aside).is_some_and(|aside| aside >= self.asides.count()) {
                 return missing("an aside");
             }
+            if id::unpack(row.sources).is_some_and(|id| id as usize >= self.sources.len()) {
+                return missing("a list of sources");
+            }
             if id::unpack(row.uncertainty).is_some_and(|id| id as usize >= self.uncertainties.len()) {
                 return missing("an uncertainty");
             }
@@ -156,6 +214,7 @@ impl Calls {
     /// Forget every call and keep the memory.
     pub(crate) fn reset(&mut self) {
         self.rows.clear();
+        self.sources.clear();
         self.asides.reset();
         self.uncertainties.clear();
     }
@@ -183,25 +242,6 @@ mod tests {
     }
 
     #[test]
-    fn who_was_opened_first_is_believed_in_any_order_of_arrival() {
-        let words = [("first", 0.5), ("second", 0.7), ("third", 0.9)];
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let mut calls = Calls::new();
-            let call = |rollout: u32| Call {
-                prompt: TokenCount::new(100 + i64::from(rollout), "prompt").unwrap(),
-                ..said(Some(words[rollout as usize].0), words[rollout as usize].1)
-            };
-            let row = calls.insert(RolloutId::new(order[0]), &call(order[0])).unwrap();
-            for rollout in &order[1..] {
-                calls.fill(row, RolloutId::new(*rollout), &call(*rollout)).unwrap();
-            }
-            let figures = (calls.aside(row), calls.uncertainty(row).entropy, calls.figures(row).0.get());
-            assert_eq!(figures, (Some(&b"first"[..]), [0.5; 3], Some(100)), "{order:?}");
-            assert_eq!(calls.check(1, 0), Ok(()));
-        }
-    }
-
-    #[test]
     fn what_is_wrong_with_a_call_is_found() {
         let finding = |break_it: fn(&mut Calls)| {
             let mut calls = Calls::new();
@@ -212,6 +252,7 @@ mod tests {
         assert_eq!(finding(|calls| calls.rows[0].finish = NameId::new(1)), "turn 0 uses a name that does not exist");
         assert_eq!(finding(|calls| calls.rows[0].context = 0), "turn 0 uses a context that does not exist");
         assert_eq!(finding(|calls| calls.rows[0].aside = 1), "turn 0 uses an aside that does not exist");
+        assert_eq!(finding(|calls| calls.rows[0].sources = 0), "turn 0 uses a list of sources that does not exist");
         assert_eq!(finding(|calls| calls.rows[0].uncertainty = 1), "turn 0 uses an uncertainty that does not exist");
         let broken = finding(|calls| {
             calls.asides.insert(b"\xff", fingerprint(b"\xff")).unwrap();

@@ -29,7 +29,7 @@ impl Tree {
             }
             Op::Open { point, path, subgroup } => {
                 let rollout = self.rollouts.open(*point, path, *subgroup)?;
-                self.visits.open(&self.nodes, *point);
+                self.visits.open(&self.nodes, *point, rollout);
                 Ok(rollout.get())
             }
             Op::Turn { rollout, fragment, run, call } => {
@@ -54,6 +54,9 @@ impl Tree {
             }
             Op::Close { rollout, termination, answer, error } => {
                 self.rollouts.close(*rollout, *termination, *answer, *error)?;
+                if !self.rollouts.may_go_on(*rollout) {
+                    self.visits.end(self.rollouts.leaf(*rollout));
+                }
                 Ok(rollout.get())
             }
             Op::Score { rollout, reward } => {
@@ -87,8 +90,8 @@ impl Tree {
         cost: &Usage,
     ) -> Result<u32> {
         let leaf = self.merge(key, content, call.map(|call| (rollout, call)))?;
+        self.visits.advance(self.rollouts.leaf(rollout), leaf, rollout);
         self.rollouts.advance(rollout, leaf, cost);
-        self.visits.advance(leaf);
         Ok(leaf.get())
     }
 
@@ -101,7 +104,7 @@ impl Tree {
     ) -> Result<NodeId> {
         let key = key.saying(ContentKey::new(fragment, run, &self.runs));
         if let Some(known) = self.nodes.find(&key, &self.runs) {
-            call.map_or(Ok(()), |(by, call)| self.nodes.fill(known, by, call))?;
+            call.map_or(Ok(()), |call| self.nodes.fill(known, run, call, &self.runs))?;
             return Ok(known);
         }
         let digest = digest::node(&self.content(&key));

@@ -4,7 +4,6 @@ use crate::error::{Error, Result};
 use crate::id::{NodeId, RolloutId};
 use crate::tree::Tree;
 use crate::tree::nodes::Kind;
-use crate::tree::termination::Termination;
 
 /// A state of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,56 +31,42 @@ impl Tree {
     /// If the node does not exist or is no state.
     pub fn state(&self, id: NodeId) -> Result<ForkPoint> {
         self.known_node(id)?;
-        let turn = self.nodes.turns(id);
-        let first = self.first_through(id);
-        if !self.is_state(id, turn) {
+        if !self.is_state(id) {
             return Err(Error::NoState { node: id.get() });
         }
-        let path =
-            if turn == 0 { Vec::new() } else { first.map_or(Vec::new(), |first| self.rollouts.path(first).into()) };
-        let taken =
-            self.rollouts.ids().filter_map(|rollout| match self.rollouts.path(rollout).strip_prefix(&path[..]) {
-                Some(&[forked, draw]) if forked == turn => Some(draw.saturating_add(1)),
-                _ => None,
-            });
-        let draw = taken.max().unwrap_or(0).max(u32::from(turn > 0));
-        Ok(ForkPoint {
-            path,
-            turn,
-            draw,
-            subgroup: first.filter(|_| turn > 0).map(|first| self.rollouts.subgroup(first)),
-        })
+        let turn = self.nodes.turns(id);
+        let first = self.first_through(id).filter(|_| turn > 0);
+        let path = first.map_or(&[][..], |first| self.rollouts.path(first));
+        let taken = self.rollouts.last_draw(&[path, &[turn]].concat());
+        let draw = taken.map_or(0, |last| self.rollouts.draw(last).saturating_add(1)).max(u32::from(turn > 0));
+        Ok(ForkPoint { path: path.into(), turn, draw, subgroup: first.map(|first| self.rollouts.subgroup(first)) })
     }
 
-    fn is_state(&self, id: NodeId, turn: u32) -> bool {
-        match self.nodes.kind(id) {
-            Kind::Root => false,
-            Kind::Prompt | Kind::Message if turn == 0 => {
-                !self.nodes.children(id).any(|child| self.nodes.kind(child) == Kind::Prompt)
-            }
-            kind => {
-                self.nodes.children(id).any(|child| self.nodes.kind(child) == Kind::Turn)
-                    || self.rollouts.ids().any(|rollout| self.rollouts.leaf(rollout) == id && self.may_go_on(rollout))
-                    || (kind == Kind::Message && self.is_state(self.nodes.parent(id), turn))
+    fn is_state(&self, id: NodeId) -> bool {
+        // Messages that were put in change nothing about the state that they follow.
+        for id in self.nodes.to_root(id) {
+            match self.nodes.kind(id) {
+                Kind::Root => return false,
+                Kind::Prompt | Kind::Message if self.nodes.turns(id) == 0 => {
+                    return !self.nodes.has_child(id, Kind::Prompt);
+                }
+                _ if self.nodes.has_child(id, Kind::Turn) || self.visits.stands(id) => return true,
+                Kind::Message => (),
+                _ => return false,
             }
         }
+        false
     }
 
-    fn may_go_on(&self, rollout: RolloutId) -> bool {
-        matches!(self.rollouts.termination(rollout), None | Some(Termination::Censored | Termination::Cancelled))
-    }
-
-    /// The rollout that passes a node and was opened first; where a message was put in that none has seen, before it.
+    /// The rollout that passes a node and was opened first; where messages were put in that none has seen, before them.
     fn first_through(&self, id: NodeId) -> Option<RolloutId> {
-        let first = self.rollouts.ids().find(|&rollout| self.passes_through(rollout, id));
-        let put_in = first.is_none() && self.nodes.kind(id) == Kind::Message;
-        if put_in { self.first_through(self.nodes.parent(id)) } else { first }
-    }
-
-    fn passes_through(&self, rollout: RolloutId, id: NodeId) -> bool {
-        let leaf = self.rollouts.leaf(rollout);
-        let below = self.nodes.depth(leaf).checked_sub(self.nodes.depth(id));
-        below.is_some_and(|steps| self.nodes.to_root(leaf).nth(steps as usize) == Some(id))
+        for id in self.nodes.to_root(id) {
+            let first = self.visits.first(id);
+            if first.is_some() || self.nodes.kind(id) != Kind::Message {
+                return first;
+            }
+        }
+        None
     }
 }
 
@@ -90,6 +75,7 @@ impl Tree {
 mod tests {
     use super::*;
     use crate::id::NameId;
+    use crate::tree::termination::Termination;
     use crate::wire::op::Call;
 
     fn call() -> Call<'static> {
@@ -173,6 +159,9 @@ mod tests {
         assert!(tree.state(prompt).is_ok());
         let later = tree.append(nodes[1], Kind::Message, b"{\"h\":2}", None, NameId::EMPTY).unwrap();
         assert_eq!(tree.state(later).unwrap(), ForkPoint { path: vec![0, 0], turn: 1, draw: 1, subgroup: Some(4) });
+        let deep = (0..200_000)
+            .fold(later, |above, _| tree.append(above, Kind::Message, b"{\"h\":4}", None, NameId::EMPTY).unwrap());
+        assert_eq!(tree.state(deep), tree.state(later), "however many messages follow one another");
         let never = tree.append(nodes[4], Kind::Message, b"{\"h\":3}", None, NameId::EMPTY).unwrap();
         assert!(tree.state(never).is_err(), "a message changes nothing about what ended");
     }

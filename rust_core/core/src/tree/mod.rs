@@ -141,7 +141,7 @@ impl Tree {
     ) -> Result<NodeId> {
         Kind::loose(kind as u32)?;
         let key = NodeKey::plain(parent, kind, agent);
-        self.say(&key, message, tokens, |fragment, run| Op::Append { parent, kind, fragment, run, agent })
+        self.say(&key, message, tokens, None, |fragment, run| Op::Append { parent, kind, fragment, run, agent })
     }
 
     /// Open a rollout at a node.
@@ -154,8 +154,9 @@ impl Tree {
 
     /// Append a model turn at a rollout's leaf and move the leaf there.
     ///
-    /// Turns with equal token ids are one node whatever their bytes, and the first message stays. A turn that comes with
-    /// ids and one without never merge.
+    /// Turns with equal token ids are one node whatever their bytes, and the first message stays. Their figures and
+    /// log-probabilities are those of the rollout that was opened first of those that have any. A turn that comes with ids and
+    /// one without never merge.
     ///
     /// # Errors
     /// If the rollout has ended, an id does not exist, the bytes are no message, or a figure is none that can be measured.
@@ -167,7 +168,7 @@ impl Tree {
         call: Call<'_>,
     ) -> Result<NodeId> {
         let key = NodeKey::turn(self.leaf(rollout), &call);
-        self.say(&key, message, tokens, |fragment, run| Op::Turn { rollout, fragment, run, call })
+        self.say(&key, message, tokens, Some(rollout), |fragment, run| Op::Turn { rollout, fragment, run, call })
     }
 
     /// Append a tool observation at a rollout's leaf, move the leaf there, and count the call, as failed where it did.
@@ -186,7 +187,7 @@ impl Tree {
     ) -> Result<NodeId> {
         let key = NodeKey::plain(self.leaf(rollout), Kind::Observation, agent);
         let op = |fragment, run| Op::Observe { rollout, fragment, run, agent, micros, failed };
-        self.say(&key, message, tokens, op)
+        self.say(&key, message, tokens, None, op)
     }
 
     /// Append a message at a rollout's leaf that neither its model nor a tool said, and move the leaf there. Nothing is counted.
@@ -201,7 +202,7 @@ impl Tree {
         agent: NameId,
     ) -> Result<NodeId> {
         let key = NodeKey::plain(self.leaf(rollout), Kind::Message, agent);
-        self.say(&key, message, tokens, |fragment, run| Op::Tell { rollout, fragment, run, agent })
+        self.say(&key, message, tokens, None, |fragment, run| Op::Tell { rollout, fragment, run, agent })
     }
 
     /// Give a prompt, an observation or a message its tokens, which the next reply reports. A run of none says that the
@@ -290,6 +291,7 @@ impl Tree {
         key: &NodeKey,
         message: &'a [u8],
         tokens: Option<TokenSlice<'a>>,
+        sampler: Option<RolloutId>,
         op: impl FnOnce(FragmentId, Option<RunId>) -> Op<'a>,
     ) -> Result<NodeId> {
         EncodedMessage::check_whole(message)?;
@@ -301,7 +303,16 @@ impl Tree {
             // Nothing of it is kept, and yet what would be refused elsewhere is refused here.
             EncodedMessage::check(message)?;
             run.as_ref().map_or(Ok(()), |run| run.tokens().check())?;
-            return self.perform(&op(fragment, self.nodes.run(node))).map(NodeId::new);
+            let replaces = |run: &TokenRun<'_>| {
+                sampler.is_some_and(|by| self.nodes.may_replace(node, by, &run.tokens(), &self.runs))
+            };
+            let Some(run) = run.filter(replaces) else {
+                return self.perform(&op(fragment, self.nodes.run(node))).map(NodeId::new);
+            };
+            let known = self.runs.same(&run);
+            let op = op(fragment, Some(known.unwrap_or(RunId::new(self.runs.count()))));
+            let store = Some(Op::Run(run)).filter(|_| known.is_none());
+            return self.perform_all(&[store, Some(op)]).map(NodeId::new);
         }
         let message = EncodedMessage::new(message);
         let known = (self.fragments.find(&message), run.as_ref().and_then(|run| self.runs.same(run)));

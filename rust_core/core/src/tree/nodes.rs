@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Finding, Result};
 use crate::id::{self, ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
+use crate::storage::tokens::TokenSlice;
 use crate::storage::{hash, held};
 use crate::tree::calls::Calls;
 use crate::tree::digest;
@@ -28,6 +29,8 @@ pub(crate) struct Nodes {
     first_child: Vec<u32>,
     last_child: Vec<u32>,
     next_sibling: Vec<u32>,
+    // A bit for each kind of child.
+    child_kinds: Vec<u8>,
     depths: Vec<u32>,
     turns: Vec<u32>,
     digests: Vec<u128>,
@@ -50,6 +53,7 @@ impl Nodes {
             first_child: Vec::new(),
             last_child: Vec::new(),
             next_sibling: Vec::new(),
+            child_kinds: Vec::new(),
             depths: Vec::new(),
             turns: Vec::new(),
             digests: Vec::new(),
@@ -67,6 +71,7 @@ impl Nodes {
         self.kinds.clear();
         self.agents.clear();
         self.keyed.clear();
+        self.child_kinds.clear();
         self.digests.clear();
         self.index.clear();
         self.calls.reset();
@@ -99,6 +104,7 @@ impl Nodes {
         self.first_child.push(NONE);
         self.last_child.push(NONE);
         self.next_sibling.push(NONE);
+        self.child_kinds.push(0);
         self.depths.push(depth);
         self.turns.push(turns);
         self.digests.push(digest);
@@ -133,6 +139,7 @@ impl Nodes {
             self.next_sibling[last as usize] = id;
         }
         self.last_child[parent] = id;
+        self.child_kinds[parent] |= 1 << key.kind as u8;
         Ok(NodeId::new(id))
     }
 
@@ -144,9 +151,32 @@ impl Nodes {
         self.index = index;
     }
 
-    /// Take in what another rollout's call of a turn said.
-    pub(crate) fn fill(&mut self, id: NodeId, by: RolloutId, call: &Call<'_>) -> Result<()> {
-        self.row(id).map_or(Ok(()), |row| self.calls.fill(row, by, call))
+    /// Take in what another rollout's call of a turn said, and its tokens.
+    pub(crate) fn fill(
+        &mut self,
+        id: NodeId,
+        run: Option<RunId>,
+        (by, call): (RolloutId, &Call<'_>),
+        runs: &TokenRuns,
+    ) -> Result<()> {
+        let Some(row) = self.row(id) else { return Ok(()) };
+        self.calls.fill(row, by, call)?;
+        let (Some(run), Some(known)) = (run, self.run(id)) else { return Ok(()) };
+        let from = self.calls.tokens_by(row);
+        let lacks = |run: RunId| runs.get(run).lacks_logprobs();
+        if run == known && by < from || run != known && (lacks(run), by) < (lacks(known), from) {
+            self.calls.set_tokens_by(row, by)?;
+            self.runs[id.index()] = run.get();
+        }
+        Ok(())
+    }
+
+    /// Whether the tokens that a rollout sampled may count instead of those that a turn has.
+    pub(crate) fn may_replace(&self, id: NodeId, by: RolloutId, tokens: &TokenSlice<'_>, runs: &TokenRuns) -> bool {
+        let (Some(row), Some(known)) = (self.row(id), self.run(id)) else { return false };
+        let known = runs.get(known);
+        let older = by < self.calls.tokens_by(row) && !known.same(tokens);
+        older || known.lacks_logprobs() && !tokens.lacks_logprobs()
     }
 
     /// Give tokens to a node that came without.
@@ -244,6 +274,11 @@ impl Nodes {
         std::iter::successors(first, move |&id| id::unpack(self.next_sibling[id as usize])).map(NodeId::new)
     }
 
+    /// Whether a node has a child of a kind.
+    pub(crate) fn has_child(&self, id: NodeId, kind: Kind) -> bool {
+        self.child_kinds[id.index()] & (1 << kind as u8) != 0
+    }
+
     /// The last child, if there is one.
     pub(crate) fn last_child(&self, id: NodeId) -> Option<NodeId> {
         id::unpack(self.last_child[id.index()]).map(NodeId::new)
@@ -270,7 +305,8 @@ impl Nodes {
         let links = [&self.first_child, &self.last_child, &self.next_sibling];
         let numbers = [&self.fragments, &self.runs, &self.rows, &self.depths, &self.turns];
         let words: usize = links.into_iter().chain(numbers).map(held).sum();
-        let others = held(&self.parents) + held(&self.kinds) + held(&self.agents) + held(&self.keyed);
+        let others =
+            held(&self.parents) + held(&self.kinds) + held(&self.agents) + held(&self.keyed) + held(&self.child_kinds);
         words + others + held(&self.digests) + self.calls.memory() + self.index.allocation_size()
     }
 }

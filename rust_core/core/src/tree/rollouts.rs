@@ -1,9 +1,11 @@
 //! The rollouts of a tree, as columns. Nodes merge, rollouts never do.
 
+use hashbrown::HashTable;
+
 use crate::error::{Finding, Result};
 use crate::id::{NodeId, RolloutId};
 use crate::lanes::Lanes;
-use crate::storage::hash::fingerprint_words;
+use crate::storage::hash::{fingerprint_words, half};
 use crate::storage::held;
 use crate::storage::intern::Pool;
 use crate::tree::termination::Termination;
@@ -83,6 +85,8 @@ struct Ending {
 pub(crate) struct Rollouts {
     // Fork paths are unique, so a path's number in the pool is its rollout's id.
     paths: Pool<u32>,
+    // Of the rollouts whose fork paths differ in the last number alone, the one with the greatest.
+    last_draws: HashTable<u32>,
     points: Vec<NodeId>,
     leaves: Vec<NodeId>,
     subgroups: Vec<u32>,
@@ -98,6 +102,7 @@ impl Rollouts {
     pub(crate) fn new() -> Self {
         Self {
             paths: Pool::new("rollout"),
+            last_draws: HashTable::new(),
             points: Vec::new(),
             leaves: Vec::new(),
             subgroups: Vec::new(),
@@ -112,6 +117,7 @@ impl Rollouts {
     /// Forget every rollout and keep the memory.
     pub(crate) fn reset(&mut self) {
         self.paths.reset();
+        self.last_draws.clear();
         self.points.clear();
         self.leaves.clear();
         self.subgroups.clear();
@@ -138,7 +144,38 @@ impl Rollouts {
         self.notes.push(None);
         self.usages.push(Usage::default());
         self.growing.push();
+        self.index_draw(RolloutId::new(id));
         Ok(RolloutId::new(id))
+    }
+
+    /// Take a new rollout for the last draw of its fork point, if it is.
+    fn index_draw(&mut self, id: RolloutId) {
+        let Self { paths, last_draws, .. } = self;
+        let path = |id: u32| paths.get(id).split_last();
+        let stem = |id: u32| path(id).map(|(_, stem)| stem);
+        let hash = |id: u32| half(fingerprint_words(stem(id).unwrap_or_default()));
+        let id = id.get();
+        if path(id).is_none() {
+            return;
+        }
+        match last_draws.find_mut(hash(id), |&known| stem(known) == stem(id)) {
+            Some(known) if path(*known) < path(id) => *known = id,
+            Some(_) => (),
+            None => {
+                last_draws.insert_unique(hash(id), id, |&known| hash(known));
+            }
+        }
+    }
+
+    /// A fork path without its draw.
+    fn stem(&self, id: u32) -> Option<&[u32]> {
+        self.paths.get(id).split_last().map(|(_, stem)| stem)
+    }
+
+    /// The rollout with the greatest draw among those whose fork paths are `stem` and a draw.
+    pub(crate) fn last_draw(&self, stem: &[u32]) -> Option<RolloutId> {
+        let found = self.last_draws.find(half(fingerprint_words(stem)), |&known| self.stem(known) == Some(stem));
+        found.copied().map(RolloutId::new)
     }
 
     /// Move a leaf one node down and count what that cost.
@@ -205,6 +242,11 @@ impl Rollouts {
         self.endings[id.index()].as_ref().map(|ending| ending.termination)
     }
 
+    /// Whether a rollout grows, or was cut off where it could have grown on.
+    pub(crate) fn may_go_on(&self, id: RolloutId) -> bool {
+        matches!(self.termination(id), None | Some(Termination::Censored | Termination::Cancelled))
+    }
+
     pub(crate) fn answer(&self, id: RolloutId) -> Option<&str> {
         self.endings[id.index()].as_ref()?.answer.as_deref()
     }
@@ -238,11 +280,21 @@ impl Rollouts {
         let noted: usize = self.notes.iter().flatten().map(|text| text.len()).sum();
         let columns = held(&self.points) + held(&self.leaves) + held(&self.subgroups) + held(&self.endings);
         let figures = held(&self.rewards) + held(&self.notes) + held(&self.usages);
-        self.paths.memory() + said + noted + columns + figures
+        self.paths.memory() + self.last_draws.allocation_size() + said + noted + columns + figures
     }
 
     /// Walk the invariants of the fork paths.
     pub(crate) fn check_paths(&self) -> Finding {
-        self.paths.check(fingerprint_words)
+        self.paths.check(fingerprint_words)?;
+        let mut last = 0;
+        for id in self.ids() {
+            let Some(stem) = self.stem(id.get()) else { continue };
+            let known = self.last_draw(stem);
+            if known.is_none_or(|known| self.draw(known) < self.draw(id)) {
+                return Err(format!("rollout {}: its fork point does not know its draw", id.get()));
+            }
+            last += usize::from(known == Some(id));
+        }
+        if self.last_draws.len() == last { Ok(()) } else { Err("the index of draws has the wrong size".into()) }
     }
 }

@@ -1,4 +1,5 @@
-//! What rollouts leave on the nodes of their paths: how many pass, how many of them are scored, and their rewards' sum.
+//! What rollouts leave on the nodes of their paths: how many pass, which of them was opened first, how many stand there and
+//! may go on, how many are scored, and their rewards' sum.
 //!
 //! Kept step by step, at a cost of the path's length: a rollout that opens passes every node above its fork point, one
 //! that grows passes one node more, and a reward is added from the leaf up. `passes - visits` is what has no reward:
@@ -9,17 +10,20 @@
 //! writer's.
 
 use crate::error::Finding;
-use crate::id::NodeId;
+use crate::id::{self, NONE, NodeId, RolloutId};
 use crate::storage::held;
 use crate::tree::nodes::Nodes;
 use crate::tree::rollouts::Rollouts;
 
 /// The columns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Visits {
     scored: Vec<u32>,
     sums: Vec<f64>,
     passes: Vec<u32>,
+    // Per node the rollout with the smallest number that passes or ends there, and how many stand there that may go on.
+    firsts: Vec<u32>,
+    standing: Vec<u32>,
     // All magnitudes ever added, by which the rounding of the sums is bounded.
     moved: f64,
     // Steps that a delta which is being replayed may still take.
@@ -35,7 +39,9 @@ const SLACK: f64 = 1e-9;
 impl Visits {
     /// Only the root.
     pub(crate) fn new() -> Self {
-        Self { scored: vec![0], sums: vec![0.0], passes: vec![0], moved: 0.0, steps: None }
+        let mut visits = Self::default();
+        visits.push();
+        visits
     }
 
     /// A node nobody has passed.
@@ -43,6 +49,8 @@ impl Visits {
         self.scored.push(0);
         self.sums.push(0.0);
         self.passes.push(0);
+        self.firsts.push(NONE);
+        self.standing.push(0);
     }
 
     /// A delta is going to be replayed.
@@ -64,15 +72,29 @@ impl Visits {
     }
 
     /// A rollout opens at a node.
-    pub(crate) fn open(&mut self, nodes: &Nodes, point: NodeId) {
+    pub(crate) fn open(&mut self, nodes: &Nodes, point: NodeId, rollout: RolloutId) {
+        self.standing[point.index()] += 1;
         if self.walks(nodes.depth(point)) {
-            nodes.to_root(point).for_each(|node| self.passes[node.index()] += 1);
+            nodes.to_root(point).for_each(|node| self.pass(node, rollout));
         }
     }
 
-    /// A rollout that ended above a node moves down to it.
-    pub(crate) fn advance(&mut self, leaf: NodeId) {
-        self.passes[leaf.index()] += 1;
+    /// A rollout that grows moves down from a node to a child of it.
+    pub(crate) fn advance(&mut self, from: NodeId, leaf: NodeId, rollout: RolloutId) {
+        self.standing[from.index()] -= 1;
+        self.standing[leaf.index()] += 1;
+        self.pass(leaf, rollout);
+    }
+
+    fn pass(&mut self, node: NodeId, rollout: RolloutId) {
+        let at = node.index();
+        self.passes[at] += 1;
+        self.firsts[at] = self.firsts[at].min(rollout.get());
+    }
+
+    /// A rollout ended at a node for good.
+    pub(crate) fn end(&mut self, leaf: NodeId) {
+        self.standing[leaf.index()] -= 1;
     }
 
     /// The reward of a rollout that ended at `leaf` changes. NaN stands for none.
@@ -95,9 +117,12 @@ impl Visits {
     fn counted(nodes: &Nodes, rollouts: &Rollouts) -> Self {
         let count = nodes.count() as usize;
         let (mut scored, mut sums, mut passes) = (vec![0; count], vec![0.0; count], vec![0; count]);
+        let (mut firsts, mut standing) = (vec![NONE; count], vec![0; count]);
         for id in rollouts.ids() {
             let (leaf, reward) = (rollouts.leaf(id).index(), rollouts.reward(id));
             passes[leaf] += 1;
+            firsts[leaf] = firsts[leaf].min(id.get());
+            standing[leaf] += u32::from(rollouts.may_go_on(id));
             if !reward.is_nan() {
                 scored[leaf] += 1;
                 sums[leaf] += reward;
@@ -106,10 +131,11 @@ impl Visits {
         for node in nodes.ids().rev().filter(|&node| node != NodeId::ROOT) {
             let (at, up) = (node.index(), nodes.parent(node).index());
             passes[up] += passes[at];
+            firsts[up] = firsts[up].min(firsts[at]);
             scored[up] += scored[at];
             sums[up] += sums[at];
         }
-        Self { scored, sums, passes, ..Self::new() }
+        Self { scored, sums, passes, firsts, standing, moved: 0.0, steps: None }
     }
 
     /// Per node: scored rollouts whose path holds it.
@@ -127,9 +153,20 @@ impl Visits {
         &self.passes
     }
 
+    /// The rollout that was opened first of those that pass or end at a node.
+    pub(crate) fn first(&self, id: NodeId) -> Option<RolloutId> {
+        id::unpack(self.firsts[id.index()]).map(RolloutId::new)
+    }
+
+    /// Whether a rollout stands at a node that grows, or was cut off there.
+    pub(crate) fn stands(&self, id: NodeId) -> bool {
+        self.standing[id.index()] > 0
+    }
+
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        held(&self.scored) + held(&self.sums) + held(&self.passes)
+        let counts = [&self.scored, &self.passes, &self.firsts, &self.standing];
+        counts.into_iter().map(held).sum::<usize>() + held(&self.sums)
     }
 
     /// Count everything again, from the rollouts alone.
@@ -139,6 +176,12 @@ impl Visits {
             let at = id.index();
             if self.passes.get(at) != Some(&fresh.passes[at]) {
                 return Err(format!("node {at}: has the wrong count of rollouts that pass"));
+            }
+            if self.firsts.get(at) != Some(&fresh.firsts[at]) {
+                return Err(format!("node {at}: does not know the first rollout that passes"));
+            }
+            if self.standing.get(at) != Some(&fresh.standing[at]) {
+                return Err(format!("node {at}: has the wrong count of rollouts that stand there"));
             }
             if self.scored.get(at) != Some(&fresh.scored[at]) {
                 return Err(format!("node {at}: has the wrong count of scored rollouts"));
@@ -157,6 +200,8 @@ impl Visits {
         self.scored.clear();
         self.sums.clear();
         self.passes.clear();
+        self.firsts.clear();
+        self.standing.clear();
         self.moved = 0.0;
         self.steps = None;
         self.push();
@@ -217,6 +262,10 @@ mod tests {
         };
         let text = finding(|tree| tree.visits.passes[1] = 1);
         assert!(text.ends_with("node 1: has the wrong count of rollouts that pass"), "{text}");
+        let text = finding(|tree| tree.visits.firsts[3] = 0);
+        assert!(text.ends_with("node 3: does not know the first rollout that passes"), "{text}");
+        let text = finding(|tree| tree.visits.standing[2] = 1);
+        assert!(text.ends_with("node 2: has the wrong count of rollouts that stand there"), "{text}");
         let text = finding(|tree| tree.visits.scored[2] = 0);
         assert!(text.ends_with("node 2: has the wrong count of scored rollouts"), "{text}");
         let text = finding(|tree| tree.visits.sums[0] = 0.25);

@@ -44,7 +44,8 @@ pub fn portrait(tree: &Tree) -> String {
         let (node, message) = (tree.node(id.into()).unwrap(), tree.message(id.into()).unwrap());
         let (children, aside) = (tree.children(id.into()).unwrap(), tree.aside(id.into()).unwrap());
         let (tokens, report) = (tree.tokens_of(id.into()).unwrap(), tree.report_of(id.into()).unwrap());
-        write!(out, "\n{id} {node:?} {message:?} {children:?} {aside:?} {tokens:?} {report:?}").unwrap();
+        let state = tree.state(id.into());
+        write!(out, "\n{id} {node:?} {message:?} {children:?} {aside:?} {tokens:?} {report:?} {state:?}").unwrap();
     }
     for id in 0..tree.rollouts() {
         write!(out, "\n{:?}", tree.rollout(id.into()).unwrap()).unwrap();

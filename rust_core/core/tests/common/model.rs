@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use trunkline_core::{Kind, SAMPLED, TokenBuffer, Totals, Uncertainty};
+use trunkline_core::{Kind, SAMPLED, Termination, TokenBuffer, Totals, Uncertainty};
 
 use super::script::{Cmd, message, name, pick, tokens, uncertainty};
 
@@ -34,8 +34,36 @@ pub struct Node {
     pub generated: i64,
     pub aside: Option<String>,
     pub report: Option<String>,
-    /// The rollout whose call is believed.
-    pub by: usize,
+    /// What every call of a turn said, by its rollout.
+    calls: Vec<(usize, Figures)>,
+}
+
+/// What counts of a call if no rollout opened before said it.
+#[derive(Clone, Debug)]
+struct Figures {
+    prompt: i64,
+    generated: i64,
+    aside: Option<String>,
+    uncertainty: Uncertainty,
+    tokens: Option<TokenBuffer>,
+}
+
+impl Node {
+    /// Read the figures of a turn from all of its calls, those of the rollout opened first before the others.
+    fn believe(&mut self) {
+        self.calls.sort_by_key(|(by, _)| *by);
+        let said = || self.calls.iter().map(|(_, figures)| figures);
+        let known = |tokens: &&TokenBuffer| {
+            !tokens.flags.iter().zip(&tokens.logprobs).any(|(flags, logprob)| flags & SAMPLED != 0 && logprob.is_nan())
+        };
+        let all = || said().filter_map(|figures| figures.tokens.as_ref());
+        self.tokens = all().find(known).or_else(|| all().next()).cloned();
+        self.prompt = said().map(|figures| figures.prompt).find(|&figure| figure >= 0).unwrap_or(-1);
+        self.generated = said().map(|figures| figures.generated).find(|&figure| figure >= 0).unwrap_or(-1);
+        self.aside = said().find_map(|figures| figures.aside.clone());
+        let sure = said().map(|figures| figures.uncertainty).find(|uncertainty| !uncertainty.is_unknown());
+        self.uncertainty = sure.unwrap_or(Uncertainty::UNKNOWN);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -98,22 +126,17 @@ impl Model {
         let said = tokens.as_ref().map_or(Said::Bytes(message.clone()), |tokens| Said::Ids(tokens.ids.clone()));
         let Place { parent, kind, agent, namespace, context, prompt, generated, aside, uncertainty, by } = place;
         let key = Key { parent, kind, agent, namespace, said, context };
+        let call = (by, Figures { prompt, generated, aside: aside.clone(), uncertainty, tokens: tokens.clone() });
         if let Some(&id) = self.index.get(&key) {
-            let node = &mut self.nodes[id];
-            let first = by < node.by;
-            node.by = node.by.min(by);
-            node.prompt = if node.prompt < 0 || (first && prompt >= 0) { prompt } else { node.prompt };
-            node.generated = if node.generated < 0 || (first && generated >= 0) { generated } else { node.generated };
-            let before = node.aside.take();
-            node.aside = if first { aside.or(before) } else { before.or(aside) };
-            if node.uncertainty.is_unknown() || (first && !uncertainty.is_unknown()) {
-                node.uncertainty = uncertainty;
+            if kind == Kind::Turn as u8 {
+                self.nodes[id].calls.push(call);
+                self.nodes[id].believe();
             }
             return id;
         }
         self.index.insert(key.clone(), self.nodes.len());
-        let report = None;
-        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside, report, by });
+        let (report, calls) = (None, vec![call]);
+        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside, report, calls });
         self.nodes.len() - 1
     }
 
@@ -257,6 +280,44 @@ impl Model {
     /// Model turns on the path to a node.
     pub fn turns(&self, id: usize) -> usize {
         self.path(id).into_iter().filter(|&at| self.nodes[at].key.kind == Kind::Turn as u8).count()
+    }
+
+    /// The state at a node: path, turn, next draw and subgroup.
+    pub fn state(&self, id: usize) -> Option<(Vec<u32>, u32, u32, Option<u32>)> {
+        if !self.is_state(id) {
+            return None;
+        }
+        let turn = u32::try_from(self.turns(id)).unwrap();
+        let first = self.first_through(id).filter(|_| turn > 0);
+        let path = first.map_or(Vec::new(), |first| first.path.clone());
+        let after = |rollout: &Rollout| match rollout.path.strip_prefix(&*path)? {
+            &[at, draw] if at == turn => Some(draw + 1),
+            _ => None,
+        };
+        let draw = self.rollouts.iter().filter_map(after).max().unwrap_or(u32::from(turn > 0));
+        Some((path, turn, draw.max(u32::from(turn > 0)), first.map(|first| first.subgroup)))
+    }
+
+    fn is_state(&self, id: usize) -> bool {
+        let has = |kind: Kind| self.nodes.iter().any(|node| node.key.parent == id && node.key.kind == kind as u8);
+        let kind = self.nodes[id].key.kind;
+        if id == 0 {
+            return false;
+        }
+        if self.turns(id) == 0 && kind != Kind::Observation as u8 {
+            return !has(Kind::Prompt);
+        }
+        let cut = [Termination::Censored.code(), Termination::Cancelled.code()];
+        let stands = |rollout: &Rollout| rollout.leaf == id && rollout.ended.is_none_or(|ended| cut.contains(&ended));
+        has(Kind::Turn)
+            || self.rollouts.iter().any(stands)
+            || kind == Kind::Message as u8 && self.is_state(self.nodes[id].key.parent)
+    }
+
+    fn first_through(&self, id: usize) -> Option<&Rollout> {
+        let first = self.rollouts.iter().find(|rollout| id == 0 || self.path(rollout.leaf).contains(&id));
+        let put_in = first.is_none() && self.nodes[id].key.kind == Kind::Message as u8;
+        if put_in { self.first_through(self.nodes[id].key.parent) } else { first }
     }
 
     /// Per turn of a path that has figures: the node it was asked at, new prompt tokens, generated tokens.

@@ -32,10 +32,11 @@ pub struct Said {
     pub entropy: Option<u8>,
 }
 
-/// Tokens by number: every fifth has the same ids, with log-probabilities and flags of its own.
+/// Tokens by number: every fifth has the same ids, with log-probabilities, known or not, and flags of its own.
 pub fn tokens(number: u8) -> TokenBuffer {
     let ids: Vec<u32> = (0..u32::from(number % 5)).map(|id| id * 1000 + u32::from(number % 5)).collect();
-    let mut tokens = TokenBuffer::sampled(ids, vec![-f32::from(number); usize::from(number % 5)], 7).unwrap();
+    let logprob = if number % 3 == 1 { f32::NAN } else { -f32::from(number) };
+    let mut tokens = TokenBuffer::sampled(ids, vec![logprob; usize::from(number % 5)], 7).unwrap();
     if let Some(flags) = tokens.flags.first_mut().filter(|_| number.is_multiple_of(2)) {
         *flags &= !SAMPLED;
     }
