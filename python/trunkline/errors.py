@@ -266,7 +266,15 @@ class TreeError(CoreError):
 
 
 class ArgumentError(CoreError, ValueError):
-    """A number, an option or a column that the core cannot work with; the message says what it needs."""
+    """A number, an option or a column that the core cannot work with; the message says which, and what it needs."""
+
+    def add_note(self, note: str, /) -> None:
+        """Add a note; the name of an argument, which the bindings note, is put before the message instead."""
+        name = note.removeprefix("while processing '").removesuffix("'")
+        if note == f"while processing '{name}'":
+            self.args = (f"{name}: {self}",)
+        else:
+            super().add_note(note)
 
 
 class ReplyError(CoreError, ValueError):

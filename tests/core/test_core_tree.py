@@ -177,6 +177,10 @@ def test_deltas_rebuild_the_tree() -> None:
     assert len(copy.digest()) == 32
     assert facts(copy.rollout(rollout)) == facts(tree.rollout(rollout))
     copy.check()
+    other, _, _ = grown()
+    other.open(1, [7, 7])
+    with pytest.raises(TreeError, match="number 0 does not continue this tree: it belongs to another tree"):
+        copy.apply(other.delta() or b"")
     with pytest.raises(CoreError, match="checksum"):
         CoreTree().apply(first[:-1] + bytes([first[-1] ^ 1]))
     with pytest.raises(CoreError, match="truncated"):

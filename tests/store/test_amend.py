@@ -160,7 +160,7 @@ def test_what_does_not_follow_from_the_file_is_refused_and_leaves_it_alone(path:
         grown.core.open(1, [0, 9], 0)
         assert run.commit("q1", first)
         second.core.score(1, 0.125)
-        with pytest.raises(UsageError, match="from another reading"):
+        with pytest.raises(UsageError, match=r"q1.*read it again with tree\(\).*another history"):
             run.commit("q1", second)
         with pytest.raises(UsageError, match=r"q3.*read it again"):
             run.commit("q3", other)

@@ -13,6 +13,20 @@ pub(crate) fn length(what: &'static str, need: usize, have: usize) -> Result<()>
     if need == have { Ok(()) } else { Err(Error::Length { what, need, have }) }
 }
 
+/// A list of numbers for an error to quote, as far as its first ones.
+pub(crate) fn some(numbers: &[u32]) -> String {
+    const MOST: usize = 16;
+    match numbers.get(..MOST) {
+        Some(first) if numbers.len() > MOST => format!("{first:?} and {} more", numbers.len() - MOST),
+        _ => format!("{numbers:?}"),
+    }
+}
+
+/// A text for an error to quote, as far as its first 40 characters.
+pub(crate) fn beginning(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
 /// An operation was refused. Whatever it was called on is unchanged.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -113,7 +127,7 @@ pub enum Error {
         node: u32,
     },
     /// Two rollouts with one fork path.
-    #[error("a rollout with the fork path {path:?} is open already")]
+    #[error("a rollout with the fork path {} is open already", some(path))]
     DuplicatePath {
         /// The path.
         path: Vec<u32>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result, ValueError};
+use crate::error::{Error, Result, ValueError, beginning};
 
 /// A type whose values users name by a word.
 pub trait Keyword: Copy + 'static {
@@ -71,8 +71,8 @@ pub struct UnknownWord {
 impl UnknownWord {
     /// What an option was given, and the words there are.
     pub fn new(option: &str, word: &str, words: impl IntoIterator<Item = &'static str>, listing: Listing) -> Self {
-        let word = word.chars().take(40).collect();
-        Self { option: option.to_owned(), word, words: words.into_iter().collect(), listing }
+        let (option, word) = (beginning(option), beginning(word));
+        Self { option, word, words: words.into_iter().collect(), listing }
     }
 }
 

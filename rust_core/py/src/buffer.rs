@@ -84,7 +84,7 @@ impl CellFormat<'_> {
                 let order = if ours || self.size == 1 { "" } else { foreign };
                 format!("{order}{}{}", family(letter), 8 * self.size)
             }
-            _ => format!("the format {:?}", String::from_utf8_lossy(self.format)),
+            _ => format!("the format {:?}", beginning(&String::from_utf8_lossy(self.format))),
         }
     }
 }
@@ -253,7 +253,7 @@ impl<'py> RowBuffer<'py> {
         static PACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = fill.py();
         let packed = PACK.import(py, "struct", "pack")?.call1((&self.format, fill));
-        let text = || format!("the fill does not fit cells of format {:?}", self.format);
+        let text = || format!("the fill does not fit cells of format {:?}", beginning(&self.format));
         packed.map_err(|_| argument(py, &text()))?.extract()
     }
 
@@ -282,7 +282,12 @@ impl<'py> RowBuffer<'py> {
     }
 }
 
+/// A format as far as an error quotes it.
+fn beginning(format: &str) -> String {
+    format.chars().take(40).collect()
+}
+
 fn foreign(py: Python<'_>, format: &str) -> PyErr {
     let text = "one native number a cell is needed; view other cells as integers of their size";
-    argument(py, &format!("rows have the format {format:?}; {text}"))
+    argument(py, &format!("rows have the format {:?}; {text}", beginning(format)))
 }

@@ -75,7 +75,7 @@ impl Harvest {
 pub fn harvest(py: Python<'_>, trees: Vec<PyRef<'_, CoreTree>>) -> PyResult<Harvest> {
     let mut columns = core::Harvest::new();
     for tree in trees {
-        tree.sweep(py, |tree| columns.add(tree))?;
+        tree.copy(py, |tree| columns.add(tree))?;
     }
     Harvest::new(py, columns)
 }

@@ -1,7 +1,7 @@
 //! What estimators leave open, by name, and which rows are compared with which.
 
 use crate::advantage::batch::Batch;
-use crate::error::{Error, Result, ValueError};
+use crate::error::{Error, Result, ValueError, beginning};
 use crate::forest::Forest;
 use crate::keyword::{Keyword, Listing, UnknownWord, keywords};
 
@@ -19,7 +19,7 @@ pub enum Setting {
 impl std::fmt::Display for Setting {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Text(word) => write!(out, "{word:?}"),
+            Self::Text(word) => write!(out, "{:?}", beginning(word)),
             Self::Number(number) => write!(out, "{number}"),
             Self::Flag(flag) => write!(out, "{flag}"),
         }

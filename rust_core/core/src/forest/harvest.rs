@@ -1,10 +1,12 @@
 //! Many trees as columns side by side: what estimators, selection and packing are fed with.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::forest::Forest;
-use crate::id::{self, NodeId, RolloutId};
+use crate::forest::placement::Placement;
+use crate::id::{self, NodeId};
 use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::turn::drift::{Drift, DriftPolicy};
@@ -47,41 +49,45 @@ pub struct Harvest {
     /// Per such sample its rollout.
     pub segment_rollouts: Vec<u32>,
     trees: usize,
+    positions: HashMap<String, u32>,
 }
 
 impl Harvest {
     /// No trees yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { names: vec![String::new()], offsets: vec![0], ..Self::default() }
+        let positions = HashMap::from_iter([(String::new(), 0)]);
+        Self { names: vec![String::new()], positions, offsets: vec![0], ..Self::default() }
     }
 
     /// Put a tree beside the others.
     ///
     /// # Errors
-    /// [`crate::Error::Full`] if there are more nodes, rollouts or trees than ids. Nothing is added then.
+    /// [`crate::Error::Full`] if there are more nodes, rollouts or trees than ids, [`crate::Error::Value`] if the tree repeats
+    /// its tokens or the samples of its rollouts too often. Nothing is added then.
     pub fn add(&mut self, tree: &Tree) -> Result<()> {
         let group = id::next(self.trees, "tree")?;
         let base = id::next(self.parents.len(), "node")?;
         id::next(self.parents.len() + tree.nodes() as usize, "node")?;
         id::next(self.leaves.len() + tree.rollouts() as usize, "rollout")?;
-        self.add_nodes(tree, base);
-        self.add_rollouts(tree, base, group);
+        let places = Placement::new(tree, group)?;
+        self.add_nodes(tree, &places, base);
+        self.add_rollouts(tree, &places, base, group);
         self.trees += 1;
         Ok(())
     }
 
-    fn add_nodes(&mut self, tree: &Tree, base: u32) {
+    fn add_nodes(&mut self, tree: &Tree, places: &Placement, base: u32) {
         let nodes = &tree.nodes;
         // Names are few and nodes are many: each name is looked up once.
         let mut known = vec![None; tree.names.count() as usize];
         for node in nodes.ids() {
-            let parent = self.hang(tree, base, node);
-            self.parents.push(parent);
+            self.parents.push(base + places.parents[node.index()]);
             let name = nodes.agent(node);
             let agent = *known[name.index()].get_or_insert_with(|| self.agent(tree.names.get(name)));
             self.agents.push(agent);
             self.kinds.push(nodes.kind(node) as u8);
+            self.add_given(tree, places, base, node);
             if let Some(run) = nodes.run(node) {
                 self.tokens.extend(&tree.runs.get(run));
             }
@@ -89,10 +95,15 @@ impl Harvest {
         }
     }
 
-    fn add_rollouts(&mut self, tree: &Tree, base: u32, group: u32) {
+    fn add_rollouts(&mut self, tree: &Tree, places: &Placement, base: u32, group: u32) {
         let rollouts = &tree.rollouts;
         for rollout in rollouts.ids() {
-            self.add_segments(tree, base, rollout);
+            let start = self.segment_leaves.len();
+            for fork in places.forks(tree, rollouts.leaf(rollout)) {
+                self.segment_leaves.push(base + tree.nodes.parent(fork).get());
+                self.segment_rollouts.push(id::count(self.leaves.len()));
+            }
+            self.segment_leaves[start..].reverse();
             self.leaves.push(base + rollouts.leaf(rollout).get());
             self.rewards.push(rollouts.reward(rollout));
             self.groups.push(group);
@@ -104,11 +115,13 @@ impl Harvest {
 
     /// The position of a name in `names`, which takes it in if it is new.
     fn agent(&mut self, name: &str) -> u32 {
-        let known = self.names.iter().position(|known| known == name);
-        id::count(known.unwrap_or_else(|| {
-            self.names.push(name.to_owned());
-            self.names.len() - 1
-        }))
+        if let Some(&known) = self.positions.get(name) {
+            return known;
+        }
+        let position = id::count(self.names.len());
+        self.names.push(name.to_owned());
+        self.positions.insert(name.to_owned(), position);
+        position
     }
 
     /// How many trees were added.
@@ -127,70 +140,28 @@ impl Harvest {
 }
 
 impl Harvest {
-    /// The node that a node's tokens come after. Of a drifted turn, what the model was given after that is put down too, as
-    /// the first of its tokens.
-    fn hang(&mut self, tree: &Tree, base: u32, node: NodeId) -> u32 {
-        let parent = base + tree.nodes.parent(node).get();
-        let Some(Drift { policy, keep, run: Some(run) }) = tree.drifted(node) else { return parent };
-        let keep = keep as usize;
-        let above =
-            if policy == DriftPolicy::Fork { self.fork(base, parent, keep) } else { self.realign(parent, keep) };
+    /// Put down what a drifted turn was given in the place of its path, as the first of its tokens.
+    fn add_given(&mut self, tree: &Tree, places: &Placement, base: u32, node: NodeId) {
+        let Some(Drift { policy, keep, run: Some(run) }) = tree.drifted(node) else { return };
+        let (above, part) = places.kept(tree.nodes.parent(node).get(), keep);
+        let part = part.map(|(node, tokens)| {
+            let start = self.span(base + node).start;
+            start..start + tokens
+        });
+        if policy == DriftPolicy::Fork {
+            // All that is kept is repeated below the root, and trained where it was sampled, not here.
+            let mut whole: Vec<u32> = places.up(above).collect();
+            whole.reverse();
+            let spans = whole.into_iter().map(|node| self.span(base + node)).collect::<Vec<_>>();
+            for span in spans.into_iter().chain(part) {
+                let ids = self.tokens.ids[span].to_vec();
+                self.tokens.extend(&TokenBuffer::given(ids).as_slice());
+            }
+        } else if let Some(span) = part {
+            self.repeat(span);
+        }
         // Whoever sampled it, here it is only what the model was given.
         self.tokens.extend(&TokenBuffer::given(tree.runs.get(run).ids.to_vec()).as_slice());
-        above
-    }
-
-    /// Go on from inside a path: nodes that are kept whole stay above, and of the next the first tokens are repeated.
-    fn realign(&mut self, parent: u32, mut keep: usize) -> u32 {
-        let mut above = parent;
-        for node in self.down_to(parent) {
-            let span = self.span(node);
-            if span.len() > keep {
-                self.repeat(span.start..span.start + keep);
-                break;
-            }
-            keep -= span.len();
-            above = node;
-        }
-        above
-    }
-
-    /// Begin anew below the root: all that is kept is repeated, and trained where it was sampled, not here.
-    fn fork(&mut self, root: u32, parent: u32, mut keep: usize) -> u32 {
-        for node in self.down_to(parent) {
-            let span = self.span(node);
-            let kept = span.len().min(keep);
-            let ids = self.tokens.ids[span.start..span.start + kept].to_vec();
-            self.tokens.extend(&TokenBuffer::given(ids).as_slice());
-            keep -= kept;
-        }
-        root
-    }
-
-    /// Note the samples of a rollout that end where a later one forked from them.
-    fn add_segments(&mut self, tree: &Tree, base: u32, rollout: RolloutId) {
-        if tree.contexts.count() == 0 {
-            return;
-        }
-        let mut forks: Vec<NodeId> = tree.nodes.upward(tree.rollouts.leaf(rollout)).collect();
-        forks.retain(|&node| tree.drifted(node).is_some_and(|drift| drift.policy == DriftPolicy::Fork));
-        let number = crate::id::count(self.leaves.len());
-        for node in forks.into_iter().rev() {
-            self.segment_leaves.push(base + tree.nodes.parent(node).get());
-            self.segment_rollouts.push(number);
-        }
-    }
-
-    /// The nodes whose tokens lead to a node, from the root to that node.
-    fn down_to(&self, node: u32) -> Vec<u32> {
-        let mut path = vec![node];
-        let mut at = node;
-        while self.parents[at as usize] != at {
-            at = self.parents[at as usize];
-            path.push(at);
-        }
-        path.reverse();
-        path
     }
 
     /// Where a node's tokens are.
@@ -213,7 +184,7 @@ impl Harvest {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{GROWING, Harvest};
-    use crate::{Call, Kind, NodeId, Termination, TokenBuffer, Tree};
+    use crate::{Call, DriftPolicy, Kind, NodeId, Termination, TokenBuffer, Tree};
 
     /// A prompt of some tokens said by `agent`, and two rollouts below it of which the first has ended.
     fn tree(agent: &str, tokens: u32, reward: f64) -> Tree {
@@ -229,6 +200,37 @@ mod tests {
         tree.close(0.into(), Termination::MaxTurns, None, None).unwrap();
         tree.score(0.into(), reward).unwrap();
         tree
+    }
+
+    #[test]
+    fn a_tree_that_repeats_its_tokens_too_often_is_refused_and_nothing_of_it_added() {
+        let mut tree = tree("solver", 4000, 0.5);
+        let given = TokenBuffer::given(vec![1]);
+        for number in 0..1200u32 {
+            let context = tree.drift(DriftPolicy::Fork, 4000 + number % 7, Some(given.as_slice())).unwrap();
+            let sampled = TokenBuffer::sampled(vec![number], vec![-0.5], 3).unwrap();
+            let call = Call { context: Some(context), ..Call::default() };
+            tree.turn(1.into(), b"{}", Some(sampled.as_slice()), call).unwrap();
+        }
+        let mut harvest = Harvest::new();
+        harvest.add(&Tree::new()).unwrap();
+        let before = harvest.clone();
+        let text = harvest.add(&tree).unwrap_err().to_string();
+        assert!(text.starts_with("tree 1 has 48") && text.contains(" tokens side by side, and stores 52"), "{text}");
+        assert_eq!(harvest, before);
+        let mut tree = self::tree("solver", 1, 0.5);
+        for number in 0..2200u32 {
+            let context = tree.drift(DriftPolicy::Fork, 0, Some(given.as_slice())).unwrap();
+            let call = Call { context: Some(context), ..Call::default() };
+            let leaf = tree.turn(1.into(), b"{}", Some(given.as_slice()), call).unwrap();
+            tree.open(leaf, &[1, number], 0).unwrap();
+        }
+        for number in 0..2200u32 {
+            tree.open(tree.rollout(1.into()).unwrap().leaf, &[2, number], 0).unwrap();
+        }
+        let text = harvest.add(&tree).unwrap_err().to_string();
+        assert!(text.starts_with("the rollouts of tree 1 end 7263300 times where a prompt forked"), "{text}");
+        assert_eq!(harvest, before);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! trees, and arrays that never were a tree alike.
 
 pub mod harvest;
+mod placement;
 
 use crate::error::{Error, Result};
 use crate::id;

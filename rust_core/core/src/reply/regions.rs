@@ -3,7 +3,7 @@
 
 use libm::exp;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, beginning};
 use crate::keyword::keywords;
 
 /// The tags around a region.
@@ -27,7 +27,7 @@ impl Tags {
         if fits(&tags.open) && fits(&tags.close) && tags.open != tags.close {
             return Ok(tags);
         }
-        let value = format!("tags are {:?} and {:?}", tags.open, tags.close);
+        let value = format!("tags are {:?} and {:?}", beginning(&tags.open), beginning(&tags.close));
         Err(Error::conflict(value, "two different strings of 1 to 64 bytes"))
     }
 

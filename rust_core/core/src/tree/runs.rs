@@ -104,6 +104,11 @@ impl TokenRuns {
         self.columns.get(self.entries[id.index()].span)
     }
 
+    /// Tokens of all runs.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.columns.len() as u64
+    }
+
     /// How many tokens a run has.
     pub(crate) fn len(&self, id: RunId) -> u64 {
         self.entries[id.index()].span.len() as u64

@@ -4,7 +4,7 @@
 //! A server that renders a conversation anew may cut a model's own words into other tokens than the model sampled. What
 //! the model was given is then kept as the context of the turn: a part of the path's tokens, and others after it.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, some};
 use crate::id::{ContextId, NONE, NodeId, RunId};
 use crate::keyword::keywords;
 use crate::storage::tokens::TokenSlice;
@@ -57,7 +57,7 @@ impl Drift {
         };
         // A bridge keeps the path, so nothing replaces it; the others have something that does.
         let sound = found.filter(|drift| drift.run.is_none() == (drift.policy == DriftPolicy::Bridge));
-        let value = || format!("a context is {words:?}");
+        let value = || format!("a context is {}", some(words));
         Some(sound.ok_or_else(|| Error::conflict(value(), "a list of messages or a drift")))
     }
 }

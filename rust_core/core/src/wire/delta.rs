@@ -16,7 +16,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{DeltaError, Error, Result};
-use crate::id::{FragmentId, RunId};
+use crate::id::{self, FragmentId, RunId};
 use crate::storage::held;
 use crate::tree::Tree;
 use crate::wire::codec::{self, ByteReader, TOKEN};
@@ -50,8 +50,8 @@ pub(crate) struct Journal {
     // What belongs at which place of `ops`, and how many bytes it all has.
     stored: Vec<(usize, Stored)>,
     bytes: usize,
-    sequence: u32,
-    previous: u64,
+    // The checksums of all deltas so far, in order.
+    history: Vec<u64>,
 }
 
 impl Journal {
@@ -67,22 +67,33 @@ impl Journal {
         self.bytes += bytes;
     }
 
-    fn advance(&mut self, next: u32, checksum: u64) {
+    fn advance(&mut self, checksum: u64) {
         self.ops.clear();
         self.stored.clear();
         self.bytes = 0;
-        self.sequence = next;
-        self.previous = checksum;
+        self.history.push(checksum);
+    }
+
+    /// The number of the next delta.
+    fn sequence(&self) -> Result<u32> {
+        id::next(self.history.len(), "delta")
+    }
+
+    /// The checksum that the delta with this number continues.
+    fn before(&self, sequence: u32) -> u64 {
+        let before = (sequence as usize).checked_sub(1);
+        before.and_then(|place| self.history.get(place)).copied().unwrap_or_default()
     }
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        held(&self.ops) + held(&self.stored)
+        held(&self.ops) + held(&self.stored) + held(&self.history)
     }
 
     /// Begin a new history and keep the memory.
     pub(crate) fn reset(&mut self) {
-        self.advance(0, 0);
+        self.advance(0);
+        self.history.clear();
     }
 }
 
@@ -94,26 +105,33 @@ struct Record<'a> {
     checksum: u64,
 }
 
+impl Record<'_> {
+    /// It is not of the history that it was meant to continue.
+    fn foreign(&self) -> Error {
+        DeltaError::Foreign { sequence: self.sequence }.into()
+    }
+}
+
 impl Tree {
     /// What changed since the last call or the last delta applied; nothing if nothing did.
     ///
     /// # Errors
     /// If the change is larger than 4 GiB, or the sequence numbers are used up. The change is kept.
     pub fn delta(&mut self) -> Result<Option<Vec<u8>>> {
-        let Journal { ops, stored, bytes, sequence, previous } = &self.journal;
+        let Journal { ops, stored, bytes, .. } = &self.journal;
         if ops.is_empty() {
             return Ok(None);
         }
         let size = ops.len() + bytes;
         let len = u32::try_from(size).map_err(|_| Error::TooLong { what: "delta", len: size })?;
-        let next = sequence.checked_add(1).ok_or(Error::Full { what: "delta" })?;
+        let sequence = self.journal.sequence()?;
         let mut out = Vec::with_capacity(HEADER + size + CHECKSUM);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&sequence.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
-        out.extend_from_slice(&previous.to_le_bytes());
+        out.extend_from_slice(&self.journal.before(sequence).to_le_bytes());
         let mut from = 0;
         for &(at, stored) in stored {
             out.extend_from_slice(&ops[from..at]);
@@ -126,7 +144,7 @@ impl Tree {
         out.extend_from_slice(&ops[from..]);
         let checksum = xxh3_64(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
-        self.journal.advance(next, checksum);
+        self.journal.advance(checksum);
         Ok(Some(out))
     }
 
@@ -137,10 +155,19 @@ impl Tree {
     /// # Errors
     /// [`Error::Delta`] on a gap, on damage, on a foreign delta, or if this tree has changes that are in no delta.
     pub fn apply(&mut self, delta: &[u8]) -> Result<bool> {
+        // A delta that joins more than there is a limit for is refused before.
+        Ok(self.apply_short(delta, u64::MAX)?.unwrap_or_default())
+    }
+
+    /// The same, if its contexts join at most so many bytes from pieces. Nothing, and nothing has changed, if they join more.
+    ///
+    /// # Errors
+    /// As for [`Tree::apply`].
+    pub fn apply_short(&mut self, delta: &[u8], most: u64) -> Result<Option<bool>> {
         let record = read_record(delta)?;
-        let expected = self.journal.sequence;
-        if record.sequence < expected {
-            return Ok(false);
+        let expected = self.journal.sequence()?;
+        if let Some(&known) = self.journal.history.get(record.sequence as usize) {
+            return if known == record.checksum { Ok(Some(false)) } else { Err(record.foreign()) };
         }
         if record.sequence > expected {
             return Err(DeltaError::Gap { expected, found: record.sequence }.into());
@@ -148,20 +175,22 @@ impl Tree {
         if !self.journal.ops.is_empty() {
             return Err(DeltaError::Pending.into());
         }
-        if record.previous != self.journal.previous {
-            return Err(DeltaError::Foreign { sequence: record.sequence }.into());
+        if record.previous != self.journal.before(expected) {
+            return Err(record.foreign());
         }
-        let next = expected.checked_add(1).ok_or(Error::Full { what: "delta" })?;
-        let ops = self.judge(record.payload)?;
+        let (ops, joined) = self.judge(record.payload)?;
+        if joined > most {
+            return Ok(None);
+        }
         self.visits.begin();
         ops.iter().try_for_each(|op| self.commit(op).map(|_| ()))?;
         self.visits.finish(&self.nodes, &self.rollouts);
-        self.journal.advance(next, record.checksum);
-        Ok(true)
+        self.journal.advance(record.checksum);
+        Ok(Some(true))
     }
 
-    /// Read all operations and check each against the state it would meet.
-    fn judge<'a>(&self, payload: &'a [u8]) -> Result<Vec<Op<'a>>> {
+    /// Read all operations and check each against the state it would meet; with them, the bytes that contexts join.
+    fn judge<'a>(&self, payload: &'a [u8]) -> Result<(Vec<Op<'a>>, u64)> {
         let mut reader = ByteReader::new(payload);
         let mut overlay = Overlay::new(self);
         let mut ops = Vec::new();
@@ -177,7 +206,7 @@ impl Tree {
             }
             ops.push(op);
         }
-        Ok(ops)
+        Ok((ops, overlay.joined()))
     }
 }
 

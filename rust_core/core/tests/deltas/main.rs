@@ -169,7 +169,10 @@ fn gaps_histories_and_own_changes_are_refused() {
     let foreign = other.delta().unwrap().unwrap();
     assert_eq!(reader.apply(&foreign), Ok(true));
     assert_eq!(reader.apply(&second), refused(DeltaError::Foreign { sequence: 1 }));
-    assert_eq!(reader.apply(&first), Ok(false));
+    assert_eq!(
+        (reader.apply(&foreign), reader.apply(&first)),
+        (Ok(false), refused(DeltaError::Foreign { sequence: 0 }))
+    );
 }
 
 #[test]
@@ -192,6 +195,36 @@ fn a_reader_says_what_is_wrong() {
     assert_eq!(error(&twice), "delta refused: operation 1 is against the rules: this name is interned already");
     let lonely = seal(0, 0, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(error(&lonely).ends_with("rollout 0 does not exist; there are 0"));
+}
+
+#[test]
+fn a_short_delta_whose_contexts_join_much_is_left_for_later() {
+    let mut tree = small();
+    let long = format!("\u{1}{}}}", "x".repeat(5000));
+    let pieces = [tree.fragment(b"\x02{").unwrap().get(), tree.fragment(long.as_bytes()).unwrap().get()];
+    let mut copy = Tree::new();
+    assert_eq!(copy.apply_short(&tree.delta().unwrap().unwrap(), 0), Ok(Some(true)));
+    tree.context(&pieces.repeat(3)).unwrap();
+    let (delta, before) = (tree.delta().unwrap().unwrap(), portrait(&copy));
+    assert_eq!(copy.apply_short(&delta, 10_000), Ok(None));
+    assert_eq!((copy.check(), portrait(&copy)), (Ok(()), before));
+    assert_eq!(copy.apply_short(&delta, 20_000), Ok(Some(true)));
+    assert_eq!(copy.apply_short(&delta, 0), Ok(Some(false)));
+}
+
+#[test]
+fn a_refusal_quotes_next_to_nothing_of_what_is_long() {
+    let path = vec![7; 1 << 18];
+    let mut tree = Tree::new();
+    tree.open(NodeId::ROOT, &path, 0).unwrap();
+    let delta = tree.delta().unwrap().unwrap();
+    let twice = seal(0, 0, &payload(&delta).repeat(2));
+    let drift = [&[3, 0x80, 0x80, 4, 0xff, 0xff, 0xff, 0xff, 0xf][..], &[1; 0xffff]].concat();
+    for delta in [twice, seal(0, 0, &drift)] {
+        let text = Tree::new().apply(&delta).unwrap_err().to_string();
+        assert!(text.contains(" and 2621") || text.contains(" and 65520 more"), "{text}");
+        assert!(text.len() < 300, "{text}");
+    }
 }
 
 /// Sound records with operations that no tree would write, on a tree with a prompt (node 1, fragment 0) and a rollout.

@@ -33,6 +33,15 @@ impl CoreTree {
         self.0.with_long(py, large, work)
     }
 
+    /// Read what may be long in a small tree.
+    pub fn copy<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut core::Tree) -> core::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.0.with_long(py, |_| true, work)
+    }
+
     /// Do something short.
     pub fn with<R>(&self, py: Python<'_>, work: impl FnOnce(&mut core::Tree) -> core::Result<R>) -> PyResult<R> {
         self.0.with(py, work)

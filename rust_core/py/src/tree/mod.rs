@@ -390,11 +390,17 @@ impl CoreTree {
     #[pyo3(signature = (delta, /))]
     fn apply(&self, py: Python<'_>, delta: Data<'_>) -> PyResult<bool> {
         let bytes: &[u8] = &delta;
-        self.0.with_long(py, |_| bytes.len() >= LARGE_BYTES, |tree| tree.apply(bytes))
+        // A short delta can name what is long: its contexts are hashed, unless that takes long as well.
+        if bytes.len() < LARGE_BYTES
+            && let Some(applied) = self.0.with(py, |tree| tree.apply_short(bytes, LARGE_BYTES as u64))?
+        {
+            return Ok(applied);
+        }
+        self.0.with_long(py, |_| true, |tree| tree.apply(bytes))
     }
 
     /// Walk every invariant; raises `TreeError` naming the first that fails.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.sweep(py, |tree| tree.check())
+        self.copy(py, |tree| tree.check())
     }
 }
