@@ -810,8 +810,8 @@ def harvest(trees: Sequence[CoreTree], /) -> Harvest:
         trees: Any number of trees. Nodes and rollouts are numbered through, tree by tree.
 
     Raises:
-        ArgumentError: A tree has more than 1048576 tokens side by side and more than 256 for each that it stores, because
-            nodes or drifted prompts repeat the same tokens; or as many samples that end where a prompt forked.
+        ArgumentError: A tree has more than 1048576 tokens side by side and more than 256 for each that it stores,
+            because nodes or drifted prompts repeat the same tokens; or as many samples that end where a prompt forked.
     """
 
 @final

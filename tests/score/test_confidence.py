@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 from groves import D6, Try, grove, said
@@ -16,7 +17,7 @@ from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.aggregate import aggregate
 from trunkline.scoring.aggregators.voting import Majority, Weighted
 from trunkline.scoring.confidence import candidates, entropy, logprob, reward, stated, value, verbalised
-from trunkline.tree.views import Trajectory, Tree
+from trunkline.tree.views import Node, Trajectory, Tree
 from trunkline.types import Task
 
 NAN = math.nan
@@ -47,6 +48,36 @@ def test_logprob_is_the_geometric_mean_probability_of_what_was_sampled() -> None
     assert logprob(rollout, turns="all") == pytest.approx(math.exp(-3))
     with pytest.raises(ConfigError, match="turns must be one of last, all"):
         logprob(rollout, turns="first")
+
+
+def nested(levels: int) -> Tree:
+    """A tree in which every rollout forks where the one before it stands."""
+    tree = Tree(Task.ask("what?", id="q"))
+    core = tree.core
+    point, none = core.append(0, PROMPT, said("user", "what?")), core.name("")
+    for _ in range(levels):
+        path, turn, draw, _ = core.state(point)
+        rollout = core.open(point, [*path, turn, draw])
+        core.turn(rollout, said("assistant", "go on"), none, none, none, 1, 0, 1, 0, 1)
+        point = core.observe(rollout, said("user", "seen"), none, 1)
+    for rollout in core.growing:
+        core.close(rollout, "answer", "yes")
+    return tree
+
+
+@pytest.mark.parametrize("by", ["logprob", "entropy", "verbalised", "value"])
+def test_candidates_of_nested_forks_read_each_node_a_few_times(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    def count(node: Node, tree: Tree, id: int, make: Callable[[Node, Tree, int], None] = Node.__init__) -> None:
+        nonlocal made
+        made += 1
+        make(node, tree, id)
+
+    tree = nested(200)
+    monkeypatch.setattr(Node, "__init__", count)
+    assert len(candidates(tree, by)) == 200
+    assert made <= 10 * len(tree.core)
 
 
 def test_what_is_not_known_is_nan() -> None:

@@ -127,7 +127,7 @@ def tree_data(tree: Tree) -> dict[str, Any]:
                 "verdicts": read(rollout.note),
                 "graded": [msgspec.structs.asdict(one) for one in graded(rollout.note)],
                 "turns": rollout.turns,
-                "nodes": [node.id for node in rollout.nodes],
+                "nodes": tree.core.path(rollout.leaf.id),
             }
             for rollout in tree.rollouts
         ],

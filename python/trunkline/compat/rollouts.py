@@ -205,7 +205,7 @@ def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
         "usage": msgspec.structs.asdict(rollout.usage),
         "confidence": _number(confidence),
         "compressed_reasoning": extract(messages, answer=answer),
-        "nodes": [node.id for node in rollout.nodes],
+        "nodes": rollout.tree.core.path(rollout.leaf.id),
         "rollout": rollout.id,
         "reward": _number(rollout.reward),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from trunkline._core import SAMPLED
@@ -18,7 +19,7 @@ from trunkline.tree.views import Kind
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from trunkline.tree.views import Node, Trajectory, Tree
 
@@ -67,9 +68,8 @@ def logprob(trajectory: Trajectory, *, turns: str = "last") -> float:
         ConfigError: ``turns`` is neither.
     """
     check_choice("turns", turns, "last", "all")
-    nodes = _turns(trajectory)
     found: list[float] = []
-    for node in nodes if turns == "all" else nodes[-1:]:
+    for node in islice(_turns(trajectory), None if turns == "all" else 1):
         tokens = trajectory.tree.core.tokens_of(node.id)
         if tokens is None:
             return math.nan
@@ -84,15 +84,15 @@ def entropy(trajectory: Trajectory) -> float:
     Returns:
         Above 0, at most 1; NaN where the server gave no log-probabilities of the likeliest tokens.
     """
-    turns = _turns(trajectory)
-    found = trajectory.tree.core.node(turns[-1].id).entropy[_ALL] if turns else math.nan
+    turn = next(_turns(trajectory), None)
+    found = math.nan if turn is None else trajectory.tree.core.node(turn.id).entropy[_ALL]
     return math.exp(-max(found, 0.0)) if not math.isnan(found) else math.nan
 
 
 def verbalised(trajectory: Trajectory) -> float:
     """The confidence that the model states in the text of its last turn; see :func:`stated`."""
-    turns = _turns(trajectory)
-    return stated(turns[-1].text) if turns else math.nan
+    turn = next(_turns(trajectory), None)
+    return math.nan if turn is None else stated(turn.text)
 
 
 def stated(text: str) -> float:
@@ -140,14 +140,23 @@ def value(trajectory: Trajectory) -> float:
 
 
 def _shared_value(trajectory: Trajectory) -> float:
-    for node in reversed(trajectory.nodes[:-1]):
+    # The nodes below a shared one are the rollout's own, so all rollouts of a tree together walk each node once.
+    for node in islice(_upward(trajectory), 1, None):
         if node.visits > 1:
             return node.value
     return math.nan
 
 
-def _turns(trajectory: Trajectory) -> list[Node]:
-    return [node for node in trajectory.nodes if node.kind is Kind.TURN]
+def _turns(trajectory: Trajectory) -> Iterator[Node]:
+    """The model turns of a rollout, the last first."""
+    return (node for node in _upward(trajectory) if node.kind is Kind.TURN)
+
+
+def _upward(trajectory: Trajectory) -> Iterator[Node]:
+    node: Node | None = trajectory.leaf
+    while node is not None and node.id > 0:
+        yield node
+        node = node.parent
 
 
 CONFIDENCES: Final[dict[str, Callable[[Trajectory], float]]] = {

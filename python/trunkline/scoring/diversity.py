@@ -168,7 +168,8 @@ def tries(tree: Tree) -> list[Try]:
     found = []
     for rollout in tree.rollouts:
         counts = rollout.termination is not None and rollout.termination not in UNSCORED
-        first = next((node.message for node in rollout.nodes if node.kind is Kind.TURN), None)
+        path = map(tree.node, tree.core.path(rollout.leaf.id))
+        first = next((node.message for node in path if node.kind is Kind.TURN), None)
         found.append(
             Try(
                 rollout.subgroup,

@@ -133,7 +133,8 @@ def _told(view: View) -> str:
 
 def _first_action(view: View, rollout: Trajectory) -> str:
     """What a rollout did first, quoted on one line: its tool calls, else the end of what it said; "" for nothing."""
-    turn = next((node for node in rollout.nodes if node.kind is Kind.TURN), None)
+    path = map(rollout.tree.node, rollout.tree.core.path(rollout.leaf.id))
+    turn = next((node for node in path if node.kind is Kind.TURN), None)
     if turn is None:
         return ""
     made = ", ".join(f"{call.name}({call.arguments})" for call in view.calls(turn.id))
