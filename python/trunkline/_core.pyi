@@ -86,6 +86,7 @@ __all__ = [
     "request_ids",
     "settle_ids",
     "split_evenly",
+    "step_forest",
     "step_returns",
     "surprising_tokens",
     "to_nodes",
@@ -2207,7 +2208,8 @@ def estimate(
     ``presets()[preset]["lands"]`` is ``"nodes"``; :func:`to_nodes` takes those of rollouts to nodes, and
     :func:`to_tokens` either to tokens::
 
-        trees = {"parents": h.parents, "leaves": h.leaves}  # of h = harvest(...)
+        parents, leaves = step_forest(h.parents, h.kinds, h.leaves)  # of h = harvest(...)
+        trees = {"parents": parents, "leaves": leaves}
         rows, kept = estimate("tree_grpo", h.rewards, group=h.groups, subgroup=h.subgroups)
         nodes, kept = to_nodes(rows, kept=kept, **trees)
         nodes, kept = estimate("treerl_code", h.rewards, **trees)  # a preset that lands on nodes
@@ -2293,6 +2295,27 @@ def node_values(
 
     Raises:
         ArgumentError: For columns that do not fit each other, no forest, an infinite reward, or another backup.
+    """
+
+def step_forest(
+    parents: Buffer | Sequence[int], kinds: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /
+) -> tuple[memoryview, memoryview]:
+    """Make the forest of steps, which estimators of credit by step are fed with: the nodes and their numbers stay.
+
+    A turn hangs under the turn before it on its path, or under its root, and a rollout ends at its last turn. How many
+    messages a prompt has, and how many tools a turn called, changes no value of a turn then. Prompts and observations
+    have no children and end no rollout: they count nowhere, and their own values are NaN.
+
+    Args:
+        parents: As of :meth:`CoreTree.shape` (u32, N); those of trees side by side will do.
+        kinds: Kind of every node (u8, N).
+        leaves: The node each rollout ends at (u32, R).
+
+    Returns:
+        Parent of every node (u32, N), and the step each rollout ends at (u32, R).
+
+    Raises:
+        ArgumentError: The columns make no forest, or kinds are not one a node.
     """
 
 def step_returns(

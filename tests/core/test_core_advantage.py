@@ -66,6 +66,26 @@ def forests(draw: st.DrawFn) -> tuple[list[int], list[int], list[float]]:
     return parents, leaves, [draw(REWARD) for _ in leaves]
 
 
+@given(forests(), st.data())
+@settings(deadline=None)
+def test_the_forest_of_steps_has_the_turns_of_every_path(forest: tuple, data: st.DataObject) -> None:
+    parents, leaves, _ = forest
+    kinds = [data.draw(st.integers(_core.PROMPT, _core.MESSAGE)) for _ in parents]
+
+    def path(parents: list[int], node: int) -> list[int]:
+        return [node] if parents[node] == node else [*path(parents, parents[node]), node]
+
+    def steps(nodes: list[int]) -> list[int]:
+        return [node for node in nodes if parents[node] == node or kinds[node] == _core.TURN]
+
+    above, ends = map(list, _core.step_forest(parents, kinds, leaves))
+    assert [path(above, end) for end in ends] == [steps(path(parents, leaf)) for leaf in leaves]
+    turns = [node for node in range(len(parents)) if kinds[node] == _core.TURN]
+    assert [path(above, node) for node in turns] == [steps(path(parents, node)) for node in turns]
+    with pytest.raises(ArgumentError, match=f"0 kinds where {len(parents)} are needed"):
+        _core.step_forest(parents, [], leaves)
+
+
 @given(forests())
 @settings(deadline=None)
 def test_values_of_nodes_are_means_over_the_rollouts_that_pass(forest: tuple) -> None:
@@ -219,6 +239,9 @@ def test_every_preset_is_listed_with_options_it_takes() -> None:
         (("trl", [1.0]), {"group": [0], "gamma": 0.9}, 'an option is "gamma", and there are scopes'),
         (("trl", [1.0]), {"group": [0], "groups": [0]}, 'an option is "groups", and there are scopes'),
         (("trl", [1e300]), {"group": [0]}, "reward 0 is 1"),
+        (("spo_rloo", [1.0]), {"eps": 0.5}, 'an option is "eps", and there are count_masked, drop_zero'),
+        (("spo_rloo", [1.0]), {"scale": "batch_std"}, 'an option is "scale", and there are count_masked, drop_zero'),
+        (("spo_grpo", [1.0]), {"scale": "none"}, 'an option is "scale", and there are ddof, eps, count_masked'),
         (("trl", [1.0]), {"group": [0], "centre": "median"}, 'centre is "median", and there are mean'),
         (("trl", [1.0]), {"group": [0], "centre": 1}, "centre is 1; it must be a string"),
         (("trl", [1.0]), {"group": [0], "eps": "small"}, 'eps is "small"; it must be a number'),

@@ -23,7 +23,7 @@ class Try(NamedTuple):
         ended: How it ended.
         subgroup: Its initial chain.
         finish: Why the model stopped in the last turn.
-        generated: Tokens of each turn; -1 where not reported.
+        generated: Tokens of each turn, or of each its own; -1 where not reported.
         sampling: Which sampling parameters its turns are drawn with; turns of different ones are different nodes.
     """
 
@@ -32,7 +32,7 @@ class Try(NamedTuple):
     ended: str = "answer"
     subgroup: int = 0
     finish: str = "stop"
-    generated: int = 5
+    generated: int | Sequence[int] = 5
     sampling: int = 0
 
 
@@ -40,11 +40,22 @@ def said(role: str, content: str) -> bytes:
     return json.dumps({"role": role, "content": content}, separators=(",", ":")).encode()
 
 
-def grove(tries: Sequence[Try], id: str = "q", accepted: str = "yes") -> Tree:
-    """Make a tree; between two turns of a rollout stands an observation."""
+def grove(tries: Sequence[Try], id: str = "q", accepted: str = "yes", *, before: int = 0, seen: int = 1) -> Tree:
+    """Make a tree.
+
+    Args:
+        tries: Its rollouts.
+        id: Id of the task.
+        accepted: The answer.
+        before: Messages of the prompt before the question.
+        seen: Observations between two turns of a rollout.
+    """
     tree = Tree(Task.ask("what?", accepted, id=id))
     core = tree.core
-    prompt = core.append(0, PROMPT, said("user", "what?"))
+    prompt = 0
+    for number in range(before):
+        prompt = core.append(prompt, PROMPT, said("system", f"rule {number}"))
+    prompt = core.append(prompt, PROMPT, said("user", "what?"))
     agent = core.name("agent")
     for draw, one in enumerate(tries):
         model = core.name(f"m {one.sampling}")
@@ -52,9 +63,10 @@ def grove(tries: Sequence[Try], id: str = "q", accepted: str = "yes") -> Tree:
         for place, text in enumerate(one.turns):
             last = place == len(one.turns) - 1
             finish = core.name(one.finish if last else "stop")
-            core.turn(rollout, said("assistant", text), agent, model, finish, 10, 0, one.generated, 0, 1)
-            if not last:
-                core.observe(rollout, said("user", f"seen {text}"), agent, 1)
+            generated = one.generated if isinstance(one.generated, int) else one.generated[place]
+            core.turn(rollout, said("assistant", text), agent, model, finish, 10, 0, generated, 0, 1)
+            for number in range(0 if last else seen):
+                core.observe(rollout, said("user", f"seen {text}" + f" {number}" * (number > 0)), agent, 1)
         core.close(rollout, one.ended, one.turns[-1] if one.ended == "answer" and one.turns else None)
         if not math.isnan(one.reward):
             core.score(rollout, one.reward)

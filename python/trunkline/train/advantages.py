@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import MESSAGE, OBSERVATION, estimate, presets
+from trunkline._core import MESSAGE, OBSERVATION, SAMPLED, SYNTHETIC, estimate, presets, step_forest
+from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_choice
+from trunkline.errors import UsageError
 from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, select, turns_of
 
 if TYPE_CHECKING:
@@ -67,6 +69,11 @@ class _Scored(NamedTuple):
 class Advantages:
     """Advantages of a run's turns. Baselines may span all groups, so it reads every tree first, and keeps none.
 
+    Estimators see the forest of steps: a turn comes after the turn before it on its path, or after the task, however
+    many messages are between.
+
+    Whitening is over the tokens that are trained of each row.
+
     A row of the estimator is a rollout; or a turn, where it compares agents, anchors (equal observations since the last
     turn, or equal messages where a program chose what was sent) or steps; the reward then comes with the last turn. A
     rollout whose reward does not count is unscored to it, one that is not trained is masked.
@@ -87,7 +94,7 @@ class Advantages:
     Raises:
         ConfigError: There is no such preset.
         ArgumentError: It does not take these options or rewards.
-        UsageError: As of :func:`select`.
+        UsageError: As of :func:`select`; or the preset whitens, and the number of a trained turn's tokens is not known.
     """
 
     def __init__(
@@ -108,8 +115,10 @@ class Advantages:
         self._by_turn = self._steps or not {"agent", "anchor"}.isdisjoint(scopes) or (by_call and "unit" in options)
         self._anchored = self._steps or "anchor" in scopes
         self._by_node = preset["lands"] == "nodes"
+        self._whitens = preset.get("whiten") == "batch"
         self._parents = array("I")
-        self._columns = {name: array("I") for name in ("group", "subgroup", "trajectory", "agent", "anchor", "leaves")}
+        names = ("group", "subgroup", "trajectory", "agent", "anchor", "leaves", "tokens")
+        self._columns = {name: array("I") for name in names}
         self._rewards, self._masked, self._step_rewards = array("d"), array("B"), array("d")
         self._rows: list[dict[int, int]] = []
         self._roots: list[int] = []
@@ -124,16 +133,19 @@ class Advantages:
         """Append the rows of a tree."""
         root = len(self._parents)
         self._roots.append(root)
-        parents, _, leaves = tree.core.shape()
+        parents, ends = step_forest(*tree.core.shape())
         self._parents.extend(root + parent for parent in parents)
         calls = AgentCalls(tree.core) if self._by_call else None
         firsts: dict[int, int] = {}
         for chosen in rollouts:
             firsts[chosen.rollout] = len(self._rewards)
-            scored = _scored(tree, chosen.rollout, calls) if calls or self._by_turn else []
+            scored = _scored(tree, chosen.rollout, calls) if calls or self._by_turn or self._whitens else []
+            if self._whitens:
+                lengths = [_trained_tokens(tree, one.node) if chosen.trained else 0 for one in scored]
+                self._columns["tokens"].extend(lengths if self._by_turn else [sum(lengths)])
             if not self._by_turn:
                 penalty = math.fsum(one.penalty for one in scored) / max(1, len(scored))
-                scored = [_Scored(leaves[chosen.rollout], penalty)]
+                scored = [_Scored(ends[chosen.rollout], penalty)]
             for place, one in enumerate(scored, 1):
                 self._row(tree, chosen, one, root)
                 self._step_rewards.append((chosen.compared if place == len(scored) else 0.0) - one.penalty)
@@ -177,6 +189,21 @@ class Advantages:
         advantage = float(self._values[row])
         trained = chosen.trained and bool(self._kept[row]) and not math.isnan(advantage)
         return TurnValue(advantage if trained else 0.0, trained)
+
+
+def _trained_tokens(tree: Tree, turn: int) -> int:
+    """Count what is trained of a turn: its sampled token ids; where ids are not known, what the server reported."""
+    known = tree.core.tokens_of(turn)
+    if known is not None:
+        flags = bytes(known.flags)
+        return len(flags) - sum(flags.count(flag) for flag in set(flags) if flag & (SAMPLED | SYNTHETIC) != SAMPLED)
+    reported = tree.core.node(turn).generated
+    if reported is None:
+        raise UsageError(
+            f"task {quoted(tree.task.id)}: how many tokens turn {turn} has is not known, and whiten='batch' counts "
+            "tokens: say whiten='none', or run it on a server that reports usage"
+        )
+    return reported
 
 
 def _scored(tree: Tree, rollout: int, calls: AgentCalls | None) -> list[_Scored]:

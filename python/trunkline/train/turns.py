@@ -102,7 +102,8 @@ def turns(
     Raises:
         ConfigError: A setting has a value it cannot have.
         ArgumentError: The estimator does not take these options or rewards.
-        UsageError: A group has rollouts that were cut off, and ``censored`` is not said.
+        UsageError: A group has rollouts that were cut off, and ``censored`` is not said; or the estimator whitens over
+            tokens, and of a trained turn their number is not known.
     """
     check_choice("shared", shared, "once", "repeat")
     trees = again(run)

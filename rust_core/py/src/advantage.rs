@@ -114,6 +114,14 @@ pub fn node_values<'py>(
     Ok((view(py, &found.values)?, view(py, &found.local)?, view(py, &found.global)?))
 }
 
+/// The forest of steps of a forest of nodes.
+#[pyfunction]
+#[pyo3(signature = (parents, kinds, leaves, /))]
+pub fn step_forest(py: Python<'_>, parents: Column<u32>, kinds: Column<u8>, leaves: Column<u32>) -> PyResult<Pair<'_>> {
+    let steps = call(py, true, || Forest::new(parents.into_inner(), leaves.into_inner())?.steps(&kinds))?;
+    Ok((view(py, steps.parents())?, view(py, steps.leaves())?))
+}
+
 /// Discounted returns of steps within their trajectories.
 #[pyfunction]
 #[pyo3(signature = (rewards, trajectory, *, step=None, gamma=0.95))]

@@ -34,7 +34,9 @@ mod _core {
     use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[pymodule_export]
-    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_nodes, to_tokens};
+    use crate::advantage::{
+        estimate, group_advantages, node_values, presets, step_forest, step_returns, to_nodes, to_tokens,
+    };
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]

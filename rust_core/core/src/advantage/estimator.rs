@@ -97,7 +97,7 @@ impl Estimator {
             Method::Differences => process::differences(forest, &rewards, options)?,
             Method::Code => treerl::node_rewards(forest, batch, &rewards, options)?,
             Method::Paper => process::gains_by_leaves(forest, &rewards)?,
-            Method::Edges => process::edges(forest, &rewards, options)?,
+            Method::Edges | Method::ScaledEdges => process::edges(forest, &rewards, options)?,
             Method::Segments => process::segments(forest, &rewards, options)?,
             Method::Hard | Method::Groups | Method::Steps => self.shared(batch, forest)?,
         };
@@ -145,6 +145,8 @@ pub(super) enum Method {
     Paper,
     /// SPO's edges.
     Edges,
+    /// The same over the deviation among siblings.
+    ScaledEdges,
     /// `TreePO`'s segments.
     Segments,
 }
@@ -188,8 +190,8 @@ impl Method {
             Self::Steps => STEPS,
             Self::Differences => &["margin", "count_masked", "drop_zero"],
             Self::Code => &["singleton", "damping", "signal", "fill", "count_masked", "drop_zero"],
-            Self::Paper => &["count_masked", "drop_zero"],
-            Self::Edges => &["scale", "ddof", "eps", "count_masked", "drop_zero"],
+            Self::Paper | Self::Edges => &["count_masked", "drop_zero"],
+            Self::ScaledEdges => &["ddof", "eps", "count_masked", "drop_zero"],
             Self::Segments => &["relative", "count_masked", "drop_zero"],
         }
     }
@@ -283,7 +285,7 @@ pub(super) fn find(name: &str) -> Option<(Method, EstimatorOptions)> {
         "treerl_code" => Some((Method::Code, EstimatorOptions { singleton: Singleton::Error, ..base() })),
         "treerl_paper" => Some((Method::Paper, base())),
         "spo_rloo" => Some((Method::Edges, spo(Scale::None))),
-        "spo_grpo" => Some((Method::Edges, spo(Scale::Std))),
+        "spo_grpo" => Some((Method::ScaledEdges, spo(Scale::Std))),
         "treepo_segments" => Some((Method::Segments, EstimatorOptions { relative: true, ..base() })),
         _ => None,
     }

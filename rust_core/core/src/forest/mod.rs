@@ -6,8 +6,9 @@
 pub mod harvest;
 mod placement;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 use crate::id;
+use crate::tree::nodes::Kind;
 
 /// Trees side by side. A node's parent has a smaller number; a root is its own parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,25 @@ impl Forest {
             return Err(Error::reference(value, "a node of the forest"));
         }
         Ok(Self { parents, leaves })
+    }
+
+    /// The forest of steps, with the same nodes: each hangs under the last turn above it, or under its root, and rollouts
+    /// end at their last turn. Prompts and observations have no children and end no rollout, so they count nowhere.
+    ///
+    /// `kinds` are the codes of [`crate::Kind`].
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there is not one kind a node.
+    pub fn steps(&self, kinds: &[u8]) -> Result<Self> {
+        length("kinds", self.parents.len(), kinds.len())?;
+        // Per node itself, or where it is no step the one that it is part of.
+        let mut steps: Vec<u32> = Vec::with_capacity(kinds.len());
+        for ((node, &parent), &kind) in (0u32..).zip(&self.parents).zip(kinds) {
+            let step = parent == node || kind == Kind::Turn as u8;
+            steps.push(if step { node } else { steps[parent as usize] });
+        }
+        let of = |nodes: &[u32]| nodes.iter().map(|&node| steps[node as usize]).collect();
+        Ok(Self { parents: of(&self.parents), leaves: of(&self.leaves) })
     }
 
     /// Per node its parent; a root's is itself.
@@ -156,6 +176,18 @@ mod tests {
         assert_eq!(forest.depths(), [0, 1, 2, 0, 1]);
         assert_eq!(forest.roots(), [0, 0, 0, 3, 3]);
         assert_eq!(forest.passes(), [2, 2, 1, 2, 2]);
+    }
+
+    #[test]
+    fn steps_hang_under_steps_whatever_is_between() {
+        // 0 root, 1 and 2 prompts, 3 turn, 4 and 5 observations, 6 turn; 7 root, 8 turn. One rollout has no turn.
+        let forest = Forest::new(vec![0, 0, 1, 2, 3, 4, 5, 7, 7], vec![6, 5, 2, 8]).unwrap();
+        let steps = forest.steps(&[0, 1, 1, 2, 3, 3, 2, 0, 2]).unwrap();
+        assert_eq!(steps.parents(), [0, 0, 0, 0, 3, 3, 3, 7, 7]);
+        assert_eq!(steps.leaves(), [6, 3, 0, 8]);
+        assert_eq!(steps.steps(&[0, 1, 1, 2, 3, 3, 2, 0, 2]).unwrap(), steps);
+        let text = forest.steps(&[0]).unwrap_err().to_string();
+        assert!(text.starts_with("1 kinds where 9 are needed"), "{text}");
     }
 
     #[test]

@@ -332,6 +332,14 @@ fn columns_and_options_that_do_not_fit_are_refused() {
     let set = |option, setting| Estimator::preset("trl").unwrap().set(option, &setting).unwrap_err().to_string();
     let text = |word: &str| Setting::Text(word.to_owned());
     assert!(set("gamma", Setting::Number(0.5)).starts_with("an option is \"gamma\", and there are scopes, unit"));
+    for (preset, option, listed) in [
+        ("spo_rloo", "scale", "count_masked, drop_zero"),
+        ("spo_rloo", "eps", "count_masked, drop_zero"),
+        ("spo_grpo", "scale", "ddof, eps, count_masked, drop_zero"),
+    ] {
+        let error = Estimator::preset(preset).unwrap().check(option).unwrap_err().to_string();
+        assert!(error.contains(&format!("is \"{option}\", and there are {listed};")), "{error}");
+    }
     assert!(set("centre", text("median")).starts_with("centre is \"median\", and there are mean, leave_one_out"));
     assert!(set("scopes", text("group+subtree")).starts_with("scopes is \"group+subtree\""));
     assert_eq!(set("ddof", Setting::Number(0.5)), "ddof is 0.5; it must be 0 or 1");

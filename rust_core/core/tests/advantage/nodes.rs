@@ -208,16 +208,16 @@ fn treerl_code(trees: &Trees, damping: &str, fill: bool, grouped: bool) -> Resul
     Ok(())
 }
 
-fn spo_edges(trees: &Trees, scale: &str) -> Result<(), TestCaseError> {
+fn spo_edges(trees: &Trees, preset: &str) -> Result<(), TestCaseError> {
     let edge = |node: usize| {
         let siblings = trees.children(trees.up(node), &trees.rewards);
         let centre = mean(siblings.iter().copied());
         let gain = if trees.up(node) == node { 0.0 * centre } else { trees.child_mean(node, &trees.rewards) - centre };
         let std = mean(siblings.iter().map(|value| (value - centre).powi(2))).sqrt() + 1e-6;
-        if scale == "std" { gain / std } else { gain }
+        if preset == "spo_grpo" { gain / std } else { gain }
     };
-    let settings = [("scale", text(scale)), ("eps", Setting::Number(1e-6))];
-    let found = with("spo_rloo", &settings).estimate(&trees.batch()).unwrap();
+    let settings: &[_] = if preset == "spo_grpo" { &[("eps", Setting::Number(1e-6))] } else { &[] };
+    let found = with(preset, settings).estimate(&trees.batch()).unwrap();
     close(&found.values, &trees.nodes().map(edge).collect::<Vec<_>>())?;
     let kept: Vec<u8> = trees.nodes().map(edge).map(|value| u8::from(value.abs() > 1e-12)).collect();
     prop_assert_eq!(found.kept, kept);
@@ -357,8 +357,8 @@ proptest! {
     }
 
     #[test]
-    fn spo_edges_are_those_of_the_model(trees in trees(), scale in one_of(&["none", "std"])) {
-        spo_edges(&trees, scale)?;
+    fn spo_edges_are_those_of_the_model(trees in trees(), preset in one_of(&["spo_rloo", "spo_grpo"])) {
+        spo_edges(&trees, preset)?;
     }
 
     #[test]
