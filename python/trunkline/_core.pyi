@@ -2451,7 +2451,9 @@ def pack_ragged(
 
     Raises:
         ArgumentError: For columns of the wrong length or type, a parent, leaf, rollout, mask, split node or option that
-            cannot be, a value that is not finite, an unknown log-probability, or a row beyond a limit.
+            cannot be, a value that is not finite, an unknown log-probability, or a row beyond a limit; or a rollout
+            that is not masked is of a tree without any token ids: ``tl.LLM(url, tokens=tl.TokenMode())`` grows trees
+            with them.
     """
 
 def pack_padded(

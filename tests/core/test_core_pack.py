@@ -38,6 +38,11 @@ class Forest:
     def tokens(self, rollout: int) -> list[tuple[int, float, int, int]]:
         return [token for node in self.path(self.leaves[rollout]) for token in self.runs[node]]
 
+    def bare(self) -> bool:
+        """Whether a rollout is of a tree without tokens."""
+        full = {self.path(node)[0] for node, run in enumerate(self.runs) if run}
+        return any(self.path(leaf)[0] not in full for leaf in self.leaves)
+
     def prompt(self, rollout: int) -> int:
         tokens = self.tokens(rollout)
         return next((at for at, token in enumerate(tokens) if token[3] == SAMPLED), len(tokens))
@@ -59,6 +64,17 @@ def forests(draw: st.DrawFn) -> Forest:
     return Forest(parents, leaves, [draw(st.lists(TOKEN, max_size=3)) for _ in range(nodes)])
 
 
+def refused(forest: Forest) -> bool:
+    """Whether the forest has a tree without token ids; each layout refuses it, and takes it where it is masked."""
+    columns, bare = forest.columns(), forest.bare()
+    for pack in (pack_ragged, pack_padded, pack_tree):
+        if bare:
+            with pytest.raises(ArgumentError, match=r"the tree of rollout \d has no token ids.* tokens=TokenMode\(\)"):
+                pack(*columns)
+        assert pack(*columns, masked=[1] * len(forest.leaves))
+    return bare
+
+
 def facts(packed: Padded | Ragged | TreePacked, number: int) -> list[tuple[int, float, int, int]]:
     tokens = packed.unpack(number)
     return list(zip(tokens.ids, tokens.logprobs, tokens.versions, tokens.flags, strict=True))
@@ -66,6 +82,8 @@ def facts(packed: Padded | Ragged | TreePacked, number: int) -> list[tuple[int, 
 
 @given(forests(), st.lists(st.floats(-3, 3, width=32), min_size=6, max_size=6))
 def test_every_layout_gives_its_rollouts_back_and_shows_what_is_trained(forest: Forest, values: list[float]) -> None:
+    if refused(forest):
+        return
     columns, values = forest.columns(), array("f", values[: len(forest.leaves)])
     ragged, padded = pack_ragged(*columns, values=values), pack_padded(*columns, values=values, pad=7)
     tree = pack_tree(*columns, values=values)
@@ -89,6 +107,8 @@ def test_every_layout_gives_its_rollouts_back_and_shows_what_is_trained(forest: 
 
 @given(forests(), st.integers(0, 40))
 def test_a_token_of_a_tree_sees_its_path_and_weighs_its_share(forest: Forest, room: int) -> None:
+    if forest.bare():
+        return
     longest = max((len(forest.tokens(rollout)) for rollout in range(len(forest.leaves))), default=0)
     tree = pack_tree(*forest.columns(), max_tokens=longest + room, oversize="split")
     for start, end in zip(tree.offsets, list(tree.offsets)[1:], strict=False):
@@ -243,7 +263,8 @@ def test_nothing_packs_to_nothing() -> None:
     assert list(pack_ragged(*columns).offsets) == [0]
     assert pack_padded(*columns).input_ids.tolist() == []
     assert list(pack_tree(*columns).offsets) == [0]
-    empty = Forest([0], [0, 0], [[]]).columns()
-    assert (list(pack_ragged(*empty).offsets), pack_padded(*empty).prompts.tolist()) == ([0, 0, 0], [])
-    tree = pack_tree(*empty)
+    empty, masked = Forest([0], [0, 0], [[]]).columns(), [1, 1]
+    ragged, padded = pack_ragged(*empty, masked=masked), pack_padded(*empty, masked=masked)
+    assert (list(ragged.offsets), padded.prompts.tolist()) == ([0, 0, 0], [])
+    tree = pack_tree(*empty, masked=masked)
     assert (list(tree.rows), facts(tree, 1)) == ([-1, -1], [])

@@ -131,6 +131,7 @@ impl RowPlan {
             report.count_cuts(&row, runs.end(row.leaf));
             rows.push(row);
         }
+        check_tokens(runs, &rows)?;
         Ok(Self { rows, row_of, report })
     }
 }
@@ -156,6 +157,26 @@ fn check_lengths(runs: &ForestTokens<'_>, export: &Export<'_>) -> Result<()> {
     match values.into_iter().chain(masked).chain(splits).find(|(_, need, have)| need != have) {
         Some((what, need, have)) => Err(Error::Length { what, need, have }),
         None => Ok(()),
+    }
+}
+
+/// Refuse rows of a tree that has no tokens at all: nothing of it can be trained.
+fn check_tokens(runs: &ForestTokens<'_>, rows: &[ExportRow]) -> Result<()> {
+    let mut empty = rows.iter().filter(|row| !row.masked && runs.end(row.leaf) == 0).peekable();
+    if empty.peek().is_none() {
+        return Ok(());
+    }
+    let roots = runs.forest().roots();
+    let mut known = vec![false; roots.len()];
+    for (node, &root) in (0u32..).zip(&roots) {
+        known[root as usize] |= !runs.run(node).is_empty();
+    }
+    match empty.find(|row| !known[roots[row.leaf as usize] as usize]) {
+        None => Ok(()),
+        Some(row) => {
+            let value = format!("the tree of rollout {} has no token ids", row.rollout);
+            Err(Error::conflict(value, "grown with LLM(..., tokens=TokenMode()), or its rollouts masked"))
+        }
     }
 }
 

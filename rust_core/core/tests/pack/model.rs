@@ -47,7 +47,14 @@ pub fn case() -> impl Strategy<Value = Case> {
 type Drawn = ((Vec<(Index, bool, Vec<Token>)>, Vec<u32>), Vec<(u32, Index, u8, f64)>, Vec<f64>, u8, bool, [bool; 2]);
 
 fn build((shape, rollouts, figures, landing, leave_out, [mask, split]): Drawn) -> impl Strategy<Value = Case> {
-    let (nodes, parents) = shape;
+    let (mut nodes, parents) = shape;
+    // A tree without tokens is refused: its root gets one.
+    let roots = Forest::new(parents.clone(), Vec::new()).unwrap().roots();
+    for root in 0..nodes.len() {
+        if roots.iter().zip(&nodes).all(|(&of, node)| of as usize != root || node.2.is_empty()) {
+            nodes[root].2.push((7, -0.5, 1, SAMPLED));
+        }
+    }
     let mut tokens = TokenBuffer::default();
     let mut offsets = vec![0];
     for (_, _, run) in &nodes {

@@ -56,6 +56,30 @@ fn what_cannot_be_packed_is_refused_by_name() {
     }
 }
 
+#[test]
+fn a_tree_without_token_ids_is_refused_by_every_layout_unless_nothing_of_it_is_trained() {
+    // Two trees, and tokens in the first: rollout 0 has some, 1 has none, 2 is of the tree that has none.
+    let forest = Forest::new(vec![0, 0, 0, 3, 3], vec![1, 2, 4]).unwrap();
+    let tokens = TokenBuffer::sampled(vec![5], vec![-0.5], 0).unwrap();
+    let runs = ForestTokens::new(&forest, &[0, 0, 1, 1, 1, 1], tokens.as_slice()).unwrap();
+    let pack = |export: &Export<'_>| {
+        let rows = Ragged::new(&runs, export, &Fit::default()).map(|packed| packed.rows.lengths);
+        let padded = Padded::new(&runs, export, &Fit::default(), 0).map(|packed| packed.rows.lengths);
+        let tree =
+            TreePacked::new(&runs, export, Weighting::Once, None, Oversize::Error).map(|packed| packed.ids.len());
+        assert_eq!(rows, padded);
+        assert_eq!(tree.as_ref().err(), rows.as_ref().err());
+        rows.map_err(|error| error.to_string())
+    };
+    let refused = pack(&Export::default()).unwrap_err();
+    assert!(refused.starts_with("the tree of rollout 2 has no token ids; it must be grown with"), "{refused}");
+    assert!(refused.contains("TokenMode()"), "{refused}");
+    let masked = Export { masked: Some(&[0, 0, 1]), ..Export::default() };
+    assert_eq!(pack(&masked), Ok(vec![1, 0, 0]));
+    assert_eq!(pack(&Export { leave_out: true, ..masked }), Ok(vec![1, 0]));
+    assert_eq!(pack(&Export { rollouts: Some(&[0, 1]), ..Export::default() }), Ok(vec![1, 0]));
+}
+
 fn land<'a>(runs: &ForestTokens<'a>, values: TokenValues<'a>, masked: Option<&'a [u8]>) -> Result<Vec<f32>> {
     let export = Export { values, masked, ..Export::default() };
     Ragged::new(runs, &export, &Fit::default()).map(|packed| packed.advantages)
