@@ -16,27 +16,33 @@ from trunkline.llm.batch.batcher import Batcher, BatchLLM, PendingPrompt, Prompt
 from trunkline.llm.batch.completion import prompts
 
 
-def ask(batcher: Batcher, seed: int, model: str = "m", role: str = "r", step: int = 0) -> asyncio.Task:
-    asked = msgspec.structs.replace(request(seed), model=model, role=role, step=step)
+def ask(batcher: Batcher, seed: int, model: str = "m", role: str = "r", step: int = 0, before: int = 0) -> asyncio.Task:
+    asked = msgspec.structs.replace(request(seed), model=model, role=role, step=step, asked=before)
     return asyncio.ensure_future(batcher.complete(asked))
 
 
-FOUR = [("m", "solver", 0), ("m", "verifier", 0), ("n", "solver", 0), ("m", "solver", 1)]
+FIVE = [
+    ("m", "solver", 0),
+    ("m", "verifier", 0),
+    ("n", "solver", 0),
+    ("m", "solver", 1),
+    ("m", "solver", 0, 1),
+]
 
 
 @pytest.mark.parametrize(
     ("fuse", "regroup", "calls"),
     [
-        (True, True, [[0, 1, 3], [2]]),
-        (False, True, [[0, 3], [1], [2]]),
-        (True, False, [[0, 1], [2], [3]]),
-        (False, False, [[0], [1], [2], [3]]),
+        (True, True, [[0, 1, 3, 4], [2]]),
+        (False, True, [[0, 3, 4], [1], [2]]),
+        (True, False, [[0, 1], [2], [3], [4]]),
+        (False, False, [[0], [1], [2], [3], [4]]),
     ],
 )
 async def test_a_call_holds_one_model_and_what_the_settings_let_share_it(fuse: bool, regroup: bool, calls: list):
     engine = Gated()
     batcher = BatchLLM(engine, fuse_calls=fuse, regroup=regroup).open()
-    await asyncio.gather(*(ask(batcher, seed, *who) for seed, who in enumerate(FOUR)))
+    await asyncio.gather(*(ask(batcher, seed, *who) for seed, who in enumerate(FIVE)))
     assert engine.seeds == calls
 
 

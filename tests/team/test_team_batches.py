@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from team_reference import Batch, play_math, play_search
 from team_scripts import answers, found, play, questions, rows_of, scripted, search, trees
 
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.runner.run import run
 from trunkline.scoring.answers import extract_answer
 from trunkline.team.builtin import MathTeam, SearchTeam
 from trunkline.team.team import Team
+from trunkline.types import Task
 
 SIZES = (8, 64, 256)
 SHARES = (0.2, 0.5, 0.9)
@@ -100,3 +105,37 @@ def test_without_early_end_and_skipping_all_three_have_a_row_each_step_and_the_a
     assert sum(map(len, rows)) == NAIVE["search"][size]
     assert [[row for row in of_one if row.active] for of_one in rows] == batch.rows
     assert answers(made) == said
+
+
+def searched(size: int, **settings: bool | int) -> list[list[str]]:
+    """The prompts of each call of an engine by a search team, whose answers are not always readable."""
+    calls: list[list[str]] = []
+    script = scripted("search", 0.3)
+
+    def generate(prompts: list) -> list[str]:
+        calls.append([prompt.messages[-1]["content"] for prompt in prompts])
+        return [script(prompt) for prompt in calls[-1]]
+
+    tasks = [Task.ask(question, id=str(number)) for number, question in enumerate(questions(size))]
+    # Long waits: a call leaves when nobody could join it, however busy the machine is.
+    llm = BatchLLM(generate, max_wait=600, tool_wait=600, **settings)
+    run(SearchTeam(model="m", tool=search, max_steps=6), tasks, llm=llm, seed=5)
+    return calls
+
+
+@pytest.mark.parametrize(("fuse", "calls"), [(True, 12), (False, 17)])
+def test_rows_of_one_batch_are_in_the_same_step_and_are_asked_together_without_regrouping(fuse: bool, calls: int):
+    together = searched(40, fuse_calls=fuse)
+    apart = searched(40, fuse_calls=fuse, regroup=False)
+    assert len(together) == calls
+    # A verifier and a call of the searchers and answerers that it sent on, or one of each, at every step.
+    assert sorted(map(sorted, apart)) == sorted(map(sorted, together))
+
+
+def test_without_regrouping_no_call_mixes_steps():
+    def steps(call: list[str]) -> set[str]:
+        return {step for prompt in call for step in re.findall(r"(?:at|this is) step (\d)", prompt)}
+
+    mixed = searched(24, max_concurrency=4)
+    assert any(len(steps(call)) > 1 for call in mixed)
+    assert all(len(steps(call)) <= 1 for call in searched(24, max_concurrency=4, regroup=False))

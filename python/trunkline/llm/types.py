@@ -115,7 +115,8 @@ class Request(msgspec.Struct):
         weights: The version of the weights that is asked; equal requests of two versions are not the same.
         model: The model's name, as the body has it.
         role: The agent that asks.
-        step: Turns of that role before this one, where a program asks; else turns of the rollout.
+        step: Turns of the rollout that something was observed after, where a program asks; else all its turns.
+        asked: Turns of that role before this one in the step, where a program asks.
     """
 
     content: bytes | list[bytes]
@@ -130,6 +131,7 @@ class Request(msgspec.Struct):
     model: str = ""
     role: str = ""
     step: int = 0
+    asked: int = 0
 
     @property
     def body(self) -> bytes:

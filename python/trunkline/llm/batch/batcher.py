@@ -139,11 +139,12 @@ class PromptQueues:
     def __init__(self, *, fuse: bool, regroup: bool) -> None:
         self._fuse = fuse
         self._regroup = regroup
-        self._queues: dict[tuple[str, str, int], PromptQueue] = {}
+        self._queues: dict[tuple[str, str, int, int], PromptQueue] = {}
 
     def of(self, request: Request) -> PromptQueue:
         """Return where a request waits."""
-        key = request.model, "" if self._fuse else request.role, 0 if self._regroup else request.step
+        step = (0, 0) if self._regroup else (request.step, request.asked)
+        key = request.model, "" if self._fuse else request.role, *step
         queue = self._queues.get(key)
         if queue is None:
             # Roles and steps come and go; looking at those in which nobody waits would cost more and more.
@@ -377,7 +378,7 @@ class BatchLLM:
             generated and the next ones. A run works on a quarter more tasks at a time than that takes.
         fuse_calls: Whether roles that have the same model share a call; else each role has calls of its own.
         regroup: Whether rows share a call that wait for the same thing, whatever they did before; else only those do
-            that ask the same role for the same time.
+            that are in the same step, and ask a role for the same time in it.
         core_masks: Whether the core keeps account of what rollouts do; else arrays in Python do.
         price: What tokens cost; None where that is not known.
 

@@ -165,6 +165,7 @@ class ProgramContext(ReplayState):
         self._asked = 0
         self._moved = False
         self._direct = 0
+        self._since: dict[str, int] = {}
         self._fragments: dict[int, int] = {}
 
     async def ask(
@@ -191,6 +192,7 @@ class ProgramContext(ReplayState):
         compiled = self._program.of(self.agent if agent is None else agent, sampling)
         leaf, context = self._leaf, self._sent(messages)
         with self._replay.place("ask", compiled.agent.name) as place:
+            step, asked_before = self.step, place.nth - self._since.setdefault(compiled.agent.name, place.nth)
             if (record := place.record) is not None:
                 return await self._asked_before(compiled, place, record, leaf, context)
             await self._watched(self._replay.caught_up(place))
@@ -203,7 +205,7 @@ class ProgramContext(ReplayState):
             place.data = asked, None
             try:
                 pending = await self._in_order(
-                    place, self._executor.send(compiled, leaf, context, place.nth, joins=place.joins)
+                    place, self._executor.send(compiled, leaf, context, step, asked_before, joins=place.joins)
                 )
             except LLMError as error:
                 await self._turn(place)
@@ -408,7 +410,9 @@ class ProgramContext(ReplayState):
     def _seen(self, nodes: Sequence[int], oks: Sequence[bool]) -> list[ContextMessage]:
         """What was appended: the path ends there."""
         self._leaf = nodes[-1]
-        self.step += self._moved
+        if self._moved:
+            self.step += 1
+            self._since.clear()
         self._moved = False
         texts = [message_text(msgspec.json.decode(self._core.message(node))) for node in nodes]
         return [ContextMessage(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]

@@ -78,7 +78,7 @@ class ProgramExecutor:
         return compiled if self._sampling is None or self.asked else compiled.sampled(self._sampling)
 
     async def send(
-        self, compiled: CompiledAgent, leaf: int, context: int | None, step: int, *, joins: bool
+        self, compiled: CompiledAgent, leaf: int, context: int | None, step: int, asked: int, *, joins: bool
     ) -> PendingTurn:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
@@ -86,7 +86,8 @@ class ProgramExecutor:
             compiled: Who is asked.
             leaf: The node whose path is the conversation.
             context: What is sent instead; None where it is that path.
-            step: How many turns of the same role were asked for before.
+            step: The step, as of :class:`~trunkline.llm.types.Request`.
+            asked: How many turns of the same role were asked for before in it.
             joins: Whether it belongs to the step of a turn that was asked for before it. That is said by the program's
                 order and not by what is still on its way, so it is the same whoever answers first, and after a crash.
 
@@ -103,7 +104,7 @@ class ProgramExecutor:
             reservation = await self._allowed(compiled, leaf, context, joins=joins)
             said = self._sampler.conversation(leaf)
             request = self._start(
-                TurnRequest(compiled, rollout.id, leaf, turn, seed, said, None, reservation, context, step)
+                TurnRequest(compiled, rollout.id, leaf, turn, seed, said, None, reservation, context, step, asked)
             )
             if self._task_budget is not None and self._task_budget.orders_turns:
                 await self._arrived(request)

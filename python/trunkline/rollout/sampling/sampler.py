@@ -50,6 +50,7 @@ class TurnRequest(NamedTuple):
         reservation: What was set aside for it; None where nothing is limited.
         context: What is sent instead of the conversation, as the tree has it; only :meth:`Sampler.ask_later` takes one.
         step: See :class:`~trunkline.llm.types.Request`.
+        asked: Likewise.
     """
 
     compiled: CompiledAgent
@@ -62,6 +63,7 @@ class TurnRequest(NamedTuple):
     reservation: Reservation | None = None
     context: int | None = None
     step: int = 0
+    asked: int = 0
 
     def follows(self, other: TurnRequest) -> bool:
         """Whether it is for the next draw of the same state."""
@@ -185,7 +187,7 @@ class Sampler:
         else:
             content = self._core.request_context(ask.context, ask.compiled.head, tail)
         constant = len(content) - len(end)
-        return self._request(ask.compiled, content, 1, ask.seed, constant, pending, ask.step)
+        return self._request(ask.compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked)
 
     async def _ask(
         self, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: DrawCallback | None
@@ -256,7 +258,7 @@ class Sampler:
         rollouts = [ask.rollout for ask in asks]
         turns = TokenTurnReader(prompt, leaf, self._core, compiled, rollouts, turn, self.name, called, told)
         constant = _size(prompt.content) - prompt.end
-        return self._request(compiled, prompt.content, n, seed, constant, turns, turn, prompt.form.route), turns
+        return self._request(compiled, prompt.content, n, seed, constant, turns, turn, route=prompt.form.route), turns
 
     def _request(
         self,
@@ -267,6 +269,7 @@ class Sampler:
         constant: int,
         take: TurnReader,
         step: int,
+        asked: int = 0,
         route: str = CHAT,
     ) -> Request:
         """A request of this tree."""
@@ -284,6 +287,7 @@ class Sampler:
             who.model,
             who.name,
             step,
+            asked,
         )
 
 
