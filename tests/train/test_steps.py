@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trunkline as tl
-from trunkline._core import SAMPLED, SYNTHETIC, TokenBuffer, presets
+from trunkline._core import SAMPLED, SYNTHETIC, TURN, TokenBuffer, presets
 from trunkline.errors import ArgumentError, UsageError
-from trunkline.tree.views import Tree
+from trunkline.llm.batch.completion import Completion, Prompt
+from trunkline.llm.types import ToolCall
+from trunkline.tree.views import Trajectory, Tree
+from trunkline.types import Task
 
 SIX = [(3, 3), (3, 3), (3, 3), (2, 2, 2), (2, 2, 2), (2, 4)]
 D6_OF_SIX = [one._replace(generated=lengths) for one, lengths in zip(D6, SIX, strict=True)]
@@ -100,6 +104,43 @@ def test_worked_examples_hold_whatever_stands_between_the_turns(
 ):
     found = values(grove(tries, before=before, seen=seen), estimator, **options)
     assert [found[name] for name in names] == pytest.approx(expected, abs=2e-5)
+
+
+@tl.tool
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing at {place}"
+
+
+BRANCHES = {"": ["A", "A", "A", "B", "B", "B"], "A": ["A1", "A2", "A3"], "B": ["B1", "B1", "B2"], "B1": ["B1a", "B1b"]}
+
+
+def right(trajectory: Trajectory) -> float:
+    return float(trajectory.answer in {"A1", "B1a", "B1b"})
+
+
+def test_a_run_with_a_system_prompt_and_parallel_calls_has_the_values_of_its_turns():
+    met: dict[str, int] = defaultdict(int)
+
+    def generate(prompts: list[Prompt]) -> list[Completion]:
+        made = []
+        for prompt in prompts:
+            said = [message["content"] for message in prompt.messages if message["role"] == "assistant"]
+            state = said[-1] if said else ""
+            text = BRANCHES[state][met[state]]
+            met[state] += 1
+            calls = [ToolCall(f"{text}{n}", "look", f'{{"place":"{n}"}}') for n in range(2 + (text == "A"))]
+            made.append(Completion(text=text, tool_calls=calls if text in BRANCHES else []))
+        return made
+
+    agent = tl.Agent(model="m", system="Be brief.", tools=[look])
+    llm = tl.BatchLLM(generate)
+    (tree,) = tl.run(agent, [Task.ask("q")], llm=llm, strategy=tl.Chain(6), reward=right, seed=1)
+    assert len([node for node in tree.core.shape()[1] if node == TURN]) == len(TURNS)
+    for estimator, options, tries, names, expected in EXAMPLES:
+        if tries is D6:
+            found = values(tree, estimator, **options)
+            assert [found[name] for name in names] == pytest.approx(expected, abs=2e-5)
 
 
 TRIES = st.lists(
