@@ -179,12 +179,16 @@ class LLMError(RolloutError):
         endpoint: Who was asked last, as replies name it; empty where nobody said.
         tries: What came of each attempt, a line each, as safe to print.
         evidence: The beginning of what was answered last, likewise; empty where nothing was.
+
+    Attributes:
+        separable: Whether the draws of a request for several may be asked for one by one: the server failed at one.
     """
 
     blame = "endpoint"
     endpoint: str = ""
     tries: Sequence[str] = ()
     evidence: str = ""
+    separable: bool = False
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from atlas import agent, tasks
 from fault_client import KEY
-from fault_server import OK, FaultServer, Peer, http, problem
+from fault_server import GOOD, OK, FaultServer, Peer, completion, http, problem
 
 from trunkline.errors import EndpointError, TrunklineError
 from trunkline.llm.config import EndpointSpec
@@ -106,6 +107,43 @@ async def test_the_host_that_a_redirect_names_gets_nothing(transport):
             finally:
                 await llm.close()
         assert other.connections == 0
+
+
+async def test_a_draw_that_the_server_cannot_read_ends_alone(transport, tmp_path):
+    """llama.cpp answers 500 where one of the draws of a request is no call that it can parse."""
+    said = "The model produced output that does not match the expected peg-native format"
+
+    async def answer(peer: Peer) -> None:
+        body = json.loads(peer.seen.body)
+        draws = range(body["seed"], body["seed"] + body.get("n", 1))
+        if any(seed % 4 == 0 for seed in draws):
+            await peer.send(http(problem(said), 500))
+            return
+        choice = completion("Paris")["choices"][0]
+        await peer.send(http(GOOD | {"choices": [choice | {"index": index} for index in range(len(draws))]}))
+
+    async with FaultServer(answer) as server:
+        llm = EndpointSpec(server.url, api_key=KEY).open(transport=transport(8), sleep=no_wait)
+        try:
+            result = await arun(agent(), tasks()[:3], llm=llm, strategy=Chain(4), out=tmp_path / "run")
+        finally:
+            await llm.close()
+    ended = [rollout.termination for tree in result for rollout in tree.rollouts]
+    assert sorted(ended) == sorted([Termination.ANSWER] * 9 + [Termination.LLM_ERROR] * 3)
+    assert len(server.seen) == 3 * (1 + 4)
+
+
+@pytest.mark.parametrize("answer", [http(b"", 307, {"Location": "/v2"}), http(problem("no such path"), 404)])
+async def test_one_odd_status_ends_no_run_that_was_served(transport, tmp_path, answer):
+    async with FaultServer(OK, OK, answer, OK) as server:
+        spec = EndpointSpec(server.url, api_key=KEY, max_concurrency=1, siblings=False)
+        llm = spec.open(transport=transport(8), sleep=no_wait)
+        try:
+            result = await arun(agent(), tasks()[:1], llm=llm, strategy=Chain(6), out=tmp_path / "run")
+        finally:
+            await llm.close()
+    assert [rollout.termination for rollout in result["France"].rollouts] == [Termination.ANSWER] * 6
+    assert len(server.seen) == 7
 
 
 @pytest.mark.parametrize(

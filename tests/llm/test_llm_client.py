@@ -8,7 +8,7 @@ import pytest
 
 from trunkline.errors import BadRequest, ConfigError, ContextTooLong, EndpointError, LLMError
 from trunkline.llm.openai_client import ClientLLM, as_llm
-from trunkline.llm.types import Request
+from trunkline.llm.types import Reply, Request
 
 KEY = "sk-client-0123456789"
 BODY = b'{"model":"my \\"model\\"","messages":[{"role":"user","content":"hi"}],"seed":5}'
@@ -131,6 +131,20 @@ async def test_its_failures_become_ours(answer, kind, words):
     assert type(caught.value) is kind
     assert KEY not in str(caught.value)
     assert KEY not in repr(as_llm(client))
+
+
+async def test_a_refusal_after_a_reply_breaks_one_call_and_ten_in_a_row_the_run():
+    odd = (404, {"detail": "Not Found"})
+    spy = Spy((200, REPLY), odd, (200, REPLY), odd)
+    async with spy.client(base_url="http://h.invalid/v1") as client:
+        llm = as_llm(client)
+        ends = []
+        for _ in range(13):
+            try:
+                ends.append(type(await llm.complete(REQUEST)))
+            except (LLMError, EndpointError) as error:
+                ends.append(type(error))
+    assert ends == [Reply, LLMError, Reply, *[LLMError] * 9, EndpointError]
 
 
 def test_what_is_no_llm():

@@ -71,7 +71,7 @@ class VirtualServers:
 
     Args:
         time: The clock.
-        answer: (url, number of this request) -> a status, (status, headers), an exception, or seconds for a reply.
+        answer: (host, number of this request) -> a status, (status, headers), (status, headers, body) or an exception.
         latency: Seconds of any answer.
     """
 
@@ -98,14 +98,19 @@ class VirtualServers:
             self.flying[host] -= 1
         if isinstance(answer, Exception):
             raise answer
-        status, told = answer if isinstance(answer, tuple) else (answer, {})
-        return Answer(status, told, REPLY if status == 200 else b"", self.latency)
+        status, told, *body = answer if isinstance(answer, tuple) else (answer, {})
+        return Answer(status, told, *(body or [REPLY if status == 200 else b""]), self.latency)
 
     async def close(self):
         pass
 
     def times(self, host=None):
         return [moment for moment, where, _ in self.seen if host in {None, where}]
+
+
+def failing(message="boom", status=500):
+    """A server that is up and fails at this request."""
+    return status, {}, json.dumps({"error": {"message": message, "code": status}}).encode()
 
 
 def refused():

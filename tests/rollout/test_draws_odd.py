@@ -194,6 +194,25 @@ async def test_a_failure_that_says_nothing_about_n_is_one_draws():
     assert llm.bodies[-1]["n"] == 2, "it is still asked for several at once"
 
 
+async def test_a_draw_that_the_server_fails_at_takes_no_sibling_along():
+    def answer(body: dict) -> bytes:
+        draws = range(body["seed"], body["seed"] + body.get("n", 1))
+        if bad in draws:
+            failure = LLMError("answered 500 (boom)", attempts=2)
+            failure.separable = True
+            raise failure
+        return completion([f"draw {seed}" for seed in draws])
+
+    llm = Counted(answer)
+    table = open_table(llm, 4)
+    bad = table.rollouts[2]._next_seed
+    found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
+    assert [type(one) for one in found] == [ReplyChoice, ReplyChoice, LLMError, ReplyChoice]
+    assert [body.get("n") for body in llm.bodies] == [4, None, None, None, None]
+    await ask_all(open_table(llm, 2, table.draws))
+    assert llm.bodies[-1]["n"] == 2, "it is still asked for several at once"
+
+
 async def test_a_refusal_of_some_draws_does_not_ask_for_the_others_again():
     async def complete(request: Request) -> Reply:
         request.take(completion(["x"]), 0, 1, 5)

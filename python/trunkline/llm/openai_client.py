@@ -18,7 +18,7 @@ from trunkline._internal.aio import PerLoopSemaphore
 from trunkline._internal.text import excerpt
 from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
-from trunkline.llm.http.outcome import Outcome, RequestContext, classify, embedded_status
+from trunkline.llm.http.outcome import REFUSALS, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.pricing import one_price
 from trunkline.llm.response import read, unusable
 
@@ -94,7 +94,8 @@ class ClientLLM:
         secret = getattr(client, "api_key", None)
         self._base_url = url.rstrip("/")
         self._context = RequestContext(url.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
-        self._reached = False
+        self._reached = self._good = False
+        self._refusals = 0
 
     def __repr__(self) -> str:
         return f"ClientLLM({type(self._client).__name__} {self._context.url})"
@@ -120,6 +121,7 @@ class ClientLLM:
             outcome = None if inside is None else classify(inside, raw.headers, data, context)
             message = f"{context.url} answered, but {unusable(error, data, context.secret)}"
             self._fail(outcome or Outcome(LLMError, message, retry=True), attempts)
+        self._good, self._refusals = True, 0
         reply.endpoint = self._base_url
         reply.queue = queue
         return reply
@@ -177,9 +179,15 @@ class ClientLLM:
         self._fail(Outcome(LLMError, f"the client failed with {kind}: {said}{cause}"), 1)
 
     def _fail(self, outcome: Outcome, attempts: int) -> NoReturn:
+        if outcome.kind is EndpointError:
+            self._refusals += 1
+            if self._good and self._refusals < REFUSALS:
+                outcome = outcome._replace(kind=LLMError, retry=True)
         message = outcome.message if attempts == 1 else f"{outcome.message} (after {attempts} attempts)"
         if issubclass(outcome.kind, LLMError):
-            raise outcome.kind(message, attempts=attempts, retryable=outcome.retry, endpoint=self._base_url) from None
+            error = outcome.kind(message, attempts=attempts, retryable=outcome.retry, endpoint=self._base_url)
+            error.separable = outcome.own
+            raise error from None
         raise outcome.kind(message) from None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeV
 from trunkline._internal.text import excerpt, without_key
 from trunkline.errors import EndpointError, LLMError, ReplyError
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
-from trunkline.llm.http.outcome import Backoff, Outcome, RequestContext, classify, embedded_status
+from trunkline.llm.http.outcome import REFUSALS, Backoff, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.http.transport import Answer, Transport, TransportError
 from trunkline.llm.limits.adaptive_window import Window
 from trunkline.llm.limits.rate_limiter import Limiter, SharedSlots, estimate
@@ -44,6 +44,12 @@ _TRIES: Final = 20
 _WHOLE: Final = 4
 """What an attempt counts. One that was told to come later, or only found a server still down, counts 1: it says
 nothing against the request, and with five retries a minute of 429s or of a restarting server must be survived."""
+
+_HALF: Final = 2
+"""What a failure of a server counts that answers such requests when they are repeated."""
+
+_TOGETHER: Final = 2
+"""Failures of a server at a request for several draws after which these are asked for one by one."""
 
 
 T = TypeVar("T")
@@ -86,6 +92,7 @@ class PendingCall(Generic[T]):
 
     __slots__ = (
         "_backoff",
+        "_own",
         "_strikes",
         "_unusable",
         "asked",
@@ -135,7 +142,7 @@ class PendingCall(Generic[T]):
         self.tries: list[str] = []
         self.evidence = ""
         self._backoff = backoff
-        self._strikes = self._unusable = 0
+        self._strikes = self._unusable = self._own = 0
 
     def took(self, seconds: float) -> None:
         """Note how long a request was under way."""
@@ -153,17 +160,18 @@ class PendingCall(Generic[T]):
         self.tries = [*self.tries[1 - _TRIES :], f"{self.attempts}: {outcome.message} ({self.last:.2f} s)"]
         self.evidence = evidence
 
-    def failed(self, outcome: Outcome, *, waiting: bool, unusable: bool) -> None:
+    def failed(self, outcome: Outcome, weight: int, *, unusable: bool) -> None:
         """Note an attempt that brought nothing.
 
         Args:
             outcome: Why.
-            waiting: Whether it was told to come later, or found a server still down.
+            weight: What it counts, of ``_WHOLE``.
             unusable: Whether it brought a body that is no completion.
         """
         self.outcome = outcome
-        self._strikes += 1 if waiting else _WHOLE
+        self._strikes += weight
         self._unusable += unusable
+        self._own += outcome.own
 
     def over(self, *, reached: bool, endpoints: int) -> bool:
         """Whether it has had all its attempts.
@@ -173,6 +181,8 @@ class PendingCall(Generic[T]):
             endpoints: How many there are.
         """
         if not reached and self.attempts >= max(UNREACHED_ATTEMPTS, endpoints):
+            return True
+        if self.n > 1 and self._own >= _TOGETHER:
             return True
         return self._strikes > _WHOLE * (self._backoff.attempts - 1) or self._unusable >= UNUSABLE_ATTEMPTS
 
@@ -408,6 +418,9 @@ class HttpLLM:
                 if not endpoint.good:
                     endpoint.good = True
                     self.limiter.open(endpoint.queue)
+                endpoint.refusals = 0
+                if call.attempts > 1 and call.outcome is not None and call.outcome.own:
+                    endpoint.erratic = True
                 self._router.served(endpoint)
                 if isinstance(result, Reply):
                     self._note(result, endpoint, call, answer, now)
@@ -432,7 +445,7 @@ class HttpLLM:
         self, endpoint: Endpoint, call: PendingCall[Any], outcome: Outcome, *, begun: float, now: float, probe: bool
     ) -> Outcome:
         """Note what an answer that is no reply says of its endpoint."""
-        if outcome.status >= 500 or outcome.status == 408:
+        if outcome.down:
             self._router.failed(endpoint, outcome, probe=probe)
         else:
             self._router.served(endpoint)
@@ -445,14 +458,16 @@ class HttpLLM:
 
     async def _next(self, endpoint: Endpoint, call: PendingCall[Any], outcome: Outcome, *, probe: bool) -> None:
         """Wait as long as the next attempt should, or give up."""
+        weight = _weight(endpoint, outcome, probe=probe)
         if outcome.kind is EndpointError and not outcome.retry:
             # A server without some route of ours still completes.
             missing = call.take is _raw and outcome.status in {404, 405}
-            if missing or not self._router.struck(endpoint, outcome):
-                self._give_up(outcome, call)
-            return
-        unusable = outcome.kind is _UnusableError
-        call.failed(outcome, waiting=outcome.status == 429 or (probe and not unusable), unusable=unusable)
+            if missing or self._refused(endpoint):
+                if missing or not self._router.struck(endpoint, outcome):
+                    self._give_up(outcome, call)
+                return
+            outcome, weight = outcome._replace(kind=LLMError, retry=True), _WHOLE
+        call.failed(outcome, weight, unusable=outcome.kind is _UnusableError)
         router = self._router
         if not outcome.retry or call.over(reached=router.reached, endpoints=len(router.endpoints)):
             self._give_up(outcome, call)
@@ -470,6 +485,12 @@ class HttpLLM:
         finally:
             del self._retries[call]
         call.left -= wait
+
+    @staticmethod
+    def _refused(endpoint: Endpoint) -> bool:
+        """Note a refusal; whether it is believed that everything will be refused."""
+        endpoint.refusals += 1
+        return not endpoint.good or endpoint.refusals >= REFUSALS
 
     @staticmethod
     def _unusable(endpoint: Endpoint, answer: Answer, context: RequestContext, error: ReplyError) -> Outcome:
@@ -498,7 +519,7 @@ class HttpLLM:
                 message += "; is a server running there, and is the base URL right?"
         message = without_key(message, self._secret)
         if issubclass(kind, LLMError):
-            raise kind(
+            error = kind(
                 message,
                 attempts=call.attempts,
                 retryable=outcome.retry,
@@ -506,7 +527,16 @@ class HttpLLM:
                 tries=[without_key(line, self._secret) for line in call.tries],
                 evidence=without_key(call.evidence, self._secret),
             )
+            error.separable = outcome.own
+            raise error
         raise kind(message)
+
+
+def _weight(endpoint: Endpoint, outcome: Outcome, *, probe: bool) -> int:
+    """What an attempt counts that brought nothing."""
+    if outcome.own:
+        return _HALF if endpoint.erratic else _WHOLE
+    return 1 if outcome.status == 429 or (probe and outcome.kind is not _UnusableError) else _WHOLE
 
 
 def _with_session(headers: Mapping[str, str], names: tuple[str, ...], key: int) -> dict[str, str]:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["Backoff", "Outcome", "RequestContext", "classify", "embedded_status", "retry_after"]
+__all__ = ["REFUSALS", "Backoff", "Outcome", "RequestContext", "classify", "embedded_status", "retry_after"]
+
+
+REFUSALS: Final = 10
+"""Refusals in a row (wrong key, path or model, spent quota) after which a server that has served before is given up."""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +120,14 @@ _TOO_LONG: Final = re.compile(
     r"|input token count .{0,40}exceeds the maximum number of tokens",
     re.IGNORECASE,
 )
+# llama.cpp, old and new; Ollama. The request holds its seed, so the same draw fails in the same way again.
+_UNREADABLE: Final = re.compile(
+    r"does not match the expected .{0,60}format|failed to parse input|error parsing tool call", re.IGNORECASE
+)
+_GATEWAY: Final = frozenset({502, 503, 504, *range(520, 531)})
+"""Statuses of what stands before a server, or of a server that loads or is overloaded."""
+
+_RAISED: Final = b"Internal Server Error"
 _FILTERED: Final = re.compile(r"content[ _]management policy|content[ _]filter|flagged (?:by|for)", re.IGNORECASE)
 _LARGEST: Final = 1 << 20
 
@@ -143,6 +155,7 @@ class Outcome(NamedTuple):
         retry: Whether asking again can help.
         after: Seconds the server asked to wait, or None.
         status: The status of the answer; 0 where there was none.
+        down: Whether the answer says that the server does not serve, rather than that it failed at this request.
     """
 
     kind: type[TrunklineError]
@@ -150,12 +163,20 @@ class Outcome(NamedTuple):
     retry: bool = False
     after: float | None = None
     status: int = 0
+    down: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether a server that is up failed at this request."""
+        return self.status >= 500 and not self.down
 
 
 class _Problem(NamedTuple):
     message: str
     codes: frozenset[str]
     param: str
+    named: bool = False
+    """Whether the server itself said what went wrong: as JSON, or as web frameworks do where a handler raised."""
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, context: RequestContext) -> Outcome | None:
@@ -185,8 +206,14 @@ def _outcome(status: int, headers: Mapping[str, str], body: bytes, context: Requ
         return Outcome(EndpointError, f"{said}: the quota of {_key(context)} is used up")
     if 400 <= status < 500 and status not in RETRYABLE:
         return _refused(status, problem, said, context)
+    if status >= 500 and _UNREADABLE.search(problem.message):
+        advice = (
+            "the server could not read the model's reply: --dialect hermes (dialect='hermes') leaves that to Trunkline"
+        )
+        return Outcome(LLMError, f"{said}: {advice}")
     if status in RETRYABLE or status >= 500:
-        return Outcome(LLMError, said, retry=True, after=retry_after(headers))
+        down = status == 408 or (status >= 500 and (status in _GATEWAY or not problem.named))
+        return Outcome(LLMError, said, retry=True, after=retry_after(headers), down=down)
     return Outcome(LLMError, f"{said}, which is no answer to a request")
 
 
@@ -268,7 +295,7 @@ def _problem(body: bytes, secret: str | tuple[str, ...]) -> _Problem:
     value = _json(body)
     if not isinstance(value, dict):
         text = "" if body.lstrip()[:1] == b"<" else excerpt(body.strip(), 200, secret)
-        return _Problem(text, frozenset(), "")
+        return _Problem(text, frozenset(), "", named=body.strip() == _RAISED)
     error = value.get("error")
     inner = error if isinstance(error, dict) else value
     message = ""
@@ -283,4 +310,4 @@ def _problem(body: bytes, secret: str | tuple[str, ...]) -> _Problem:
         named.append(nested.get("code"))
     codes = frozenset(name.lower() for name in named if isinstance(name, str))
     param = inner.get("param")
-    return _Problem(excerpt(message, 300, secret), codes, param if isinstance(param, str) else "")
+    return _Problem(excerpt(message, 300, secret), codes, param if isinstance(param, str) else "", bool(message))

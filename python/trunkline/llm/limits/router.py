@@ -276,6 +276,8 @@ class Endpoint:
         ejected: Whether it needs a probe.
         ejections: Ejections in a row, without an answer between them.
         out: Whether it serves nobody: wrong key, model, quota or URL.
+        refusals: Refusals of that kind in a row, without a reply between them.
+        erratic: Whether it has served a request at which it had failed before.
         probing: Whether the probe is under way.
         trouble: Why it is closed or out, or was last.
     """
@@ -289,12 +291,14 @@ class Endpoint:
         "base_url",
         "ejected",
         "ejections",
+        "erratic",
         "good",
         "out",
         "plain",
         "probing",
         "queue",
         "reached",
+        "refusals",
         "trouble",
         "until",
     )
@@ -310,7 +314,8 @@ class Endpoint:
         self._failures = self.ejections = 0
         self.queue = EndpointQueue(window, rate_limits)
         self.plain = self.base_url.startswith("http://")
-        self.reached = self.good = False
+        self.reached = self.good = self.erratic = False
+        self.refusals = 0
         self.until = -math.inf
         self.ejected = self.probing = self.out = False
         self.trouble: Outcome | None = None

@@ -231,8 +231,11 @@ class CompletionClient:
             reply = turns.adopt(await self._complete(request), first, n, self._name)
         except RolloutError as error:
             turns.failed(error, first, _micros(start), self._name)
-            if isinstance(error, BadRequest) and 1 < n == len(turns.missing(first, n)):
-                return await self._refused(request, turns, first)
+            if isinstance(error, LLMError) and 1 < n == len(turns.missing(first, n)):
+                if isinstance(error, BadRequest):
+                    return await self._refused(request, turns, first)
+                if error.separable:
+                    return await self._one_by_one(request, turns, first, range(n))
             turns.fail(first, n, error)
             return error
         except asyncio.CancelledError:
