@@ -128,7 +128,7 @@ async def test_an_error_inside_a_200_is_that_error(transport):
     async with FaultServer(limited, OK) as server, client(transport, server.url) as llm:
         assert (await llm.complete(REQUEST)).attempts == 2
         server.answers = [http({"error": {"message": "bad key " + KEY, "code": 401}, "choices": []})]
-        await fails(llm, EndpointError, "bad key [key]")
+        await fails(llm, LLMError, "bad key [key]")  # it has served: one refusal is an attempt
         server.answers = [http({"error": {"message": "maximum context length is 5", "code": "400"}})]
         await fails(llm, ContextTooLong)
         server.answers = [http(problem("engine died"))]

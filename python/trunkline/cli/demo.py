@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,8 @@ from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from trunkline.llm.http.client import HttpLLM
 
 
 __all__ = ["demo", "probe", "sim", "simulator"]
@@ -159,6 +160,8 @@ def serve(arguments: tuple[str, ...]) -> None:
     raise SystemExit(main(arguments, prog="trunkline sim serve"))
 
 
+_THREADS = "llama.cpp may hold a thread for each: start it with --threads-http N, N above --max-concurrency of a run"
+
 _WORDS = {True: "yes", False: "no", None: "did not show"}
 
 
@@ -173,11 +176,19 @@ _WORDS = {True: "yes", False: "no", None: "did not show"}
 def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool) -> None:
     """Ask the server at URL, up to /v1, what it can do, with a dozen or two of small requests."""
     spec = EndpointSpec(url, api_key_env=api_key_env, timeout=timeout, max_retries=1)
-    found = asyncio.run(find_out(partial(EndpointSpec.open, spec), model))
+    opened: list[HttpLLM] = []
+
+    def open_llm() -> HttpLLM:
+        opened.append(spec.open())
+        return opened[-1]
+
+    found = asyncio.run(find_out(open_llm, model))
     if as_json:
         put(msgspec.json.encode(found).decode())
         return
     rows = _rows(found)
+    if any(endpoint.software == "llama.cpp" for llm in opened for endpoint in llm.endpoints):
+        rows.append(("connections", _THREADS))
     width = max(len(label) for label, _ in rows)
     put("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
 

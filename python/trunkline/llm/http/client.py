@@ -406,7 +406,8 @@ class HttpLLM:
             return outcome
         now = self._clock()
         call.took(now - begun)
-        endpoint.reached = True
+        if not endpoint.reached:
+            endpoint.reached, endpoint.software = True, answer.headers.get("Server", "")
         endpoint.learn(answer.status, answer.headers)
         found = classify(answer.status, answer.headers, answer.body, context)
         if found is None:

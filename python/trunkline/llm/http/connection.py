@@ -310,6 +310,8 @@ class Connection(asyncio.Protocol):
     Attributes:
         answered: Whether it has brought an answer and may bring another.
         lost: Whether it is closed.
+        sent: When its last request was sent, on :func:`time.monotonic`.
+        moment: When something came last, or it had nothing more to do.
 
     Args:
         owner: Is told when it has nothing to do, and when it is closed.
@@ -325,15 +327,15 @@ class Connection(asyncio.Protocol):
         "_limit",
         "_limits",
         "_loop",
-        "_moment",
         "_owner",
         "_reader",
         "_request",
-        "_sent",
         "_timer",
         "_transport",
         "answered",
         "lost",
+        "moment",
+        "sent",
     )
 
     def __init__(self, owner: ConnectionOwner, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
@@ -345,15 +347,15 @@ class Connection(asyncio.Protocol):
         self._future: asyncio.Future[Answer] | None = None
         self._request: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._due = self._deadline = self._limit = self._sent = self._first = 0.0
-        self._moment = time.monotonic()  # when something came last, or it had nothing more to do
+        self._due = self._deadline = self._limit = self._first = 0.0
+        self.sent = self.moment = time.monotonic()
         self.answered = False
         self.lost = False
 
     @property
     def usable(self) -> bool:
         """Whether it can take a request: it is open, and not idle for so long that the server may have forgotten it."""
-        return not self._transport.is_closing() and time.monotonic() - self._moment < self._limits.keep
+        return not self._transport.is_closing() and time.monotonic() - self.moment < self._limits.keep
 
     def send(self, head: bytes, body: Body, deadline: float, limit: float) -> asyncio.Future[Answer]:
         """Send a request.
@@ -379,8 +381,8 @@ class Connection(asyncio.Protocol):
         self._future = future
         self._deadline = deadline
         self._limit = limit
-        self._sent = time.monotonic()
-        self._watch(deadline, self._sent)
+        self.sent = time.monotonic()
+        self._watch(deadline, self.sent)
         if not isinstance(body, bytes):
             self._transport.writelines([head, *body])
         elif len(body) > _JOINED:
@@ -430,9 +432,9 @@ class Connection(asyncio.Protocol):
         except TransportError as error:
             self.fail(error)
             return
-        now = self._moment = time.monotonic()
+        now = self.moment = time.monotonic()
         if reader.headed and not headed:
-            self._first = now - self._sent
+            self._first = now - self.sent
         if whole:
             self._finish()
         elif reader.headed:
@@ -490,11 +492,11 @@ class Connection(asyncio.Protocol):
         self._timer = None
         now = time.monotonic()
         if self._future is None:
-            due, error = self._moment + self._limits.keep, closed()
+            due, error = self.moment + self._limits.keep, closed()
         else:
             due, error = self._deadline, late(self._limit)
-            if self._reader.headed and self._moment + self._limits.idle < due:
-                due, error = self._moment + self._limits.idle, silent(self._limits.idle)
+            if self._reader.headed and self.moment + self._limits.idle < due:
+                due, error = self.moment + self._limits.idle, silent(self._limits.idle)
         if now >= due:
             self.fail(error)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import socket
 import time
@@ -40,6 +41,12 @@ _EYEBALLS: Final = 0.25
 _REMEMBERED: Final = 300.0
 """Seconds that the addresses of a name are believed."""
 
+_PATIENCE: Final = 1.0
+"""Seconds that a new connection may bring nothing while kept ones have nothing to do, or are served before it."""
+
+_CROWDED: Final = 60.0
+"""Seconds for which a server is believed to hold a thread for each kept connection, and to have too few of them."""
+
 
 class ConnectionPool:
     """Connections to one host and port.
@@ -66,6 +73,10 @@ class ConnectionPool:
         self._sending: list[Connection] = []
         self._connecting: set[asyncio.Timeout] = set()
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        # Connections whose first request has no answer, and none that was sent after it on another new one has.
+        self._unserved: dict[Connection, None] = {}
+        self._crowded = -math.inf  # until when connections are not kept while others are unserved
+        self._timer: asyncio.TimerHandle | None = None
         self._addresses: tuple[float, Sequence[AddrInfoType]] = (0.0, ())
         self._resolving = asyncio.Lock()
         self._empty = asyncio.Event()
@@ -106,6 +117,8 @@ class ConnectionPool:
         """Close every connection and wait until they are gone."""
         self._closed = True
         self._idle.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         for connection in list(self._open):
             connection.fail(closed())
         for timeout in self._connecting:
@@ -134,16 +147,52 @@ class ConnectionPool:
             connection.write()
 
     def free(self, connection: Connection) -> None:
-        """Give an idle connection to who waited longest, or keep it."""
+        """Give an idle connection to who waited longest, or keep it; close it where new ones are not served."""
+        if self._unserved and self._crowds(connection):
+            connection.abort()
+            return
         waiter = self._next()
         if waiter is not None:
             waiter.set_result(connection)
+            return
+        self._idle[connection] = None
+        if self._unserved and self._timer is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._look)
+
+    def _crowds(self, connection: Connection) -> bool:
+        """Whether a connection that was served is to be closed, as new ones are not served while it is kept.
+
+        Servers with few threads and one connection a thread (llama.cpp) look like that. Where a new connection is
+        answered before another one that was used earlier, the server does take new ones and is slow.
+        """
+        unserved, now = self._unserved, time.monotonic()
+        if connection in unserved:
+            while (oldest := next(iter(unserved))) is not connection:
+                del unserved[oldest]
+            del unserved[connection]
+        elif unserved:
+            oldest = next(iter(unserved))
+            if now - oldest.sent > _PATIENCE and connection.sent > oldest.sent:
+                self._crowded = now + _CROWDED
+        return bool(unserved) and now < self._crowded
+
+    def _look(self) -> None:
+        """Close idle connections where new ones are not served."""
+        self._timer = None
+        if not self._unserved or not self._idle:
+            return
+        now = time.monotonic()
+        if now - max(next(iter(self._unserved)).sent, next(iter(self._idle)).moment) >= _PATIENCE:
+            self._crowded = now + _CROWDED
+            for connection in list(self._idle):
+                connection.abort()
         else:
-            self._idle[connection] = None
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._look)
 
     def gone(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self._idle.pop(connection, None)
+        self._unserved.pop(connection, None)
         if connection in self._open:
             self._open.remove(connection)
             self._release()
@@ -220,6 +269,7 @@ class ConnectionPool:
         if connection.lost:
             raise TransportError(NO_ANSWER)
         self._open.add(connection)
+        self._unserved[connection] = None
         if self._closed:
             connection.abort()  # who uses it will notice; its slot is free when it is gone
         return connection

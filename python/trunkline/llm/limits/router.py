@@ -277,6 +277,7 @@ class Endpoint:
         ejections: Ejections in a row, without an answer between them.
         out: Whether it serves nobody: wrong key, model, quota or URL.
         refusals: Refusals of that kind in a row, without a reply between them.
+        software: What its first answer named as the server; empty where it did not.
         erratic: Whether it has served a request at which it had failed before.
         probing: Whether the probe is under way.
         trouble: Why it is closed or out, or was last.
@@ -299,6 +300,7 @@ class Endpoint:
         "queue",
         "reached",
         "refusals",
+        "software",
         "trouble",
         "until",
     )
@@ -315,6 +317,7 @@ class Endpoint:
         self.queue = EndpointQueue(window, rate_limits)
         self.plain = self.base_url.startswith("http://")
         self.reached = self.good = self.erratic = False
+        self.software = ""
         self.refusals = 0
         self.until = -math.inf
         self.ejected = self.probing = self.out = False
