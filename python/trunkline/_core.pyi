@@ -788,7 +788,7 @@ def parse_reply(
     options: ReplyOptions, data: Buffer, turn: int, /
 ) -> tuple[
     PendingReply,
-    tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str],
+    tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str, int],
 ]:
     """Read the body of a completion whose first choice is to be a turn later.
 
@@ -1086,12 +1086,14 @@ def read_reply(
     version: int = -1,
     think: tuple[str, str] | None = None,
     tool: tuple[str, str] | None = None,
+    max_tokens: int | None = None,
 ) -> ParsedReply:
     """Read the body of a completion, in one pass and without Python objects in between.
 
     Both ways of listing log-probabilities are read, ``logprobs.content`` and, where that is missing, the lists
     ``token_logprobs``, ``tokens`` and ``top_logprobs``. Ids are taken from ``token_ids``, and where that is missing
-    from tokens that are named ``token_id:17``.
+    from tokens that are named ``token_id:17``, or from the ``id`` of each entry (llama.cpp) if these are as many as
+    usage says were generated: a server may put the tokens of one character into one entry.
 
     Args:
         data: The body as received: JSON in UTF-8. A byte order mark is passed over.
@@ -1105,6 +1107,8 @@ def read_reply(
         version: Version of the weights that answered; -1 for not known.
         think: Tags around thinking; ``("<think>", "</think>")`` if left out.
         tool: Tags around a tool call; ``("<tool_call>", "</tool_call>")`` if left out.
+        max_tokens: The most tokens that a choice may have, as the request says. One of as many that is not said to have
+            ended by itself (a finish reason that is null or unknown) has ``length`` as its finish reason.
 
     Raises:
         ReplyError: The bytes are no such reply; ``offset`` is the byte at which what is wrong starts.
@@ -1128,6 +1132,7 @@ class ReplyOptions:
         version: int = -1,
         think: tuple[str, str] | None = None,
         tool: tuple[str, str] | None = None,
+        max_tokens: int | None = None,
     ) -> ReplyOptions: ...
 
 def append_reply(
@@ -1142,7 +1147,7 @@ def append_reply(
     micros: int,
     context: int | None = None,
     /,
-) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
+) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str, int]:
     """Read the body of a completion and append its choices to a tree as turns, in one crossing.
 
     Choice i goes to rollout i; choices and rollouts that are left over are left alone. The prompt of several choices
@@ -1163,10 +1168,11 @@ def append_reply(
         context: Id from :meth:`CoreTree.context` when what was sent is not the path.
 
     Returns:
-        ``(choices, prompt, cached, generated, served)`` with -1 for figures that the server did not report. Each choice
-        is ``(content, reasoning, calls, finish, node, size, fault)``: calls as (id, name, arguments), the node of its
-        turn and the bytes of its message. Where a choice cannot be a turn (more than 1000 tool calls, a message above
-        16 MiB, a rollout that has ended) its fault says why, and its node is -1.
+        ``(choices, prompt, cached, generated, served, estimated)`` with -1 for figures that the server did not report;
+        of ``generated``, ``estimated`` is as in :class:`ParsedReply`. Each choice is ``(content, reasoning, calls,
+        finish, node, size, fault)``: calls as (id, name, arguments), the node of its turn and the bytes of its message.
+        Where a choice cannot be a turn (more than 1000 tool calls, a message above 16 MiB, a rollout that has ended)
+        its fault says why, and its node is -1.
 
     Raises:
         ReplyError: The bytes are no chat completion; the tree is unchanged.
@@ -1188,7 +1194,7 @@ def append_ids_reply(
     drift: tuple[str, int] | None = None,
     kept: tuple[int, int, str] | None = None,
     /,
-) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
+) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str, int]:
     """:func:`append_reply` for a reply to the conversation at ``node`` whose every token must be known.
 
     A choice without token ids, or without a log-probability for each, makes no turn but a fault that says so; without
@@ -1321,11 +1327,15 @@ class ParsedReply:
 
     @property
     def generated(self) -> int | None:
-        """Tokens of all choices."""
+        """Tokens of all choices; with :attr:`estimated` where the server counts the first of several alone."""
+
+    @property
+    def estimated(self) -> int:
+        """Of these, tokens that are estimated: by length, from the first choice."""
 
     @property
     def reasoning(self) -> int | None:
-        """Of these, tokens of reasoning."""
+        """Of the tokens of all choices, those of reasoning."""
 
     @property
     def prompt_ids(self) -> memoryview | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from test_table import cells, row, totals
 
+from trunkline.cli.output import summary_data
 from trunkline.cli.show import show
 from trunkline.cli.tables import calls_table, cost, table
 from trunkline.llm.pricing import Price
@@ -75,6 +77,37 @@ def test_what_is_not_known_is_not_shown_as_zero():
     assert calls_table([]) == "no request was made"
 
 
+FLAGS = "(vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report)"
+
+
+def test_cached_tokens_that_no_server_reports_are_not_said_to_be_none():
+    silent = replaced(cached=-1)
+    (endpoint,) = by_endpoint([silent, silent], {})
+    assert f"prompt tokens by request  2,000, cached not reported {FLAGS}" in calls_table([endpoint])
+    assert "0 of them cached" not in calls_table([endpoint])
+    shown = calls_table(by_endpoint([silent, CALL], {}))
+    assert "2,000, 400 of them cached  (20.0 %); 1 request did not say" in shown
+    known = totals(row(0, "answer", "a", 1.0))
+    summary = msgspec.structs.replace(known, endpoints=[endpoint])
+    assert cells(summary)["prompt tokens by turn"] == f"100, cached not reported {FLAGS}"
+    assert cells(summary)["prompt tokens by request"] == "2,000, cached not reported"
+    data = summary_data(summary)
+    assert (data["usage"]["cached"], data["cached"], data["uncached"]) == (None, None, None)
+    assert data["endpoints"][0]["cached"] is None
+
+
+def test_generated_tokens_that_are_estimated_bear_a_mark():
+    first, _ = by_endpoint([CALL, replaced(endpoint="z")], PRICES, {URL: 30})
+    assert "generated tokens          ~50  (30 of them estimated, " in calls_table([first])
+    assert f"price                     ~{cost(first.spent)}" in calls_table([first])
+    summary = msgspec.structs.replace(totals(row(0, "answer", "a", 1.0)), endpoints=[first], spent=first.spent)
+    found = cells(summary)
+    assert found["of these estimated"].startswith("~30 generated: ")
+    assert found["tokens flat (server usage)"].startswith("~")
+    assert found["price"].startswith("~")
+    assert "of these estimated" not in cells(totals(row(0, "answer", "a", 1.0)))
+
+
 def test_names_of_endpoints_cannot_steer_a_terminal():
     shown = calls_table(by_endpoint([replaced(endpoint="a\x1b[2J\n\u202eb"), replaced(endpoint="")], {}))
     assert shown.splitlines()[0] == "(no name)"
@@ -102,7 +135,8 @@ def test_the_summary_has_a_price_if_the_run_has():
     calls = [(0, CALL), (1, CALL), (1, replaced(cached=-1))]
     shown = table(summarise(META, 2, [], [], calls, PRICES)).splitlines()
     (line,) = [line for line in shown if line.startswith("price")]
-    assert line.split(maxsplit=1)[1] == "0.004200  (0.002100 a task); not priced: 1 request whose usage is not known"
+    silent = f"priced as uncached: 1 request whose server does not report cached tokens {FLAGS}"
+    assert line.split(maxsplit=1)[1] == f"0.006700  (0.003350 a task); {silent}"
     assert "price" not in table(summarise(META, 2, [], [], calls))
 
 
@@ -147,5 +181,7 @@ def test_json_has_the_calls_by_endpoint(path: Path):
     assert endpoint["requests"] == len(calls) == data["usage"]["calls"]
     assert endpoint["prompt"] == sum(call.prompt for call in calls) == data["usage"]["prompt"]
     assert endpoint["total"] == {"p50": 1.0, "p95": 1.5, "max": 1.5}
-    assert data["spent"] == endpoint["spent"] == {"money": pytest.approx(0.0063), "priced": 3, "unpriced": 0}
+    assert (
+        data["spent"] == endpoint["spent"] == {"money": pytest.approx(0.0063), "priced": 3, "unpriced": 0, "silent": 0}
+    )
     assert data["per_task"] == data["per_solved"] == data["spent"]["money"]

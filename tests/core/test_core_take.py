@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,24 @@ COUNT = st.integers(0, 99)
 USAGE = st.none() | st.fixed_dictionaries({"prompt_tokens": COUNT, "completion_tokens": COUNT})
 
 
+def at_least(choice: dict) -> int:
+    """Tokens that a choice must have: its ids, else its words."""
+    if "token_ids" in choice:
+        return max(1, len(choice["token_ids"]))
+    message = choice["message"]
+    calls = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    said = [message["content"] or "", message.get("reasoning_content", ""), *calls]
+    return max(1, sum(len(re.findall(r"[^ \t\n\f\r]+", text)) for text in said) + len(calls))
+
+
+def of_the_first(listed: list[dict], usage: dict | None) -> bool:
+    """Whether usage can only be that of the first choice."""
+    if usage is None or len(listed) < 2:
+        return False
+    least = [at_least(choice) for choice in listed]
+    return least[0] <= usage["completion_tokens"] < sum(least)
+
+
 def planted(rollouts: int) -> tuple[CoreTree, list[int]]:
     tree = CoreTree()
     point = tree.append(0, PROMPT, b'{"role":"user","content":"?"}')
@@ -53,14 +72,17 @@ def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | N
     agent, namespace = tree.name("a"), tree.name("ns")
     assert (plain.name("a"), plain.name("ns")) == (agent, namespace)
 
-    found, prompt, cached, generated, served = append_reply(
+    found, prompt, cached, generated, served, estimated = append_reply(
         tree, rollouts, ReplyOptions(), data, agent, namespace, 3, 2, 77
     )
 
     reply = read_reply(data)
     figures = (reply.prompt, reply.cached, reply.generated)
     assert (prompt, cached, generated) == tuple(-1 if n is None else n for n in figures)
-    assert served == "m"
+    assert (served, estimated) == ("m", reply.estimated)
+    first_only = of_the_first(listed, usage)
+    assert (estimated > 0) == first_only
+    assert generated == (-1 if usage is None else usage["completion_tokens"] + estimated)
     assert len(found) == min(asked, len(listed))
     for place, (content, reasoning, calls, finish, node, size, fault) in enumerate(found):
         choice = reply.choices[place]
@@ -76,8 +98,10 @@ def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | N
     assert tree.digest() == plain.digest()
     tree.check()
     total = sum(tree.rollout(number).usage[3] for number in rollouts)
-    if usage and asked >= len(listed) > 1 and not all("token_ids" in one for one in listed):
-        assert total == usage["completion_tokens"], "shares add up"
+    if usage and first_only:
+        assert tree.rollout(rollouts[0]).usage[3] == usage["completion_tokens"], "what is known stays"
+    if usage and asked >= len(listed) > 1 and (first_only or not all("token_ids" in one for one in listed)):
+        assert total == generated, "shares add up"
     assert sum(tree.rollout(number).usage[5] for number in rollouts) == 2, "retries are counted once"
 
 

@@ -61,6 +61,36 @@ def test_totals_on_screen_are_those_of_the_rows(questions: str, tmp_path: Path):
     assert KEY.encode() not in (tmp_path / "r").read_bytes()
 
 
+def first_alone(body: dict) -> dict:
+    """Completions of 20 words and more, with the usage of the first alone, and without a word of what was cached."""
+    contents = [f"{'word ' * (20 + (body['seed'] + i) % 5)}<answer>x</answer>" for i in range(body.get("n", 1))]
+    choices = [
+        {"index": i, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+        for i, content in enumerate(contents)
+    ]
+    return {"choices": choices, "usage": {"prompt_tokens": 100, "completion_tokens": len(contents[0].split())}}
+
+
+def test_usage_of_the_first_completion_and_no_word_of_what_was_cached(questions: str, tmp_path: Path):
+    with serving(first_alone) as server:
+        done = trunkline(
+            "run", questions, "-m", "m", "--base-url", server.url, "-w", "1", "--out", "r", "--rollouts", "4",
+            "--price", "prompt=1,cached=0.1,generated=10", cwd=tmp_path,
+        )  # fmt: skip
+        real = sum(len(c["message"]["content"].split()) for b in server.bodies for c in first_alone(b)["choices"])
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
+    assert "estimated" in done.stderr
+    generated = int(lines["tokens flat (server usage)"].strip().split("(~")[1].split()[0].replace(",", ""))
+    assert abs(generated - real) <= 0.1 * real
+    assert "cached not reported (vLLM: --enable-prompt-tokens-details" in lines["prompt tokens by turn"]
+    assert "priced as uncached" in lines["price"]
+    data = json.loads(trunkline("show", "r", "--json", cwd=tmp_path).stdout)["summary"]
+    assert 0 < data["estimated"] < data["usage"]["generated"]
+    assert (data["usage"]["cached"], data["cached"], data["endpoints"][0]["cached"]) == (None, None, None)
+    assert trunkline("check", "r", cwd=tmp_path).returncode == 0
+
+
 def test_help_shows_values_as_they_are_written():
     done = trunkline("run", "--help", cwd=Path.cwd())
     assert done.returncode == 0

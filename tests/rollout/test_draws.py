@@ -62,6 +62,52 @@ async def test_a_server_that_takes_no_notice_of_n_is_asked_one_by_one_from_then_
     assert len(table.sink.replies) == 3
 
 
+def of_the_first(body: dict) -> bytes:
+    """As llama.cpp answers: usage is that of the first choice, of one token a word."""
+    seeds = range(body["seed"], body["seed"] + body.get("n", 1))
+    contents = ["word " * (5 + seed % 7) for seed in seeds]
+    answer = json.loads(completion(contents))
+    answer["usage"]["completion_tokens"] = len(contents[0].split())
+    return json.dumps(answer).encode()
+
+
+async def test_usage_of_the_first_draw_is_not_taken_for_that_of_all():
+    llm = Counted(of_the_first)
+    table = open_table(llm, 4)
+    turns = await ask_all(table)
+    words = [len(turn.choice.content.split()) for turn in turns]
+    counted = [usage.generated for usage in usages(table)]
+    assert counted[0] == words[0], "what is known"
+    assert counted == words, "as many bytes a token"
+    (reply,) = table.sink.replies
+    assert (reply.generated, reply.estimated) == (sum(counted), sum(counted[1:]))
+    later = open_table(llm, 3, table.draws, task="another")
+    turns = await ask_all(later)
+    assert [body.get("n") for body in llm.bodies] == [4, None, None, None], "one by one, whose usage is right"
+    assert [usage.generated for usage in usages(later)] == [len(turn.choice.content.split()) for turn in turns]
+    assert all(reply.estimated == 0 for reply in later.sink.replies)
+
+
+async def test_usage_of_all_draws_stays_as_it_is():
+    llm = Counted(every_draw)
+    table = open_table(llm, 4)
+    await ask_all(table)
+    assert [reply.estimated for reply in table.sink.replies] == [0]
+    await ask_all(open_table(llm, 2, table.draws))
+    assert [body["n"] for body in llm.bodies] == [4, 2]
+
+
+async def test_kept_answers_have_the_tokens_that_were_counted(tmp_path: Path):
+    cache = Cache(tmp_path / "answers")
+    table = open_table(Counted(of_the_first), 3, cache=cache)
+    await ask_all(table)
+    again = open_table(Counted(of_the_first), 3, cache=cache)
+    await ask_all(again)
+    assert [reply.attempts for reply in again.sink.replies] == [0, 0, 0]
+    assert sum(usage.generated for usage in usages(again)) == sum(usage.generated for usage in usages(table))
+    cache.close()
+
+
 async def test_a_server_that_refuses_n_is_asked_one_by_one():
     def answer(body: dict) -> bytes:
         if "n" in body:

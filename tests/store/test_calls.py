@@ -207,16 +207,16 @@ def naive(calls: list[CallRow], endpoint: str) -> dict[str, object]:
     paid = [c for c in calls if c.endpoint == endpoint and c.attempts > 0]
     sent = [c for c in paid if c.draws > 0]
     counted = [c for c in sent if c.prompt >= 0 and c.generated >= 0]
+    told = any(c.cached >= 0 for c in counted)
     price = PRICES.get(endpoint)
-    priced = [
-        c for c in paid if price and c.prompt >= 0 and c.generated >= 0 and (c.cached >= 0 or price.cached is None)
-    ]
+    priced = [c for c in paid if price and c.prompt >= 0 and c.generated >= 0]
     money = Fraction(0)
     for c in priced:
         hit = max(0, min(c.cached, c.prompt))
         cached = price.prompt if price.cached is None else price.cached
         for tokens, each in ((c.prompt - hit, price.prompt), (hit, cached), (c.generated, price.generated)):
             money += tokens * Fraction(each) / 1_000_000
+    whole = sum(c.cached < 0 for c in priced) if price and price.cached is not None else 0
     return {
         "requests": len(sent),
         "kept": sum(c.endpoint == endpoint and c.attempts == 0 for c in calls),
@@ -224,10 +224,11 @@ def naive(calls: list[CallRow], endpoint: str) -> dict[str, object]:
         "failed": len(paid) - len(sent),
         "retries": sum(c.attempts - 1 for c in paid),
         "prompt": sum(c.prompt for c in counted),
-        "cached": sum(max(0, min(c.cached, c.prompt)) for c in counted),
+        "cached": sum(min(c.cached, c.prompt) for c in counted if c.cached >= 0) if told or not counted else None,
+        "silent": sum(c.cached < 0 for c in counted),
         "generated": sum(c.generated for c in counted),
         "unreported": len(sent) - len(counted),
-        "priced": (float(money), len(priced), len(paid) - len(priced)),
+        "priced": (float(money), len(priced), len(paid) - len(priced), whole),
     }
 
 
@@ -238,10 +239,10 @@ def test_sums_by_endpoint_are_those_of_a_naive_reading(calls: list[CallRow], ord
     assert [e.endpoint for e in found] == sorted({c.endpoint for c in calls})
     for endpoint in found:
         expected = naive(calls, endpoint.endpoint)
-        money, priced, unpriced = expected.pop("priced")
+        money, *counts = expected.pop("priced")
         assert {name: getattr(endpoint, name) for name in expected} == expected
         assert endpoint.spent.money == pytest.approx(money, rel=1e-12)
-        assert (endpoint.spent.priced, endpoint.spent.unpriced) == (priced, unpriced)
+        assert [endpoint.spent.priced, endpoint.spent.unpriced, endpoint.spent.silent] == counts
     shuffled = calls[:]
     order.shuffle(shuffled)
     assert by_endpoint(shuffled, PRICES) == found, "to the last bit, in any order"
@@ -286,21 +287,22 @@ def test_what_failed_for_good_took_attempts_and_nobody_knows_what_it_cost():
 def test_what_was_not_reported_is_not_priced():
     calls = [call(), call(prompt=-1), call(generated=-1), call(cached=-1), call("http://elsewhere/v1")]
     first, second = by_endpoint(calls, PRICES)
-    assert (first.spent.priced, first.spent.unpriced) == (1, 3)
-    assert first.spent.money == pytest.approx((6 * 2 + 4 * 0.5 + 3 * 8) / 1e6)
+    assert (first.spent.priced, first.spent.unpriced, first.spent.silent) == (2, 2, 1)
+    silent = 10 * 2 + 3 * 8
+    assert first.spent.money == pytest.approx((6 * 2 + 4 * 0.5 + 3 * 8 + silent) / 1e6), "unknown is uncached"
     assert second.spent == Spending(0.0, 0, 1)
-    assert total([first, second]) == Spending(first.spent.money, 1, 4)
+    assert total([first, second]) == Spending(first.spent.money, 2, 3, 1)
     assert total(by_endpoint(calls, {})) is None, "without a price there is no sum, not a sum of 0"
 
 
 def test_the_summary_prices_the_run_its_tasks_and_what_it_solved(tmp_path: Path):
-    tasks = [[call(A), call(B)], [call(A, cached=-1)], [call(A), call(A)]]
+    tasks = [[call(A), call(B)], [call(A, prompt=-1)], [call(A), call(A, cached=-1)]]
     write(tmp_path / "run", tasks, PRICES)
     edit(tmp_path / "run", "UPDATE rollouts SET reward = 0.5 WHERE task = 2")
     with RunReader.open(tmp_path / "run") as reader:
         summary, costs = reader.summary(), reader.costs()
     assert (summary.called, summary.solved) == (3, 2)
-    assert summary.spent.unpriced == 1
+    assert (summary.spent.unpriced, summary.spent.silent) == (1, 1)
     assert summary.spent.money == math.fsum(e.spent.money for e in summary.endpoints)
     assert summary.spent.money == pytest.approx(math.fsum(c.money for c in costs.values()), rel=1e-12)
     assert list(costs) == ["q0", "q1", "q2"]
@@ -311,13 +313,39 @@ def test_the_summary_prices_the_run_its_tasks_and_what_it_solved(tmp_path: Path)
 
 
 def test_nothing_is_said_to_cost_nothing_because_its_price_is_not_known(tmp_path: Path):
-    write(tmp_path / "run", [[call(cached=-1)], [call(attempts=0)]], PRICES)
+    write(tmp_path / "run", [[call(prompt=-1)], [call(attempts=0)]], PRICES)
     with RunReader.open(tmp_path / "run") as reader:
         summary = reader.summary()
     assert (summary.spent, summary.per_task, summary.per_solved) == (Spending(0.0, 0, 1), None, None)
     write(tmp_path / "kept", [[call(attempts=0)]], PRICES)
     with RunReader.open(tmp_path / "kept") as reader:
         assert reader.summary().per_task == 0.0
+
+
+def test_what_was_cached_is_not_known_where_no_server_says_so(tmp_path: Path):
+    write(tmp_path / "run", [[call(cached=-1)], [call(A, cached=-1), call(B)]])
+    with RunReader.open(tmp_path / "run") as reader:
+        summary, tasks = reader.summary(), reader.by_task()
+    assert [endpoint.cached for endpoint in summary.endpoints] == [None, 4]
+    assert (summary.cached, summary.uncached, summary.silent) == (4, 26, 2)
+    assert [task.silent for task in tasks] == [True, False]
+    write(tmp_path / "none", [[call(cached=-1)], [call(cached=-1, attempts=2)]])
+    with RunReader.open(tmp_path / "none") as reader:
+        summary = reader.summary()
+        assert [agent.cached for agent in reader.profile().agents] == [None]
+        assert reader.check() == []
+    assert (summary.prompt, summary.cached, summary.uncached) == (20, None, None)
+
+
+def test_tokens_that_are_estimated_are_told_by_endpoint(tmp_path: Path):
+    write(tmp_path / "run", [[call(A), call(B)]])
+    edit(tmp_path / "run", f"INSERT INTO meta VALUES ('estimated_usage', '{{\"{A}\": 2, \"elsewhere\": 9}}')")
+    with RunReader.open(tmp_path / "run") as reader:
+        summary = reader.summary()
+    assert ([endpoint.estimated for endpoint in summary.endpoints], summary.estimated) == ([2, 0], 2)
+    edit(tmp_path / "run", "UPDATE meta SET value = '[]' WHERE key = 'estimated_usage'")
+    with RunReader.open(tmp_path / "run") as reader:
+        assert reader.summary().estimated == 0, "damage that a summary needs nothing of"
 
 
 def test_without_a_price_there_are_no_costs(tmp_path: Path):

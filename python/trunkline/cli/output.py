@@ -88,7 +88,10 @@ def summary_data(summary: Summary) -> dict[str, Any]:
     data["usage"] = msgspec.structs.asdict(summary.usage)
     data["tokens"] |= _shared(data["tokens"])
     data["ids"] |= _shared(data["ids"])
-    data |= {"rate": summary.rate, "prompt": summary.prompt, "uncached": summary.uncached}
+    data |= {"rate": summary.rate, "prompt": summary.prompt, "cached": summary.cached, "uncached": summary.uncached}
+    data |= {"estimated": summary.estimated}
+    if summary.cached is None:
+        data["usage"]["cached"] = None
     if summary.diversity is not None:
         data["diversity"]["design_effect"] = summary.diversity.design_effect
     data |= {"per_task": summary.per_task, "per_solved": summary.per_solved}
@@ -103,7 +106,7 @@ def _shared(tokens: dict[str, int]) -> dict[str, float]:
 def task_data(task: TaskSummary) -> dict[str, Any]:
     """Return the figures of a task."""
     data: dict[str, Any] = plain(task)
-    data["usage"] = msgspec.structs.asdict(task.usage)
+    data["usage"] = msgspec.structs.asdict(task.usage) | ({"cached": None} if task.silent else {})
     data["tokens"] |= _shared(data["tokens"])
     return data
 

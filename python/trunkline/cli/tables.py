@@ -60,18 +60,25 @@ def money(amount: float) -> str:
     return f"{amount:,.{decimals}f}"
 
 
-def cost(spent: Spending, details: str = "") -> str:
+CACHE_FLAGS: Final = "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report"
+"""How servers are told to report what they had cached."""
+
+
+def cost(spent: Spending, details: str = "", mark: str = "") -> str:
     """What some calls cost, and how many of them are not in it.
 
     Args:
         spent: What they cost.
         details: What to say after the amount.
+        mark: What to write before it: ``~`` where some of the tokens are estimated.
     """
-    if not spent.unpriced:
-        return money(spent.money) + details
-    known = money(spent.money) + details if spent.known else "not known"
-    requests = "1 request" if spent.unpriced == 1 else f"{spent.unpriced:,} requests"
-    return f"{known}; not priced: {requests} whose usage is not known"
+    told = mark + money(spent.money) + details if spent.known else "not known"
+    if spent.unpriced:
+        told += f"; not priced: {_count(spent.unpriced, 'request')} whose usage is not known"
+    if spent.silent:
+        whole = f"{_count(spent.silent, 'request')} whose server does not report cached tokens"
+        told += f"; priced as uncached: {whole} ({CACHE_FLAGS})"
+    return told
 
 
 def is_share(estimate: Estimate) -> bool:
@@ -155,19 +162,19 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     else:
         mixed = 0 < summary.ids.flat < tokens.flat
         source = "token ids" if tokens.exact else "token ids and server usage" if mixed else "server usage"
-        yield f"tokens flat ({source})", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
-        yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
+        mark = "~" if summary.estimated and not tokens.exact else ""
+        yield f"tokens flat ({source})", f"{mark}{tokens.flat:,}  ({mark}{tokens.flat_generated:,} generated)"
+        yield "tokens as a tree", f"{mark}{tokens.tree:,}  ({mark}{tokens.tree_generated:,} generated)"
+        if summary.estimated:
+            first = "usage of several completions in one request was that of the first"
+            yield "of these estimated", f"~{summary.estimated:,} generated: {first}"
         if mixed:
             yield "of these from token ids", f"{summary.ids.flat:,} flat, {summary.ids.tree:,} as a tree"
         yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
         if usage.unreported:
             yield "turns without usage", f"{usage.unreported:,}, counted in no total"
-        share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
         if usage.unreported < usage.calls:
-            uncached = usage.prompt - usage.cached
-            yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}, {uncached:,} not"
-        if summary.prompt and (summary.prompt, summary.uncached) != (usage.prompt, usage.prompt - usage.cached):
-            yield "prompt tokens by request", f"{summary.prompt:,}, {summary.uncached:,} of them not cached"
+            yield from _prompts(summary)
     chains = f"  ({summary.paths:,} if every rollout were a chain)" if summary.paths > usage.calls else ""
     yield "model turns", f"{usage.calls:,}{chains}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
@@ -183,7 +190,21 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     if any(count for count, _ in drifts):
         yield "drifted prompts", ", ".join(f"{count:,} {what}" for count, what in drifts if count)
     if summary.spent is not None:
-        yield "price", cost(summary.spent, _parts(summary))
+        yield "price", cost(summary.spent, _parts(summary), "~" if summary.estimated else "")
+
+
+def _prompts(summary: Summary) -> Iterator[TableRow]:
+    usage, uncached = summary.usage, summary.usage.prompt - summary.usage.cached
+    if summary.cached is None:
+        yield "prompt tokens by turn", f"{usage.prompt:,}, cached not reported ({CACHE_FLAGS})"
+        if summary.prompt != usage.prompt:
+            yield "prompt tokens by request", f"{summary.prompt:,}, cached not reported"
+        return
+    share = f"  ({percent(usage.cached / usage.prompt)})" if usage.prompt else ""
+    yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}, {uncached:,} not"
+    silent = f"; {_count(summary.silent, 'request')} did not say" if summary.silent else ""
+    if summary.prompt and (silent or (summary.prompt, summary.uncached) != (usage.prompt, uncached)):
+        yield "prompt tokens by request", f"{summary.prompt:,}, {summary.uncached:,} of them not cached{silent}"
 
 
 def _parts(summary: Summary) -> str:
@@ -240,7 +261,7 @@ def _endings(summary: Summary) -> Iterator[TableRow]:
     budget = summary.budget
     if budget is not None:
         refused = f"; refused {budget.refused:,} times, first: {budget.closed}" if budget.refused else ""
-        yield "budget of the run", ", ".join(budget.lines()) + refused
+        yield "budget of the run", ", ".join(budget.lines("~" if summary.estimated else "")) + refused
 
 
 def rows_of(summary: Summary) -> list[TableRow]:
@@ -319,16 +340,22 @@ def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
     if endpoint.draws != endpoint.requests:
         yield "completions", f"{endpoint.draws:,}"
     if endpoint.unreported < endpoint.requests:
-        share = f"  ({endpoint.cached / endpoint.prompt:.1%})".replace("%", " %") if endpoint.prompt else ""
-        yield "prompt tokens by request", f"{endpoint.prompt:,}, {endpoint.cached:,} of them cached{share}"
-        yield "generated tokens", f"{endpoint.generated:,}  ({endpoint.rate:,.1f} tokens/s)"
+        if endpoint.cached is None:
+            told = f"cached not reported ({CACHE_FLAGS})"
+        else:
+            share = f"  ({percent(endpoint.cached / endpoint.prompt)})" if endpoint.prompt else ""
+            silent = f"; {_count(endpoint.silent, 'request')} did not say" if endpoint.silent else ""
+            told = f"{endpoint.cached:,} of them cached{share}{silent}"
+        yield "prompt tokens by request", f"{endpoint.prompt:,}, {told}"
+        mark, guessed = ("~", f"{endpoint.estimated:,} of them estimated, ") if endpoint.estimated else ("", "")
+        yield "generated tokens", f"{mark}{endpoint.generated:,}  ({guessed}{endpoint.rate:,.1f} tokens/s)"
     if endpoint.unreported:
         yield "without usage", f"{endpoint.unreported:,}, counted in no total"
     for label, times in (("queue", endpoint.queue), ("first byte", endpoint.first), ("whole call", endpoint.total)):
         if times is not None:
             yield label, _times(times)
     if endpoint.spent is not None:
-        yield "price", cost(endpoint.spent)
+        yield "price", cost(endpoint.spent, mark="~" if endpoint.estimated else "")
 
 
 def _times(times: Times) -> str:
@@ -454,7 +481,8 @@ _TASKS_HEAD: Final = (
 )
 _TASKS_NOTES: Final = """\
 flat: as if every rollout were a chain of its own; tree: shared parts once; ~ where it is server usage, not token ids
-chains: turns on all paths; made: turns that were asked for; cached, uncached: prompt tokens of these turns
+chains: turns on all paths; made: turns that were asked for; cached, uncached: prompt tokens of these turns, - where the
+server does not report what it had cached
 made, cached and uncached are of this run alone; of draws in one request all but the first count their prompt as cached
 effective: independent tries that would say as much as the scored ones; - where that is not known"""
 
@@ -489,8 +517,8 @@ def _task_row(task: TaskSummary) -> list[str]:
         f"{mark}{tokens.flat_generated:,}",
         f"{mark}{tokens.tree_generated:,}",
         f"{tokens.reuse:.1%}".replace("%", " %"),
-        f"{usage.cached:,}",
-        f"{usage.prompt - usage.cached:,}",
+        "-" if task.silent else f"{usage.cached:,}",
+        "-" if task.silent else f"{usage.prompt - usage.cached:,}",
         f"{task.paths:,}",
         f"{usage.calls:,}",
         f"{task.actions:,}",
@@ -535,7 +563,8 @@ def _note(agent: AgentProfile) -> Iterator[str]:
     if agent.calls:
         yield f"  out       in {percent(agent.busy)} of the wall time"
         unreported = f"; {agent.unreported:,} calls without usage" if agent.unreported else ""
-        yield f"  tokens    {agent.prompt:,} prompt, {agent.cached:,} cached; {agent.generated:,} generated{unreported}"
+        cached = "cached not reported" if agent.cached is None else f"{agent.cached:,} cached"
+        yield f"  tokens    {agent.prompt:,} prompt, {cached}; {agent.generated:,} generated{unreported}"
     if agent.rows is not None:
         yield from _time_rows(agent.rows)
 
@@ -597,7 +626,7 @@ def _agent_figures(agent: AgentProfile) -> list[str]:
         f"{agent.calls:,}",
         f"{agent.failed:,}",
         f"{agent.prompt:,}",
-        f"{agent.cached:,}",
+        "-" if agent.cached is None else f"{agent.cached:,}",
         f"{agent.generated:,}",
         percent(agent.share),
         percent(agent.busy),

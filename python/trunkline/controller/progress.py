@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from trunkline import errors
 from trunkline.errors import InfrastructureError, TrunklineError
 from trunkline.observability.observers import opening
+from trunkline.store.stats.calls import ESTIMATED_USAGE
 from trunkline.store.stats.tasks import kept
 from trunkline.tree.records import Failure
 from trunkline.types import FAILED, Termination
@@ -111,6 +113,7 @@ class ProgressCounter:
         self._task_queue = task_queue
         self._taken = taken
         self._served = set(writer.progress.served)
+        self._estimated = Counter(writer.progress.estimated)
         self._rejections = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
         self.snapshot = opening(writer.progress, len(tasks), job.strategy.rollouts(), taken, refill)
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
@@ -131,6 +134,9 @@ class ProgressCounter:
         if new:
             self._served |= new
             self._writer.note("served", sorted(self._served))
+        if batch.estimated:
+            self._estimated.update(batch.estimated)
+            self._writer.note(ESTIMATED_USAGE, dict(self._estimated))
 
     def done(self, done: Done) -> None:
         """Count a finished task."""

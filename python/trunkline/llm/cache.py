@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from trunkline._core import read_reply
 from trunkline._internal.validation import check_text, short_repr
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, ReplyError
 
 if TYPE_CHECKING:
     from trunkline.llm.types import Request
@@ -170,7 +171,7 @@ def _alone(data: bytes) -> list[bytes]:
     if all(bytes(field.get("index", b"null")) != b"null" for field in fields):
         fields.sort(key=lambda field: float(bytes(field["index"])))
     usage = _usage(members)
-    generated, sizes = usage.get("completion_tokens"), [sum(map(len, map(bytes, field.values()))) for field in fields]
+    generated, sizes = _generated(data, fields), [sum(map(len, map(bytes, field.values()))) for field in fields]
     alone, before = [], 0
     for place, field in enumerate(fields):
         until = before + sizes[place]
@@ -181,6 +182,14 @@ def _alone(data: bytes) -> list[bytes]:
         one = members | {"choices": msgspec.Raw(msgspec.json.encode([field | {"index": msgspec.Raw(b"0")}]))}
         alone.append(msgspec.json.encode(one | ({"usage": usage} if usage else {})))
     return alone
+
+
+def _generated(data: bytes, choices: list[dict[str, msgspec.Raw]]) -> int | None:
+    """Generated tokens of all choices, as their reader has them."""
+    try:
+        return read_reply(data, form="completion" if "text" in choices[0] else "chat").generated
+    except ReplyError:
+        return None
 
 
 def _usage(members: dict[str, msgspec.Raw]) -> dict[str, object]:

@@ -38,7 +38,7 @@ def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: 
     prompt, cached, generated = (
         -1 if count is None else count for count in (found.prompt, found.cached, found.generated)
     )
-    return Reply(choices, prompt, cached, generated, attempts, micros, found.served)
+    return Reply(choices, prompt, cached, generated, attempts, micros, found.served, estimated=found.estimated)
 
 
 def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "") -> str:

@@ -59,6 +59,8 @@ class Reply(msgspec.Struct):
         agent: Who asked; whoever reads the reply fills it in.
         ended: When it was read, in microseconds of the machine's monotonic clock, likewise; -1 before.
         llm: The name of the LLM in its run, which whoever asked fills in; empty where there is but one.
+        estimated: The generated tokens that are estimated: where usage is that of the first of several choices alone,
+            those of the others.
     """
 
     choices: list[ReplyChoice]
@@ -74,6 +76,7 @@ class Reply(msgspec.Struct):
     agent: str = ""
     ended: int = -1
     llm: str = ""
+    estimated: int = 0
 
 
 class ReplyReader(Protocol):

@@ -447,12 +447,14 @@ class Batch(ProtocolMessage):
         deltas: New deltas.
         done: Tasks that are complete; their last delta is in this batch or an earlier one.
         served: Who answered, as the endpoint names itself.
+        estimated: Generated tokens that are estimated, by the endpoint whose usage lacks them.
     """
 
     batch: int
     deltas: list[Delta]
     done: list[Done]
     served: list[str]
+    estimated: dict[str, int] = {}
 
 
 class Fatal(ProtocolMessage):

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunReader"]
 
+_SILENT = "SELECT task FROM calls WHERE draws > 0 AND attempts > 0 AND prompt >= 0 GROUP BY task HAVING max(cached) < 0"
 _CALLS = f"SELECT task, {CALL_NAMED} FROM {CALLS_NAMED} JOIN tasks USING (task) ORDER BY call"  # noqa: S608 - our own names
 
 
@@ -340,7 +341,8 @@ class RunReader:
 
     def by_task(self) -> list[TaskSummary]:
         """What each finished task came to, computed from its rows, in the order of the tasks."""
-        return by_task(self.rows(), self.rollouts(), self.task_ids(), self.taken())
+        silent = {task for (task,) in self._query(_SILENT)}
+        return by_task(self.rows(), self.rollouts(), self.task_ids(), self.taken(), silent)
 
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""

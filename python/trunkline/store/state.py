@@ -25,6 +25,7 @@ from trunkline.store.schema import (
     delta_keys,
 )
 from trunkline.store.sqlite import as_text, damaged, keep_log, put_meta, transaction
+from trunkline.store.stats.calls import estimated_usage
 from trunkline.store.stats.tasks import FilterStats
 from trunkline.types import FAILED
 
@@ -78,6 +79,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
         lost: Finished tasks that were given up because workers died of them.
         kept: Groups of finished tasks that can be trained on; counted only where the run wants so many.
         served: Who answered.
+        estimated: Generated tokens that are estimated, by endpoint.
     """
 
     state: str = ""
@@ -94,6 +96,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
     lost: int = 0
     kept: int = 0
     served: list[str] = []
+    estimated: dict[str, int] = {}
 
 
 class _ProgressSettings(msgspec.Struct):
@@ -121,6 +124,7 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
         begun=[task for (task,) in connection.execute(BEGUN)],
         taken={task: msgspec.convert(values, TakenRow) for task, *values in connection.execute(_TAKEN)},
         served=msgspec.json.decode(meta.get("served", "[]"), type=list[str]),
+        estimated=estimated_usage(meta),
     )
     for word, count in connection.execute(_ENDS):
         found.ended += count

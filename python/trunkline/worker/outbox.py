@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,8 @@ class TreeSink:
         """Note what a request cost; it settles when it leaves, with the tree's next delta."""
         self._calls.append(reply)
         self._outbox.met(reply.served)
+        if reply.estimated:
+            self._outbox.estimated(reply)
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns."""
@@ -198,6 +201,7 @@ class Outbox:
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
         self._served: set[str] = set()
+        self._estimated: list[Reply] = []
         self._broken: Exception | None = None
 
     async def reserve(self) -> None:
@@ -239,6 +243,10 @@ class Outbox:
         """Note who answered; it leaves with the next batch."""
         if served:
             self._served.add(served)
+
+    def estimated(self, reply: Reply) -> None:
+        """Note tokens of a reply that are estimated; they leave with the next batch."""
+        self._estimated.append(reply)
 
     def note(self, sink: TreeSink, size: int = 0, turns: int = 0) -> None:
         """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
@@ -298,5 +306,8 @@ class Outbox:
         turns = sum(delta.turns for delta in deltas)
         self._unacked[self._batches] = turns
         self._turns -= turns
-        self._send(Batch(self._batches, deltas, done, sorted(self._served)))
-        self._served = set()
+        estimated: Counter[str] = Counter()
+        for reply in self._estimated:  # the client has said by now which endpoint it is of
+            estimated[_place(reply.llm, reply.endpoint)] += _believed(reply.estimated, 0)
+        self._send(Batch(self._batches, deltas, done, sorted(self._served), dict(estimated)))
+        self._served, self._estimated = set(), []

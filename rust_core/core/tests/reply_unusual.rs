@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
-use trunkline_core::reply::{Entropy, ParsedChoice, ReplyOptions, Tags, read};
+use trunkline_core::reply::{Entropy, ParsedChoice, ParsedReply, ReplyOptions, Tags, read};
 use trunkline_core::{SAMPLED, TRUNCATED};
 
 #[track_caller]
@@ -204,4 +204,68 @@ fn tags_can_be_others() {
     let found = read(body.as_bytes(), &options).unwrap().choices[0].uncertainty();
     assert!((found.perplexity[0] - 2.0).abs() < 1e-5 && found.perplexity[1].is_nan(), "{found:?}");
     assert!((found.perplexity[2] - 2f32.sqrt()).abs() < 1e-5);
+}
+
+fn answered(choices: &str, rest: &str, max_tokens: Option<u32>) -> ParsedReply {
+    let body = format!(r#"{{"choices":[{choices}]{rest}}}"#);
+    read(body.as_bytes(), &ReplyOptions { max_tokens, ..ReplyOptions::default() }).unwrap()
+}
+
+#[test]
+fn usage_of_the_first_choice_is_completed_by_estimates() {
+    let two = r#"{"index":0,"message":{"content":"a b c"}},{"index":1,"message":{"content":"a b c d e f"}}"#;
+    let counts = |rest: &str| {
+        let reply = answered(two, rest, None);
+        (reply.counts.generated, reply.estimated)
+    };
+    for (rest, expected) in [
+        (r#","usage":{"completion_tokens":4}"#, (Some(13), 9)),
+        (r#","usage":{"completion_tokens":9}"#, (Some(9), 0)),
+        (r#","usage":{"completion_tokens":2}"#, (Some(2), 0)),
+        (r#","usage":{"completion_tokens":12},"timings":{"predicted_n":12,"predicted_ms":1.5}"#, (Some(24), 12)),
+        (r#","usage":{"completion_tokens":12},"timings":{"predicted_n":5}"#, (Some(12), 0)),
+        (r#","usage":{"completion_tokens":12},"timings":null"#, (Some(12), 0)),
+        (r#","timings":{"predicted_n":12}"#, (None, 0)),
+    ] {
+        assert_eq!(counts(rest), expected, "{rest}");
+    }
+    let alone = answered(r#"{"message":{"content":"a b c"}}"#, r#","usage":{"completion_tokens":1}"#, None);
+    assert_eq!((alone.counts.generated, alone.estimated), (Some(1), 0));
+}
+
+#[test]
+fn ids_of_entries_are_kept_if_they_are_all() {
+    let entry = r#"{"id":7,"token":"a","logprob":-1}"#;
+    let ids = |entries: &str, usage: &str| {
+        let choice = format!(r#"{{"message":{{"content":"a"}},"logprobs":{{"content":[{entries}]}}}}"#);
+        let mut reply = answered(&choice, usage, None);
+        reply.choices.remove(0).tokens.map(|tokens| tokens.ids)
+    };
+    let usage = |count: u32| format!(r#","usage":{{"completion_tokens":{count}}}"#);
+    assert_eq!(ids(&format!("{entry},{entry}"), &usage(2)), Some(vec![7, 7]));
+    assert_eq!(ids(&format!("{entry},{entry}"), &usage(3)), None, "one entry is of two tokens");
+    assert_eq!(ids(&format!("{entry},{entry}"), ""), None, "nothing says that they are all");
+    for other in ["null", "-1", "1.5", "4294967296", r#""7""#, "[]"] {
+        let odd = entry.replace('7', other);
+        assert_eq!(ids(&format!("{entry},{odd}"), &usage(2)), None, "{other}");
+    }
+    let named = r#"{"id":7,"token":"token_id:9","logprob":-1}"#;
+    assert_eq!(ids(named, &usage(5)), Some(vec![9]), "the name of a token is its own");
+}
+
+#[test]
+fn a_choice_of_as_many_tokens_as_it_may_have_was_cut_off() {
+    let finish = |reason: &str, generated: u32| {
+        let choice = format!(r#"{{"message":{{"content":"a"}},"finish_reason":{reason}}}"#);
+        let usage = format!(r#","usage":{{"completion_tokens":{generated}}}"#);
+        answered(&choice, &usage, Some(5)).choices.remove(0).finish
+    };
+    assert_eq!([finish("null", 5), finish("null", 4), finish("\"eos\"", 5)], ["length", "", "length"]);
+    assert_eq!([finish("\"stop\"", 5), finish("\"eos\"", 4)], ["stop", "eos"]);
+    let two = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"a"}}"#;
+    let ends = answered(two, r#","usage":{"completion_tokens":10}"#, Some(5)).choices;
+    assert!(ends.iter().all(|choice| choice.finish == "length"));
+    let tokens = r#"{"message":{"content":"a"},"token_ids":[1,2]}"#;
+    let cut = answered(tokens, r#","usage":{"completion_tokens":2}"#, Some(2)).choices.remove(0).tokens.unwrap();
+    assert_eq!(cut.flags, [SAMPLED, SAMPLED | TRUNCATED]);
 }

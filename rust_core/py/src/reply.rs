@@ -18,8 +18,8 @@ const LARGE: usize = 1 << 14;
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are options by keyword")]
 #[pyo3(
-    signature = (data, /, *, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None),
-    text_signature = "(data, /, *, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None)"
+    signature = (data, /, *, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None, max_tokens=None),
+    text_signature = "(data, /, *, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None, max_tokens=None)"
 )]
 pub fn read_reply(
     py: Python<'_>,
@@ -30,9 +30,11 @@ pub fn read_reply(
     #[pyo3(from_py_with = number)] version: i32,
     think: Option<(Text<'_>, Text<'_>)>,
     tool: Option<(Text<'_>, Text<'_>)>,
+    max_tokens: Option<Bound<'_, PyAny>>,
 ) -> PyResult<ParsedReply> {
     let top = top.as_ref().map(number).transpose()?;
-    let options = options(form, entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
+    let max_tokens = max_tokens.as_ref().map(number).transpose()?;
+    let options = options(form, entropy, top, version, think, tool, max_tokens).map_err(|error| raise(py, &error))?;
     let found = read(py, &data, &options)?;
     let choices =
         found.choices.into_iter().map(|choice| ParsedChoice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
@@ -40,6 +42,7 @@ pub fn read_reply(
         choices: PyTuple::new(py, choices)?.unbind(),
         counts: found.counts,
         served: found.served,
+        estimated: found.estimated,
         prompt_ids: found.prompt_ids,
     })
 }
@@ -51,9 +54,10 @@ pub struct ReplyOptions(pub reply::ReplyOptions);
 #[pymethods]
 impl ReplyOptions {
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "they are options by keyword")]
     #[pyo3(
-        signature = (*, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None),
-        text_signature = "(*, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None)"
+        signature = (*, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None, max_tokens=None),
+        text_signature = "(*, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None, max_tokens=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -63,9 +67,11 @@ impl ReplyOptions {
         #[pyo3(from_py_with = number)] version: i32,
         think: Option<(Text<'_>, Text<'_>)>,
         tool: Option<(Text<'_>, Text<'_>)>,
+        max_tokens: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let top = top.as_ref().map(number).transpose()?;
-        options(form, entropy, top, version, think, tool).map(Self).map_err(|error| raise(py, &error))
+        let max_tokens = max_tokens.as_ref().map(number).transpose()?;
+        options(form, entropy, top, version, think, tool, max_tokens).map(Self).map_err(|error| raise(py, &error))
     }
 }
 
@@ -81,6 +87,7 @@ fn options(
     version: i32,
     think: Option<(Text<'_>, Text<'_>)>,
     tool: Option<(Text<'_>, Text<'_>)>,
+    max_tokens: Option<u32>,
 ) -> Result<reply::ReplyOptions> {
     let tags = |pair: (Text<'_>, Text<'_>)| Tags::new(&*pair.0, &*pair.1);
     let options = reply::ReplyOptions {
@@ -90,6 +97,7 @@ fn options(
         version,
         think: think.map_or_else(|| Ok(Tags::think()), tags)?,
         tool: tool.map_or_else(|| Ok(Tags::tool()), tags)?,
+        max_tokens,
     };
     options.check()?;
     Ok(options)
@@ -102,6 +110,8 @@ pub struct ParsedReply {
     choices: Py<PyTuple>,
     #[pyo3(get)]
     served: String,
+    #[pyo3(get)]
+    estimated: u32,
     counts: UsageCounts,
     prompt_ids: Option<Vec<u32>>,
 }

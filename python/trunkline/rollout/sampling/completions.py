@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.sampling.turns import TurnReader
 
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["CompletionClient", "CompletionClients", "SharedRequest", "SingleFlight", "gathered", "runs"]
 
@@ -242,6 +245,9 @@ class CompletionClient:
             if self.weights.aborting:
                 turns.failed(LLMError("given up for other weights"), first, _micros(start), self._name)
             raise
+        if reply.estimated:
+            # Its usage is that of the first draw alone; that of a request for one draw is right.
+            self._one_draw_each(reply.endpoint)
         turns.tell(first, n)
         missing = turns.missing(first, n)
         if missing:
@@ -249,6 +255,16 @@ class CompletionClient:
             self._together = False
             await self._one_by_one(request, turns, first, missing)
         return reply
+
+    def _one_draw_each(self, endpoint: str) -> None:
+        """Ask for draws one by one from now on."""
+        if self._together:
+            self._together = False
+            logger.warning(
+                "%s reports for several completions of one request the tokens of the first; those of the others were "
+                "estimated, and each is asked for alone from now on",
+                endpoint,
+            )
 
     async def _refused(self, request: Request, turns: TurnReader, first: int) -> Reply | RolloutError:
         """Find out whether a request was refused because of its n: then the first draw alone is answered."""

@@ -83,7 +83,9 @@ class TurnReader:
             raise self._taken_twice(first, end)
         # Draws may be read in any order, each as an answer of its own.
         end = next((place for place in range(first + 1, end) if self.found[place] is not None), end)
-        taken, prompt, cached, generated, served = self._take(self._rollouts[first:end], data, attempts, micros)
+        taken, prompt, cached, generated, served, estimated = self._take(
+            self._rollouts[first:end], data, attempts, micros
+        )
         if not taken:
             raise ReplyError("its choices are empty")
         choices = []
@@ -91,7 +93,7 @@ class TurnReader:
             choice = self._program_choice(ReplyChoice(content, reasoning, [ToolCall(*call) for call in calls], finish))
             choices.append(choice)
             self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
-        reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
+        reply = Reply(choices, prompt, cached, generated, attempts, micros, served, estimated=estimated)
         self._tell(reply)
         return reply
 
@@ -252,6 +254,7 @@ def _checked(reply: object, llm: str) -> Reply:
     for field in ("prompt", "cached", "generated"):
         if not -1 <= getattr(found, field) < _MOST:
             setattr(found, field, -1)
+    found.estimated = min(max(0, found.estimated), max(0, found.generated))
     return found
 
 

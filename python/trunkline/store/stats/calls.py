@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
     from trunkline.store.schema import CallRow
 
-__all__ = ["Bill", "EndpointSummary", "Spending", "Times", "by_endpoint", "cached", "times", "total"]
+__all__ = [
+    "ESTIMATED_USAGE",
+    "Bill",
+    "EndpointSummary",
+    "Spending",
+    "Times",
+    "by_endpoint",
+    "cached",
+    "estimated_usage",
+    "times",
+    "total",
+]
+
+ESTIMATED_USAGE: Final = "estimated_usage"
+"""Key of the file's ``meta`` table under which stands which generated tokens are estimated."""
 
 _MICROS = 1e6
 
@@ -42,11 +56,14 @@ class Spending(msgspec.Struct, frozen=True):
         priced: Calls in it.
         unpriced: Calls that are in no sum, since the server did not report what its price depends on, or their endpoint
             has no price. Replies out of a cache cost nothing and are in neither count.
+        silent: Priced calls whose server did not say what it had cached, though that has a price of its own: their
+            whole prompts are priced as uncached.
     """
 
     money: float
     priced: int
     unpriced: int
+    silent: int = 0
 
     @property
     def known(self) -> bool:
@@ -66,8 +83,10 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
         draws: Completions in its answers.
         retries: Attempts beyond the first.
         prompt: Prompt tokens, cached ones included.
-        cached: Cached ones among them.
+        cached: Cached ones among them; None where no answer says so.
+        silent: Requests with usage that does not say what was cached: their prompts are in ``prompt`` alone.
         generated: Generated tokens.
+        estimated: Of these, tokens that are estimated, where usage is that of the first of several completions.
         unreported: Requests without usage; their tokens are in no figure.
         rate: Generated tokens per second, from the begin of its first request to the end of its last.
         queue: Waiting for a slot or a limit; None where nothing was sent, as below.
@@ -83,8 +102,10 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     draws: int
     retries: int
     prompt: int
-    cached: int
+    cached: int | None
+    silent: int
     generated: int
+    estimated: int
     unreported: int
     rate: float
     queue: Times | None
@@ -105,6 +126,7 @@ class Bill:
         self._tokens: dict[str, tuple[Price | None, list[int]]] = {}
         self._priced = 0
         self._unpriced = 0
+        self._silent = 0
 
     def add(self, call: CallRow) -> None:
         """Add a call, unless it was answered out of a cache."""
@@ -114,10 +136,11 @@ class Bill:
         if known is None:
             known = self._tokens[call.endpoint] = price_at(self._prices, call.endpoint), [0, 0, 0]
         price, sums = known
-        if price is None or not call.reported or (call.cached < 0 and not price.flat):
+        if price is None or not call.reported:
             self._unpriced += 1
             return
         self._priced += 1
+        self._silent += call.cached < 0 and not price.flat
         sums[0] += call.prompt
         sums[1] += cached(call)
         sums[2] += call.generated
@@ -125,7 +148,7 @@ class Bill:
     def spending(self) -> Spending:
         """What has been added so far."""
         costs = [price.of(*sums) for price, sums in self._tokens.values() if price is not None]
-        return Spending(math.fsum(costs), self._priced, self._unpriced)
+        return Spending(math.fsum(costs), self._priced, self._unpriced, self._silent)
 
 
 def cached(call: CallRow) -> int:
@@ -133,12 +156,23 @@ def cached(call: CallRow) -> int:
     return min(max(call.cached, 0), call.prompt)
 
 
-def by_endpoint(calls: Iterable[CallRow], prices: Mapping[str, Price]) -> list[EndpointSummary]:
+def estimated_usage(meta: Mapping[str, str]) -> dict[str, int]:
+    """Read from a run file's table ``meta`` how many generated tokens are estimated, by endpoint."""
+    try:
+        return msgspec.json.decode(meta.get(ESTIMATED_USAGE, "{}"), type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def by_endpoint(
+    calls: Iterable[CallRow], prices: Mapping[str, Price], estimated: Mapping[str, int] | None = None
+) -> list[EndpointSummary]:
     """Sum calls up by endpoint.
 
     Args:
         calls: The rows, in any order.
         prices: Prices by base URL; nothing is priced if it is empty.
+        estimated: Generated tokens that are estimated, by endpoint.
 
     Returns:
         A summary of each endpoint, in the order of their names.
@@ -149,7 +183,8 @@ def by_endpoint(calls: Iterable[CallRow], prices: Mapping[str, Price]) -> list[E
         if account is None:
             account = accounts[call.endpoint] = _Account(prices)
         account.add(call)
-    return [account.summary(endpoint) for endpoint, account in sorted(accounts.items())]
+    guessed = estimated or {}
+    return [account.summary(endpoint, guessed.get(endpoint, 0)) for endpoint, account in sorted(accounts.items())]
 
 
 def total(endpoints: Sequence[EndpointSummary]) -> Spending | None:
@@ -157,8 +192,8 @@ def total(endpoints: Sequence[EndpointSummary]) -> Spending | None:
     bills = [endpoint.spent for endpoint in endpoints if endpoint.spent is not None]
     if not bills:
         return None
-    priced, unpriced = sum(bill.priced for bill in bills), sum(bill.unpriced for bill in bills)
-    return Spending(math.fsum(bill.money for bill in bills), priced, unpriced)
+    counts = (sum(getattr(bill, count) for bill in bills) for count in ("priced", "unpriced", "silent"))
+    return Spending(math.fsum(bill.money for bill in bills), *counts)
 
 
 class _Account:
@@ -167,7 +202,7 @@ class _Account:
     def __init__(self, prices: Mapping[str, Price]) -> None:
         self._bill = Bill(prices) if prices else None
         self._failed = self._kept = self._draws = self._retries = 0
-        self._prompt = self._cached = self._generated = self._unreported = 0
+        self._prompt = self._cached = self._generated = self._unreported = self._silent = 0
         self._queue, self._first, self._total = array("q"), array("q"), array("q")
         self._began: float = math.inf
         self._ended: float = -math.inf
@@ -186,6 +221,7 @@ class _Account:
         if call.reported:
             self._prompt += call.prompt
             self._cached += cached(call)
+            self._silent += call.cached < 0
             self._generated += call.generated
         else:
             self._unreported += 1
@@ -196,7 +232,7 @@ class _Account:
         self._began = min(self._began, call.started)
         self._ended = max(self._ended, call.started + call.micros)
 
-    def summary(self, endpoint: str) -> EndpointSummary:
+    def summary(self, endpoint: str, estimated: int) -> EndpointSummary:
         seconds = (self._ended - self._began) / _MICROS if self._total else 0.0
         return EndpointSummary(
             endpoint=endpoint,
@@ -206,8 +242,10 @@ class _Account:
             draws=self._draws,
             retries=self._retries,
             prompt=self._prompt,
-            cached=self._cached,
+            cached=None if self._silent and self._silent == len(self._total) - self._unreported else self._cached,
+            silent=self._silent,
             generated=self._generated,
+            estimated=min(estimated, self._generated),
             unreported=self._unreported,
             rate=self._generated / seconds if seconds > 0 else 0.0,
             queue=times(self._queue),

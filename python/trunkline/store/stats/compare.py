@@ -233,7 +233,8 @@ def _side(metric: Metric, run: _Read, names: Sequence[str] | dict[str, tuple[flo
     assert estimate is not None
     costs = [run.costs[name] for name in names if name in run.costs]
     money = math.fsum(cost.money for cost in costs)
-    spent = Spending(money, sum(cost.priced for cost in costs), sum(cost.unpriced for cost in costs))
+    counts = (sum(getattr(cost, count) for cost in costs) for count in ("priced", "unpriced", "silent"))
+    spent = Spending(money, *counts)
     return Side(
         run=str(run.path),
         estimate=estimate,

@@ -198,7 +198,7 @@ class AgentProfile(Stretch, frozen=True, kw_only=True):
 
     Attributes:
         prompt: Prompt tokens of its calls, cached ones included.
-        cached: Cached ones among them.
+        cached: Cached ones among them; None where no answer says so.
         generated: Generated tokens.
         unreported: Calls that were answered without usage; their tokens are in no figure.
         busy: The share of the run's wall time in which at least one of its calls was out. One is out from when it has
@@ -207,7 +207,7 @@ class AgentProfile(Stretch, frozen=True, kw_only=True):
     """
 
     prompt: int
-    cached: int
+    cached: int | None
     generated: int
     unreported: int
     busy: float
@@ -285,14 +285,18 @@ class _CallSum(_Sum):
     def __init__(self) -> None:
         super().__init__()
         self.spans = Spans()
-        self.prompt = self.cached = self.generated = self.unreported = 0
+        self.prompt = self.generated = self.unreported = 0
+        self.cached: int | None = None
+        self.silent = False
 
     def call(self, call: CallRow) -> None:
         self.add(call.micros, failed=call.failed)
         self.spans.add(call.started + min(call.queue, call.micros), call.started + call.micros)
         if call.reported:
             self.prompt += call.prompt
-            self.cached += cached(call)
+            if call.cached >= 0:
+                self.cached = (self.cached or 0) + cached(call)
+            self.silent |= call.cached < 0
             self.generated += call.generated
         else:
             self.unreported += not call.failed
@@ -341,7 +345,7 @@ def _agent(name: str, asked: _CallSum, wall: float, every: int, rows: RoleRows |
     return AgentProfile(
         **asked.figures(name, wall, every),
         prompt=asked.prompt,
-        cached=asked.cached,
+        cached=asked.cached if asked.silent else asked.cached or 0,
         generated=asked.generated,
         unreported=asked.unreported,
         busy=min(1.0, _part(union(asked.spans), wall)),

@@ -12,7 +12,7 @@ from trunkline.errors import ForkRefused
 from trunkline.scoring.diversity import Diversity, Try, diversity
 from trunkline.scoring.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.scoring.notes import replays
-from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, total
+from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, total
 from trunkline.store.stats.tasks import Filtered, FilterStats, Length, length, tokens, tried
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
@@ -68,15 +68,16 @@ class BudgetReport(msgspec.Struct, frozen=True):
     refused: int
     closed: str | None
 
-    def lines(self) -> list[str]:
-        """Each currency for people: ``calls 12 of 20``."""
-        return [self._line(name, limit) for name, limit in self.limits.items()]
+    def lines(self, mark: str = "") -> list[str]:
+        """Each currency for people: ``calls 12 of 20``; with a mark before figures of generated tokens and money."""
+        return [self._line(name, limit, mark) for name, limit in self.limits.items()]
 
-    def _line(self, name: str, limit: int) -> str:
+    def _line(self, name: str, limit: int, mark: str) -> str:
         estimated = self.estimated.get(name, 0)
         beside = f" ({_amount(name, estimated)} estimated)" if estimated else ""
         word = "money" if name == "micro_dollars" else name
-        return f"{word} {_amount(name, self.spent.get(name, 0))} of {_amount(name, limit)}{beside}"
+        about = mark if name in {"generated", "tokens", "micro_dollars"} else ""
+        return f"{word} {about}{_amount(name, self.spent.get(name, 0))} of {_amount(name, limit)}{beside}"
 
 
 def _amount(name: str, amount: int) -> str:
@@ -212,9 +213,25 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return sum(endpoint.prompt for endpoint in self.endpoints)
 
     @property
-    def uncached(self) -> int:
-        """Those among them that the servers did not have cached, or did not say so."""
-        return sum(endpoint.prompt - endpoint.cached for endpoint in self.endpoints)
+    def cached(self) -> int | None:
+        """Those among them that the servers had cached; None where no server said so."""
+        told = [endpoint.cached for endpoint in self.endpoints if endpoint.cached is not None]
+        return sum(told) if any(told) or not self.silent else None
+
+    @property
+    def uncached(self) -> int | None:
+        """Those among them that the servers did not have cached, or did not say so; None where no server said so."""
+        return None if self.cached is None else self.prompt - self.cached
+
+    @property
+    def silent(self) -> int:
+        """Requests with usage that does not say what was cached."""
+        return sum(endpoint.silent for endpoint in self.endpoints)
+
+    @property
+    def estimated(self) -> int:
+        """Generated tokens that are estimated: some servers count the first of several completions alone."""
+        return sum(endpoint.estimated for endpoint in self.endpoints)
 
     taken: TakenOver | None = None
     ended: dict[str, int] = {}
@@ -381,7 +398,7 @@ def summarise(
     carried = [row for task, row in taken if task in tries]
     usage -= sum((row.usage for row in carried), Usage())
     called: set[int] = set()
-    endpoints = by_endpoint(_noting(calls, called), prices or {})
+    endpoints = by_endpoint(_noting(calls, called), prices or {}, estimated_usage(meta))
     listed = [tries[task] for task in sorted(tries)]
     worth: Sequence[Sequence[float]] = [[given.reward for given in task] for task in listed]
     most = max(map(len, worth), default=0)

@@ -14,7 +14,7 @@ from trunkline.tree.tokens import Tokens
 from trunkline.types import UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
@@ -54,6 +54,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
         answers: Different answers.
         effective: Independent tries that would say as much as its scored rollouts, with the run's correlation; None
             where that is not known.
+        silent: Whether no server said what it had cached, so that ``usage.cached`` holds siblings' prompts alone.
     """
 
     task: str
@@ -66,6 +67,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     actions: int
     answers: int
     effective: float | None
+    silent: bool = False
 
 
 def ended(row: RolloutRow) -> bool:
@@ -117,6 +119,7 @@ def by_task(
     rollouts: Iterable[tuple[int, RolloutRow]],
     names: Sequence[str],
     taken: Iterable[tuple[int, TakenRow]] = (),
+    silent: Collection[int] = (),
 ) -> list[TaskSummary]:
     """Sum rollouts up by task.
 
@@ -125,6 +128,7 @@ def by_task(
         rollouts: Rows of their rollouts with the number of the task.
         names: Ids of all tasks.
         taken: What was taken over of an earlier run, likewise.
+        silent: Numbers of tasks of which no server said what it had cached.
 
     Returns:
         A summary of each finished task, in the order of the tasks.
@@ -137,7 +141,15 @@ def by_task(
     rho = None if found is None else found.rho
     before = dict(taken)
     return [
-        _task(names[number], tree, rows.get(number, []), tries.get(number, []), rho, before.get(number))
+        _task(
+            names[number],
+            tree,
+            rows.get(number, []),
+            tries.get(number, []),
+            rho,
+            before.get(number),
+            silent=number in silent,
+        )
         for number, tree in trees
     ]
 
@@ -149,6 +161,8 @@ def _task(
     own: Sequence[Try],
     rho: float | None,
     before: TakenRow | None,
+    *,
+    silent: bool,
 ) -> TaskSummary:
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
@@ -163,6 +177,7 @@ def _task(
         reward=math.fsum(given.reward for given in scored) / len(scored) if scored else None,
         tokens=tokens([tree]),
         usage=usage,
+        silent=silent,
         paths=sum(row.turns for row in rows) - (0 if before is None else before.paths),
         actions=0 if alone is None else round(alone.actions.found),
         answers=0 if alone is None else round(alone.answers.found),

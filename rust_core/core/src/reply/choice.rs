@@ -22,6 +22,8 @@ pub struct ParsedChoice {
     /// The sampled tokens, where the server gives their ids. Their log-probabilities are those of `listed` if there is one
     /// for each, else NaN.
     pub tokens: Option<TokenBuffer>,
+    /// Whether the ids stand in entries of log-probabilities, which may be fewer than tokens.
+    pub by_entry: bool,
     /// What the server says of the tokens. It may be less than all of them: some list none of a tool call.
     pub listed: Option<Logprobs>,
 }
@@ -35,9 +37,18 @@ impl ParsedChoice {
 
     /// Take in what the server says of the tokens: their ids, and log-probabilities that may have ids of their own.
     pub(super) fn give(&mut self, ids: Option<Vec<u32>>, listed: Option<Listed>, version: i32) {
-        let (logprobs, beside) = listed.map_or((None, None), |Listed { logprobs, ids }| (Some(logprobs), ids));
+        let (logprobs, beside, by_entry) =
+            listed.map_or((None, None, false), |Listed { logprobs, ids, by_entry }| (Some(logprobs), ids, by_entry));
         self.listed = logprobs;
+        self.by_entry = by_entry && ids.is_none();
         self.tokens = ids.or(beside).map(|ids| sampled(ids, self, version));
+    }
+
+    /// How many tokens are listed, by ids or by log-probabilities.
+    pub(crate) fn listed_tokens(&self) -> Option<u32> {
+        let ids = self.tokens.as_ref().map(|tokens| tokens.ids.len());
+        let listed = ids.or_else(|| self.listed.as_ref().map(|listed| listed.logprobs.len()));
+        listed.and_then(|len| u32::try_from(len).ok())
     }
 
     /// Whether the server gives as many log-probabilities as ids, so that `tokens` has them.
@@ -95,7 +106,7 @@ fn sampled(ids: Vec<u32>, choice: &ParsedChoice, version: i32) -> TokenBuffer {
     let aligned = choice.listed.as_ref().filter(|listed| listed.logprobs.len() == len);
     let logprobs = aligned.map_or_else(|| vec![f32::NAN; len], |listed| listed.logprobs.clone());
     let mut flags = vec![SAMPLED; len];
-    if let Some(last) = flags.last_mut().filter(|_| choice.finish == "length") {
+    if let Some(last) = flags.last_mut().filter(|_| matches!(&*choice.finish, "length" | "repetition")) {
         *last |= TRUNCATED;
     }
     TokenBuffer { ids, logprobs, versions: vec![version; len], flags }

@@ -34,6 +34,8 @@ pub struct Listed {
     pub logprobs: Logprobs,
     /// One id a token, or as many as a list of their own has.
     pub ids: Option<Vec<u32>>,
+    /// Whether each entry has the id of its token; entries may then be fewer than tokens.
+    pub by_entry: bool,
 }
 
 /// Read the value of `logprobs`; None where it lists no tokens.
@@ -56,6 +58,7 @@ pub fn logprobs(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<O
     };
     Ok(found.map(|reader| {
         let mut listed = reader.finish(options);
+        listed.by_entry &= ids.is_none();
         listed.ids = ids.or(listed.ids);
         listed
     }))
@@ -72,8 +75,10 @@ fn entries(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Logpro
 pub struct LogprobReader {
     logprobs: Vec<f32>,
     entropies: Vec<f32>,
-    /// Ids of those tokens that are named by them.
+    /// Ids of those tokens that are named by them, or have one beside their name.
     ids: Vec<u32>,
+    /// Whether some have it beside their name.
+    by_entry: bool,
     /// The bytes of all tokens, and where each ends.
     text: Vec<u8>,
     ends: Vec<usize>,
@@ -87,9 +92,11 @@ impl LogprobReader {
         let start = scan.offset();
         let mut token = None;
         let mut own = None;
+        let mut id = None;
         self.top.clear();
-        scan.object(&["token", "logprob", "bytes", "top_logprobs"], |scan, name| {
+        scan.object(&["id", "token", "logprob", "bytes", "top_logprobs"], |scan, name| {
             match name {
+                "id" => id = identity(scan)?,
                 "token" => token = scan.optional(Scanner::string)?,
                 "logprob" => own = Some(logprob(scan)?),
                 "bytes" => _ = scan.optional(|scan| scan.list(|scan| byte(scan).map(|byte| self.text.push(byte))))?,
@@ -100,7 +107,12 @@ impl LogprobReader {
         let Some(own) = own else {
             return fail(start, "the member \"logprob\" is missing");
         };
+        let named = self.ids.len();
         self.push(token.as_deref().unwrap_or_default(), own, options);
+        if self.ids.len() == named && id.is_some() {
+            self.ids.extend(id);
+            self.by_entry = true;
+        }
         Ok(())
     }
 
@@ -136,11 +148,11 @@ impl LogprobReader {
     /// The columns, and figures of the whole.
     pub fn finish(self, options: &ReplyOptions) -> Listed {
         let regions = uncertainty(&self.text, &self.ends, &self.entropies, &options.think, &options.tool);
-        let Self { logprobs, entropies, ids, arpo, .. } = self;
+        let Self { logprobs, entropies, ids, by_entry, arpo, .. } = self;
         #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
         let uncertainty = Uncertainty { opening: arpo.sum() as f32, ..regions };
         let ids = Some(ids).filter(|ids| !ids.is_empty() && ids.len() == logprobs.len());
-        Listed { logprobs: Logprobs { logprobs, entropies, uncertainty, arpo }, ids }
+        Listed { logprobs: Logprobs { logprobs, entropies, uncertainty, arpo }, ids, by_entry }
     }
 }
 
@@ -215,6 +227,14 @@ pub fn logprob(scan: &mut Scanner<'_>) -> ReplyResult<f64> {
         return fail(start, format!("a log-probability is {shown}; it must be at most 0"));
     }
     Ok(value.clamp(FLOOR, 0.0))
+}
+
+/// The `id` of an entry, as llama.cpp has it; what is no token id says nothing.
+fn identity(scan: &mut Scanner<'_>) -> ReplyResult<Option<u32>> {
+    match scan.peek() {
+        b'-' | b'0'..=b'9' => scan.number().map(|number| number.below(1 << 32)),
+        _ => scan.skip().map(|()| None),
+    }
 }
 
 fn byte(scan: &mut Scanner<'_>) -> ReplyResult<u8> {
@@ -350,7 +370,7 @@ mod tests {
     fn lists_are_columns() {
         let json = r#"{"token_ids":[7,8,9],"text_offset":[0,7,8],"token_logprobs":[null,-0.5,-1e300],
             "tokens":["<think>","a","b"],"top_logprobs":[null,{"a":-1,"b":-1},{"c":null,"":0}]}"#;
-        let Listed { logprobs, ids } = columns(json).unwrap().unwrap();
+        let Listed { logprobs, ids, .. } = columns(json).unwrap().unwrap();
         assert_eq!(ids, Some(vec![7, 8, 9]));
         assert!(logprobs.logprobs[0].is_nan() && logprobs.entropies[0].is_nan());
         assert_eq!(logprobs.logprobs[1..], [-0.5, -9999.0]);

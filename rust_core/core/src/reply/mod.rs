@@ -11,6 +11,7 @@ mod message;
 mod number;
 mod regions;
 mod scanner;
+mod several;
 mod string;
 mod usage;
 
@@ -60,10 +61,14 @@ pub struct ReplyOptions {
     pub think: Tags,
     /// The tags around a tool call.
     pub tool: Tags,
+    /// The most tokens that a choice may have, where the request says so: a choice of that many that is said to have
+    /// ended for no reason was cut off.
+    pub max_tokens: Option<u32>,
 }
 
 impl Default for ReplyOptions {
-    /// A chat completion; consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`.
+    /// A chat completion; consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`, no
+    /// limit.
     fn default() -> Self {
         Self {
             form: Form::default(),
@@ -72,6 +77,7 @@ impl Default for ReplyOptions {
             version: -1,
             think: Tags::think(),
             tool: Tags::tool(),
+            max_tokens: None,
         }
     }
 }
@@ -94,8 +100,12 @@ pub struct ParsedReply {
     pub choices: Vec<ParsedChoice>,
     /// Token ids of the prompt, where the server gives them.
     pub prompt_ids: Option<Vec<u32>>,
-    /// What was counted.
+    /// What was counted; of a server that counts the first of several choices alone, the sum with what is estimated.
     pub counts: UsageCounts,
+    /// Generated tokens of each choice, where the server counts the first of several alone.
+    pub each: Option<Vec<u32>>,
+    /// The generated tokens in `counts` that are estimated.
+    pub estimated: u32,
     /// The model the server names, and its fingerprint, each cut to 64 characters; separated by a space.
     pub served: String,
 }
@@ -118,8 +128,8 @@ pub fn read(data: &[u8], options: &ReplyOptions) -> std::result::Result<ParsedRe
 /// Read what has `choices`.
 fn completion(mut scan: Scanner<'_>, options: &ReplyOptions) -> ReplyResult<ParsedReply> {
     let mut reply = ParsedReply::default();
-    let (mut model, mut fingerprint, mut found, mut error) = (None, None, None, None);
-    let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "error"];
+    let (mut model, mut fingerprint, mut found, mut error, mut timed) = (None, None, None, None, None);
+    let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "timings", "error"];
     scan.object(&names, |scan, name| {
         match name {
             "choices" => found = scan.optional(|scan| choices(scan, options))?,
@@ -127,6 +137,7 @@ fn completion(mut scan: Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Pars
             "model" => model = loose(scan)?,
             "system_fingerprint" => fingerprint = loose(scan)?,
             "prompt_token_ids" => reply.prompt_ids = scan.optional(token_ids)?,
+            "timings" => timed = several::predicted(scan)?,
             _ => {
                 let start = scan.offset();
                 error = scan.optional(Scanner::skip)?.map(|()| start);
@@ -145,6 +156,7 @@ fn completion(mut scan: Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Pars
     reply.prompt_ids = reply.prompt_ids.or(prompt_ids);
     let names = [model, fingerprint].into_iter().flatten().filter(|name| !name.is_empty());
     reply.served = names.map(|name| cut(&name)).collect::<Vec<_>>().join(" ");
+    several::settle(&mut reply, timed, options);
     Ok(reply)
 }
 

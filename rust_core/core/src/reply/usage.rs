@@ -53,7 +53,8 @@ impl UsageCounts {
     }
 }
 
-fn detail(scan: &mut Scanner<'_>, name: &'static str) -> ReplyResult<Option<u32>> {
+/// Read a figure of an object; what is no object has none.
+pub fn detail(scan: &mut Scanner<'_>, name: &'static str) -> ReplyResult<Option<u32>> {
     if scan.peek() != b'{' {
         return scan.skip().map(|()| None);
     }

@@ -77,8 +77,9 @@ impl Tree {
     /// Append the choices of a reply as turns: choice i to rollout i. Choices or rollouts that are left over are left alone.
     ///
     /// The usage of a reply is that of all its choices. Their prompt was computed once, so it counts as cached for all but
-    /// the first that is a turn; so do retries. Generated tokens are those that are listed; where that is not known of every choice, the sum
-    /// is shared out by the length of the messages.
+    /// the first that is a turn; so do retries. Generated tokens are those that are listed; where that is not known of every
+    /// choice, the sum is shared out by the length of the messages. Where usage is of the first choice alone, those of the
+    /// others are estimated.
     ///
     /// Where the model went on from the beginning of a turn, its choices are whole turns with that beginning, which was
     /// generated before and is counted as generated nowhere here. How uncertain they are as a whole nobody knows.
@@ -178,12 +179,10 @@ fn generated(reply: &ParsedReply, lengths: &[usize]) -> Vec<Option<u32>> {
     if let ([_], [_]) = (&*reply.choices, lengths) {
         return vec![reply.counts.generated];
     }
-    let listed = |choice: &ParsedChoice| {
-        let ids = choice.tokens.as_ref().map(|tokens| tokens.ids.len());
-        ids.or_else(|| choice.listed.as_ref().map(|listed| listed.logprobs.len()))
-            .and_then(|len| u32::try_from(len).ok())
-    };
-    let counts = reply.choices.iter().map(listed).collect::<Vec<_>>();
+    if let Some(each) = &reply.each {
+        return each.iter().copied().map(Some).collect();
+    }
+    let counts = reply.choices.iter().map(ParsedChoice::listed_tokens).collect::<Vec<_>>();
     if counts.iter().all(Option::is_some) {
         return counts;
     }

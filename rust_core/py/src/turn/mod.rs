@@ -100,7 +100,8 @@ pub fn summary<'py>(
     }
     let count = |count: Option<u32>| count.map_or(-1, i64::from);
     let counts = reply.counts;
-    (choices, count(counts.prompt), count(counts.cached), count(counts.generated), &*reply.served).into_pyobject(py)
+    let (prompt, cached, generated) = (count(counts.prompt), count(counts.cached), count(counts.generated));
+    (choices, prompt, cached, generated, &*reply.served, reply.estimated).into_pyobject(py)
 }
 
 /// One choice: content, reasoning, calls, finish, node, size, fault.
@@ -166,8 +167,8 @@ impl PendingReply {
         let count = |count: i64| u32::try_from(count).ok();
         let counts =
             UsageCounts { prompt: count(prompt), cached: count(cached), generated: count(generated), reasoning: None };
-        let choice = ParsedChoice { index: 0, message, finish: finish.to_owned(), tokens: None, listed: None };
-        Self(ParsedReply { choices: vec![choice], prompt_ids: None, counts, served: String::new() })
+        let choice = ParsedChoice { message, finish: finish.to_owned(), ..ParsedChoice::default() };
+        Self(ParsedReply { choices: vec![choice], counts, ..ParsedReply::default() })
     }
 
     /// Append the turn to a tree, and the record of it.
