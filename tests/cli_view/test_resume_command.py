@@ -89,7 +89,31 @@ def test_the_same_command_goes_on_and_then_shows_what_came_of_it(folder: Path):
     other = ask(folder, server.url, "--out", "r.run", "--rollouts", 3)
     assert other.returncode == 2
     assert "strategy.options.n: 2 there, 3 here" in other.stderr
-    assert ask(folder, server.url, "--out", "r.run", "--fresh").returncode == 2
+
+
+def test_a_run_that_begins_anew_leaves_the_earlier_one_under_another_name(folder: Path):
+    with serving(capital_cities) as server:
+        again = ["--out", "r.run", "--fresh"]
+        assert ask(folder, server.url, "--out", "r.run", "--seed", 7).returncode == 0
+        whole = digests(folder / "r.run")
+        dry = ask(folder, server.url, *again, "--dry-run")
+        assert (dry.returncode, digests(folder / "r.run")) == (0, whole), dry.stderr
+        assert "r.run" in dry.stdout
+        wrong = ask(folder, server.url, *again, "--budget", "generated=100")
+        assert (wrong.returncode, digests(folder / "r.run")) == (2, whole), "what cannot run moves nothing"
+        fresh = ask(folder, server.url, *again, "--seed", 8)
+        assert fresh.returncode == 0, fresh.stderr
+        assert "--fresh: the run at r.run is now r.run.1" in fresh.stderr
+        assert "begins r.run" in fresh.stderr
+        assert digests(folder / "r.run.1") == whole
+        assert ask(folder, server.url, *again).returncode == 0
+        assert digests(folder / "r.run.1") == whole, "no earlier one is replaced"
+        assert sorted(path.name for path in folder.glob("r.run*")) == ["r.run", "r.run.1", "r.run.2"]
+        same = ask(folder, server.url, *again, "--from", "r.run")
+        assert (same.returncode, "--from and --out name one file" in same.stderr) == (2, True)
+        (folder / "notes").write_text("precious")
+        other = ask(folder, server.url, "--out", "notes", "--fresh")
+    assert (other.returncode, (folder / "notes").read_text()) == (2, "precious")
 
 
 def test_a_name_that_was_not_given_is_found_again(folder: Path):

@@ -71,6 +71,21 @@ def of_the_first(body: dict) -> bytes:
     return json.dumps(answer).encode()
 
 
+@pytest.mark.parametrize(
+    ("finish", "ends"), [(None, ["length", ""]), ("halt", ["length", "halt"]), ("stop", ["stop"] * 2)]
+)
+async def test_a_reply_as_long_as_it_may_be_was_cut_unless_the_server_says_otherwise(finish: str | None, ends: list):
+    def answer(body: dict) -> bytes:
+        found = json.loads(completion(["some words"]))
+        found["choices"][0]["finish_reason"] = finish
+        return json.dumps(found).encode()
+
+    for most, end in zip((10, 11), ends, strict=True):
+        table = open_table(Counted(answer), 1, sampling=Sampling(max_tokens=most))
+        (turn,) = await ask_all(table)
+        assert (turn.choice.finish, table.core.node(turn.node).finish) == (end, end)
+
+
 async def test_usage_of_the_first_draw_is_not_taken_for_that_of_all():
     llm = Counted(of_the_first)
     table = open_table(llm, 4)

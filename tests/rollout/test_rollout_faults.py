@@ -56,6 +56,7 @@ def reply(choice: ReplyChoice, **figures: int) -> Reply:
         (reply(ReplyChoice("x", None, [], "stop"), prompt=-5, cached=10**30, generated=2**40), Termination.ANSWER),
         (reply(ReplyChoice("I must not", None, [], "content_filter")), Termination.CONTENT_FILTER),
         (reply(ReplyChoice("I was ab", None, [], "length")), Termination.MAX_TOKENS),
+        (reply(ReplyChoice("I was ab, ab, ab", None, [], "repetition")), Termination.MAX_TOKENS),
         (reply(ReplyChoice("", None, [], "stop")), Termination.ANSWER),
         (RuntimeError("\x1b[31m key sk-abcdefghijklmnopqrstuvwx broke"), Termination.LLM_ERROR),
     ],

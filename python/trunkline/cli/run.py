@@ -23,7 +23,7 @@ from trunkline.cli.options import (
     read_rewards,
     reward_option,
 )
-from trunkline.cli.output import print_outline
+from trunkline.cli.output import print_outline, tell
 from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
@@ -38,6 +38,7 @@ from trunkline.runner.stored_job import stored_job
 from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.store.lock import set_aside
 from trunkline.store.reader import RunReader
 from trunkline.strategies import STRATEGIES, find
 from trunkline.strategies.base import Strategy
@@ -228,7 +229,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     metavar="FILE",
     help="Run file; one that is there is resumed.  [default: runs/TIME-MODEL-SETTINGS.run, the newest unfinished one]",
 )
-@click.option("--fresh", is_flag=True, help="Begin anew, whatever has been begun.")
+@click.option("--fresh", is_flag=True, help="Begin anew; a run at --out is renamed FILE.1, FILE.2 and so on.")
 @click.option("--force", is_flag=True, help="Resume although settings are others that give the results their meaning.")
 @click.option("--durable", is_flag=True, help="Sync every commit to the disk: what is done survives a loss of power.")
 @watching_options
@@ -263,9 +264,17 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         given["out"], given["model"], lambda: RunSpec(agent, tasks, **options).fingerprints, fresh=given["fresh"]
     )
     options |= {"out": path, "resume": "force" if given["force"] else resume}
+    anew = given["fresh"] and given["out"] is not None and path.is_file()
+    earlier = Path(given["start_from"] or "")
+    if anew and earlier.is_file() and path.samefile(earlier):
+        raise click.UsageError(f"--from and --out name one file, {path}: give --fresh another --out")
+    if given["dry_run"] or anew:
+        outline = plan(agent, tasks, **options | ({"out": None} if anew else {}))
     if given["dry_run"]:
-        print_outline(plan(agent, tasks, **options), as_json=given["as_json"])
+        print_outline(msgspec.structs.replace(outline, out=str(path)) if anew else outline, as_json=given["as_json"])
         return
+    if anew and (aside := set_aside(path)) is not None:
+        tell(f"--fresh: the run at {path} is now {aside}")
     said, as_json = run_file_status(path, resume=resume), given["as_json"]
     ctx.exit(
         drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=as_json, said=said, **options)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 
-__all__ = ["LLM", "Limits", "Reply", "ReplyChoice", "ReplyReader", "Request", "Routing", "ToolCall"]
+__all__ = ["CUT_OFF", "LLM", "Limits", "Reply", "ReplyChoice", "ReplyReader", "Request", "Routing", "ToolCall"]
+
+CUT_OFF: Final = frozenset({"length", "repetition"})
+"""Finish reasons of a reply that was cut off: too long, or (vLLM) saying the same again and again."""
 
 
 class ToolCall(msgspec.Struct):
@@ -33,7 +36,8 @@ class ReplyChoice(msgspec.Struct):
         content: The visible text; empty where the server sent null.
         reasoning: Thinking that the server returned beside the text, if any.
         tool_calls: Calls in the order the model made them.
-        finish: ``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty if nothing.
+        finish: ``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty if nothing. A reply of
+            as many tokens as it might have, of which the server says nothing or an unknown word, has ``length``.
     """
 
     content: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from trunkline._internal.text import format_error
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ProgramError, UsageError
+from trunkline.llm.types import CUT_OFF
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
@@ -29,8 +30,8 @@ async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
     What is a call and what an answer, the agent's dialect says. A turn that is neither is told so and costs a turn, or
-    ends the rollout, as the agent is set. A turn cut off by the token limit ends the rollout as ``max_tokens``: half a
-    tool call must not be run, and half an answer must not be scored as one.
+    ends the rollout, as the agent is set. A turn that was cut off, as by the token limit, ends the rollout as
+    ``max_tokens``: half a tool call must not be run, and half an answer must not be scored as one.
 
     Args:
         rollout: The try to grow.
@@ -42,8 +43,9 @@ async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
     limit = compiled.agent.max_tool_calls
     while rollout.turn < compiled.agent.max_turns:
         choice = await rollout.ask(compiled)
-        if choice.finish == "length":
-            rollout.finish(None, Termination.MAX_TOKENS)
+        if choice.finish in CUT_OFF:
+            why = "" if choice.finish == "length" else f"the server cut the reply off: finish reason {choice.finish!r}"
+            rollout.finish(None, Termination.MAX_TOKENS, why)
         turn = compiled.dialect.read(choice)
         if not turn.calls:
             if turn.answer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import socket
 import sqlite3
@@ -14,19 +15,24 @@ import msgspec
 
 from trunkline._internal.text import printable
 from trunkline.errors import InfrastructureError, RunFileError
-from trunkline.store.sqlite import connect, describe, files_of, is_stub
+from trunkline.store.schema import APPLICATION_ID
+from trunkline.store.sqlite import connect, connect_to_write, describe, files_of, is_stub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-__all__ = ["Holder", "Lock", "is_written", "remove", "remove_stub", "sync_folders", "taken_by"]
+__all__ = ["Holder", "Lock", "is_written", "remove", "remove_stub", "set_aside", "sync_folders", "taken_by"]
 
 
 _held: set[tuple[int, int]] = set()
 """The files that this process writes, by device and inode. Nothing here opens them to look at their locks: closing any
 descriptor of a file drops all record locks that the process has on it, SQLite's among them."""
+
+
+_APPLICATION_AT = 68
+"""Where an SQLite file says whose it is."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -123,6 +129,10 @@ class Lock:
         except OSError:
             return True  # It cannot be told; if something is wrong, writing will say so.
 
+    def holds_run(self) -> bool:
+        """Whether it is a run file, of whatever version, damaged or not."""
+        return os.pread(self._descriptor, 4, _APPLICATION_AT) == APPLICATION_ID.to_bytes(4, "big")
+
     def release(self) -> None:
         """Let go of it. Only after SQLite has closed the file, see above."""
         _held.discard(_identity(os.fstat(self._descriptor)))
@@ -199,6 +209,47 @@ def remove_stub(path: Path) -> None:
             remove(path, ())
     finally:
         lock.release()
+
+
+def set_aside(path: Path) -> Path | None:
+    """Give a run file another name, its own and a number.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its new name; None where there is no run yet.
+
+    Raises:
+        RunFileError: Something else stands there, or another process writes it.
+        InfrastructureError: It cannot be renamed.
+    """
+    if not os.path.lexists(path) or is_stub(path):
+        return None
+    refused = f"{printable(str(path))} {describe(path)}: choose another --out, or remove it"
+    if not path.is_file():
+        raise RunFileError(refused)
+    lock = Lock.take(path)
+    try:
+        if not lock.holds_run():
+            raise RunFileError(refused)
+        with contextlib.suppress(sqlite3.Error):
+            # What stands in the log goes into the file, as far as it can be read.
+            connection = connect_to_write(path)
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+        names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+        aside = next(name for name in names if not any(map(os.path.lexists, files_of(name))))
+        for file, name in reversed(list(zip(files_of(path), files_of(aside), strict=True))):
+            with contextlib.suppress(FileNotFoundError):
+                file.rename(name)
+    except OSError as problem:
+        raise _failed(path, "renamed", problem) from None
+    finally:
+        lock.release()
+    return aside
 
 
 def remove(path: Path, made: Sequence[Path]) -> None:

@@ -113,7 +113,8 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"",
         extra = {**sampling.extra, "return_token_ids": True}
         asking = msgspec.structs.replace(sampling, logprobs=True, extra=extra)
         constant = request.constant(asking, tools)
-        return Form(request.head(model), constant, request.CHAT, ReplyOptions(version=number))
+        reading = ReplyOptions(version=number, max_tokens=sampling.max_tokens)
+        return Form(request.head(model), constant, request.CHAT, reading)
     if sampling.max_tokens is None:
         raise ConfigError(
             f"TokenMode(api={mode.api!r}) needs sampling.max_tokens: servers have a low limit of their own"
@@ -128,9 +129,8 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"",
     fields.pop("logprobs", None)
     if mode.api == "completions":
         constant = b"]," + _inside({**fields, "logprobs": top, "return_token_ids": True})
-        return Form(
-            _head(model, "prompt"), constant, request.COMPLETIONS, ReplyOptions(form="completion", version=number)
-        )
+        reading = ReplyOptions(form="completion", version=number, max_tokens=sampling.max_tokens)
+        return Form(_head(model, "prompt"), constant, request.COMPLETIONS, reading)
     fields["max_new_tokens"] = fields.pop("max_tokens")
     # vLLM's name for no_stop_trim, which dialects send beside it; SGLang refuses a parameter that it does not know.
     if fields.pop("include_stop_str_in_output", None) is not None:

@@ -14,6 +14,7 @@ import msgspec
 from trunkline._core import drift_of
 from trunkline._internal.validation import check_choice, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
+from trunkline.llm.types import CUT_OFF
 from trunkline.scoring.filters.base import OVERLONG, flag, treatment
 from trunkline.scoring.notes import Action, Verdict, counted, penalty
 from trunkline.types import UNSCORED, Termination
@@ -258,7 +259,7 @@ class VoidTurns(msgspec.Struct, frozen=True, kw_only=True):
                     break
 
     def _void(self, group: Group, turn: Node) -> bool:
-        if turn.finish == "length":
+        if turn.finish in CUT_OFF:
             return self.truncated
         parsed = group.read(turn)
         return not parsed.calls and not (parsed.answer or "").strip()

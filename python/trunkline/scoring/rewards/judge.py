@@ -20,6 +20,7 @@ from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.cache import place
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
+from trunkline.llm.types import CUT_OFF
 from trunkline.scoring.answers import tail
 from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.rewards.base import Scored
@@ -421,7 +422,7 @@ class OpenJudge:
             for draw in range(_DRAWS):
                 reply = await self._asker.ask(asked, draw)
                 # One that was cut may repeat a grade of the response, and has not come to its own.
-                grade = None if reply.finish == "length" else grade_in(reply.text, self._judge.scale)
+                grade = None if reply.finish in CUT_OFF else grade_in(reply.text, self._judge.scale)
                 if grade is not None:
                     self._grades.keep(key, grade)
                     if self._file is not None:
