@@ -9,6 +9,9 @@ import pytest
 from commands import trunkline
 from scored_runs import BROKE, RIGHT, WRONG, write
 
+from trunkline.cli.tables import calibration_table
+from trunkline.scoring.confidence import CONFIDENCES, NEEDS
+
 TRIES = {
     "x": [RIGHT, RIGHT, WRONG, RIGHT],
     "y": [WRONG, BROKE, RIGHT, WRONG],
@@ -56,6 +59,15 @@ def test_nothing_scored_is_said(folder: Path) -> None:
     assert "no metrics: nothing is scored" in trunkline(folder, "show", "unscored", "--metrics").stdout
     told = trunkline(folder, "show", "unscored", "--confidence", "own_confidence:sure").stdout
     assert "confidence own_confidence:sure: no scored try has one" in told
+
+
+def test_a_confidence_that_no_try_has_names_what_it_needs(folder: Path) -> None:
+    told = trunkline(folder, "show", "run", "--confidence", "logprob").stdout
+    assert "confidence logprob: no scored try has one; it needs token ids with their log-probs" in told
+    assert "this run has" not in told
+    assert "logprob needs token ids" in " ".join(trunkline(folder, "show", "--help").stdout.split())
+    assert calibration_table("logprob", None, "entropy").endswith("LLM(tokens=TokenMode(...)); this run has entropy")
+    assert NEEDS.keys() == CONFIDENCES.keys()
 
 
 def test_whether_surer_tries_are_right(folder: Path) -> None:

@@ -344,7 +344,8 @@ def _correct(tree: Tree, answer: str | None) -> bool | None:
     default="logprob",
     show_default=True,
     type=click.Choice(list(CONFIDENCES)),
-    help="What says how sure a try is, where the aggregator weighs by confidence.",
+    help="What says how sure a try is, where the aggregator weighs by confidence; logprob needs token ids (TokenMode), "
+    "entropy --top-logprobs.",
 )
 @click.option("--model", "-m", help="Model that the aggregator asks, as its endpoint knows it.")
 @click.option(

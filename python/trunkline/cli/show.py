@@ -28,7 +28,7 @@ from trunkline.cli.tables import (
     times_table,
 )
 from trunkline.cli.tree_view import picture
-from trunkline.scoring.confidence import CONFIDENCES
+from trunkline.scoring.confidence import CONFIDENCES, entropy
 from trunkline.store.reader import RunReader
 from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
@@ -121,6 +121,9 @@ def show_run(
         UsageError: There is no such task.
     """
     with RunReader.open(path) as reader:
+        calibration = None if confidence is None else calibrated(reader, read_confidence(confidence))
+        # Both are of log-probs, and users try the first.
+        other = "entropy" if confidence == "logprob" and calibration is None and calibrated(reader, entropy) else ""
         chosen = task is not None or not (tasks or calls or time or metrics or confidence)
         named = _interesting(reader) if chosen and task is None else task
         several = len(reader.agents()) > 1
@@ -131,7 +134,8 @@ def show_run(
             reader.by_task() if tasks else None,
             run_metrics(reader) if metrics or json else None,
             confidence,
-            None if confidence is None else calibrated(reader, read_confidence(confidence)),
+            calibration,
+            other,
             reader.profile() if time or several else None,
             None if named is None else reader.tree(named),
         )
@@ -151,6 +155,7 @@ class _Shown(NamedTuple):
     metrics: RunMetrics | None
     confidence: str | None
     calibration: Calibration | None
+    instead: str
     spent: Profile | None
     tree: Tree | None
 
@@ -191,7 +196,7 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
     if shown.metrics is not None:
         yield metrics_table(shown.metrics)
     if shown.confidence is not None:
-        yield calibration_table(shown.confidence, shown.calibration)
+        yield calibration_table(shown.confidence, shown.calibration, shown.instead)
     if calls:
         yield calls_table(shown.summary.endpoints)
     if shown.spent is not None:
@@ -212,7 +217,8 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
 @click.option(
     "--confidence",
     metavar="NAME|MODULE:ATTR",
-    help=f"Show whether surer tries are right: by {', '.join(CONFIDENCES)}, or by your own function of a rollout.",
+    help=f"Show whether surer tries are right: by {', '.join(CONFIDENCES)}, or by your own function of a rollout. "
+    "logprob needs token ids (TokenMode), entropy --top-logprobs.",
 )
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 def show(

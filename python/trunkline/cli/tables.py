@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from trunkline._internal.text import printable
+from trunkline.scoring.confidence import NEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -390,15 +391,17 @@ def metrics_table(found: RunMetrics) -> str:
     return "\n".join([*lines, "", *([_PARTS] if found.parts else []), _MEASURES_NOTES])
 
 
-def calibration_table(name: str, found: Calibration | None) -> str:
+def calibration_table(name: str, found: Calibration | None, instead: str = "") -> str:
     """How a confidence goes together with right tries, as plain text.
 
     Args:
         name: What the confidence is called.
         found: What :func:`trunkline.store.stats.metrics.calibrated` returns.
+        instead: Another confidence that tries of the run have, to be named if they have none of this.
     """
     if found is None:
-        return f"confidence {name}: no scored try has one"
+        need = f"; it needs {NEEDS[name]}" if name in NEEDS else ""
+        return f"confidence {name}: no scored try has one{need}" + (f"; this run has {instead}" if instead else "")
     lines = [
         ("confidence", f"{name}, of {found.tries:,} scored tries; {found.left_out:,} more have none"),
         ("right tries", f"{found.right:.3f}"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trunkline.tree.views import Node, Trajectory, Tree
 
-__all__ = ["CONFIDENCES", "candidates", "entropy", "logprob", "reward", "stated", "value", "verbalised"]
+__all__ = ["CONFIDENCES", "NEEDS", "candidates", "entropy", "logprob", "reward", "stated", "value", "verbalised"]
 
 _ALL: Final = 2
 """The place of the whole turn among the regions think, tool call and all."""
@@ -167,6 +167,15 @@ CONFIDENCES: Final[dict[str, Callable[[Trajectory], float]]] = {
     "value": value,
 }
 """What says how sure a rollout is, by name."""
+
+NEEDS: Final = {
+    "logprob": "token ids with their log-probs: LLM(tokens=TokenMode(...))",
+    "entropy": "log-probs of the likeliest tokens: --logprobs --top-logprobs 16",
+    "verbalised": "a confidence that the model states in its last turn",
+    "reward": "a reward",
+    "value": "a scored rollout that passes through the same state",
+}
+"""What a run must have for each of them."""
 
 
 def candidates(tree: Tree, by: str = "logprob", *, messages: bool = False) -> list[Candidate]:
