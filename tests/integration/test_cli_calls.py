@@ -91,6 +91,20 @@ def test_usage_of_the_first_completion_and_no_word_of_what_was_cached(questions:
     assert trunkline("check", "r", cwd=tmp_path).returncode == 0
 
 
+def test_seeds_are_left_out_of_requests_where_that_is_asked_for(questions: str, tmp_path: Path):
+    given = ["run", questions, "-m", "m", "-w", "1", "--tools", "atlas:lookup", "--limit", "1", "--out", "r"]
+    with serving(capital_cities) as server:
+        done = trunkline(*given, "--base-url", server.url, "--no-send-seed", cwd=tmp_path)
+        bodies = list(server.bodies)
+    assert done.returncode == 0, done.stderr
+    assert bodies
+    assert all("seed" not in body for body in bodies)
+    with sqlite3.connect(tmp_path / "r") as connection:
+        ((text,),) = connection.execute("SELECT value FROM meta WHERE key = 'settings'")
+    connection.close()
+    assert json.loads(text)["llm"]["send_seed"] is False
+
+
 def test_help_shows_values_as_they_are_written():
     done = trunkline("run", "--help", cwd=Path.cwd())
     assert done.returncode == 0

@@ -150,6 +150,7 @@ def test_settings_name_headers_and_hold_no_value_of_them():
         "max_retries": 1,
         "deadline": 3600.0,
         "siblings": True,
+        "send_seed": True,
         "price": {},
         "limits": {
             "requests_per_minute": None,

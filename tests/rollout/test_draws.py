@@ -14,6 +14,7 @@ from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply, Request
+from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.types import Usage
 
 
@@ -120,6 +121,22 @@ async def test_kept_answers_have_the_tokens_that_were_counted(tmp_path: Path):
     await ask_all(again)
     assert [reply.attempts for reply in again.sink.replies] == [0, 0, 0]
     assert sum(usage.generated for usage in usages(again)) == sum(usage.generated for usage in usages(table))
+    cache.close()
+
+
+async def test_a_server_that_refuses_seeds_is_asked_without(tmp_path: Path):
+    def answer(body: dict) -> bytes:
+        if "seed" in body:
+            raise BadRequest("seed is no parameter of mine")
+        return completion([f"draw {i}" for i in range(body.get("n", 1))])
+
+    llm, cache = Counted(answer), Cache(tmp_path / "answers")
+    table = open_table(llm, 3, CompletionClient(llm, cache, send_seed=False))
+    said = [turn.choice.content for turn in await ask_all(table)]
+    assert [body.get("n", 1) for body in llm.bodies] == [3]
+    again = open_table(llm, 3, CompletionClient(llm, cache, send_seed=False))
+    assert [turn.choice.content for turn in await ask_all(again)] == said, "kept by their seeds all the same"
+    assert len(llm.bodies) == 1
     cache.close()
 
 

@@ -151,6 +151,11 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     help="Seed of the run.  [default: that of --from, else random; recorded]",
 )
 @click.option(
+    "--send-seed/--no-send-seed",
+    default=True,
+    help="Send a seed with each request, by which a run can be repeated; some servers refuse it.  [default: send it]",
+)
+@click.option(
     "--cache",
     type=click.Path(),
     metavar="FILE",
@@ -305,9 +310,13 @@ def _told(ctx: click.Context, given: dict[str, Any]) -> set[str]:
     return {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
 
 
+_OF_ALL: Final = ("api_key_env", "timeout", "max_retries", "send_seed")
+"""Options that hold for every LLM."""
+
+
 def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dict[str, EndpointSpec]:
     """Return the LLMs; that without a name is there unless a team plays whose roles all name another one."""
-    others = read_llms(given["llms"], {name: given[name] for name in ("api_key_env", "timeout", "max_retries")})
+    others = read_llms(given["llms"], {name: given[name] for name in _OF_ALL})
     if others and isinstance(agent, Team) and all(member.agent.llm for member in agent.members.values()):
         for option in sorted(_told(ctx, given) & _RUN_OF_MAIN):
             raise ConfigError(
@@ -322,6 +331,7 @@ def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dic
         timeout=given["timeout"],
         max_retries=given["max_retries"],
         price=given["price"],
+        send_seed=given["send_seed"],
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
     return {MAIN: main, **others}

@@ -111,6 +111,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen, where there are several.
         tokens: Whether and how token ids and log-probs are asked for and kept on the tree; None for not at all.
+        send_seed: Whether requests have a seed. Without one, for servers that refuse it, a run cannot be repeated.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -127,6 +128,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
     limits: Limits = Limits()
     routing: Routing = Routing()
     tokens: TokenMode | None = None
+    send_seed: bool = True
     private: Private = Private()
 
     if TYPE_CHECKING:
@@ -146,6 +148,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             limits: Limits = ...,
             routing: Routing = ...,
             tokens: TokenMode | None = None,
+            send_seed: bool = True,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -157,8 +160,9 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         check_int("max_retries", self.max_retries, 0)
         check_float("timeout", self.timeout, 0, above=True, unit="seconds")
         check_float("deadline", self.deadline, 0, above=True, unit="seconds")
-        if not isinstance(self.siblings, bool):
-            raise ConfigError(f"siblings must be true or false, not {short_repr(self.siblings)}")
+        for field in ("siblings", "send_seed"):
+            if not isinstance(getattr(self, field), bool):
+                raise ConfigError(f"{field} must be true or false, not {short_repr(getattr(self, field))}")
         for field, wanted in (("limits", Limits), ("routing", Routing)):
             if not isinstance(getattr(self, field), wanted):
                 raise ConfigError(f"{field} must be {wanted.__name__}(...), not {short_repr(getattr(self, field))}")

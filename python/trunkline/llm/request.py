@@ -34,6 +34,7 @@ __all__ = [
     "namespace",
     "part",
     "tap",
+    "unseeded",
 ]
 
 CHAT: Final = "/chat/completions"
@@ -157,6 +158,12 @@ def part(request: Request, first: int, n: int) -> Request:
     take = request.take and _Part(request.take, first, n)
     body = request.body[: request.constant] + draws(seed, n, request.route)
     return msgspec.structs.replace(request, content=body, n=n, seed=seed, take=take)
+
+
+def unseeded(request: Request) -> Request:
+    """The same request, made with :func:`draws`, without its seed."""
+    content = request.body[: request.constant] + draws(None, request.n, request.route)
+    return msgspec.structs.replace(request, content=content, seed=None)
 
 
 def tap(request: Request, note: Callable[[int, int, bytes], None]) -> Request:

@@ -87,7 +87,7 @@ class ModelClient:
         # Below 2^53, so that servers in any language read the same number.
         digest = hashlib.blake2b(b"%d %d " % (self._seed, draw) + prompt, digest_size=8).digest()
         seed = int.from_bytes(digest, "little") >> 11
-        content = prompt + body.draws(seed)
+        content = prompt + body.draws(seed if self._spec is None or self._spec.send_seed else None)
         key = int.from_bytes(hashlib.blake2b(told[:256], digest_size=4).digest(), "little")
         request = Request(content, key, seed=seed, constant=len(prompt), model=self.model)
         # A user's own object need not read its replies as our clients do: whoever asks knows one error for all of them.

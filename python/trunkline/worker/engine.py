@@ -124,7 +124,15 @@ class LLMClients:
             raise
         turn_gate = TurnGate()
         clients = {
-            name: CompletionClient(llm, cache, _exact(job.llms[name], llm), weights, name=name, turn_gate=turn_gate)
+            name: CompletionClient(
+                llm,
+                cache,
+                _exact(job.llms[name], llm),
+                weights,
+                name=name,
+                turn_gate=turn_gate,
+                send_seed=getattr(job.llms[name], "send_seed", True),
+            )
             for name, llm in self.llms.items()
         }
         self.completions: CompletionClient | CompletionClients = (

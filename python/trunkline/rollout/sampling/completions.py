@@ -17,7 +17,7 @@ from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
 from trunkline.llm.batch.activity import Activity, CombinedActivity
 from trunkline.llm.pricing import MAIN
-from trunkline.llm.request import GENERATE, part, tap
+from trunkline.llm.request import GENERATE, part, tap, unseeded
 from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
 from trunkline.scoring.rewards.grading import cancelled
 
@@ -110,6 +110,7 @@ class CompletionClient:
         weights: The version of the weights that is asked under; none when None.
         name: The LLM's name, where there are several.
         turn_gate: Where to note what was sent; a list of its own when None.
+        send_seed: Whether what is sent has a seed.
 
     Attributes:
         token_prompts: The same.
@@ -128,6 +129,7 @@ class CompletionClient:
         *,
         name: str = MAIN,
         turn_gate: TurnGate | None = None,
+        send_seed: bool = True,
     ) -> None:
         activity = getattr(llm, "activity", None)
         self.gathers = isinstance(activity, Activity)
@@ -139,6 +141,7 @@ class CompletionClient:
         self._key = name
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))
+        self._send_seed = send_seed
         self._cache = cache
         self._shared = SingleFlight()
 
@@ -289,7 +292,7 @@ class CompletionClient:
         try:
             await self.turn_gate.enter()
             with self.turn_gate.request():
-                return await self._llm.complete(request)
+                return await self._llm.complete(request if self._send_seed else unseeded(request))
         except TrunklineError:
             raise
         except asyncio.CancelledError:
