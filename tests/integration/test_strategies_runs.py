@@ -13,6 +13,7 @@ from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
+from trunkline.protocol.job import region_of
 from trunkline.runner.pool import Pool
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
@@ -21,6 +22,7 @@ from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.store.stats.calls import probes
 from trunkline.strategies.base import Strategy
 from trunkline.types import Task
 
@@ -78,6 +80,8 @@ def test_the_figures_of_a_run_are_those_of_its_trees(url: str, tasks: list[Task]
     alone = grow(url, tasks, strategy, 0, tmp_path / "run")
     with RunReader.open(alone.path) as reader:
         assert reader.check() == [], "every row is derived from the deltas"
+        probed = probes(reader.meta)
+    assert bool(probed) == (region_of(strategy) is not None), "one that needs log-probs has the server asked for them"
     trees, summary, listed = list(alone), alone.summary(), alone.by_task()
     assert summary.strategy.startswith(f"{type(strategy).__name__}(")
     valued = getattr(strategy, "value", None) is not None
@@ -97,5 +101,8 @@ def test_the_figures_of_a_run_are_those_of_its_trees(url: str, tasks: list[Task]
             assert (length.rollouts, length.turns) == (len(rollouts), sum(r.turns for r in rollouts) / len(rollouts))
             assert length.generated == pytest.approx(math.fsum(map(float, generated)) / len(generated))
     requests = [call for _, call in alone.calls()]
-    assert summary.prompt == sum(call.prompt for call in requests) <= summary.usage.prompt
-    assert summary.uncached == sum(call.prompt - call.cached for call in requests)
+    assert sum(call.prompt for call in requests) <= summary.usage.prompt
+    assert summary.prompt == sum(call.prompt for call in (*requests, *probed)), "all that was sent"
+    assert summary.uncached == sum(call.prompt - call.cached for call in (*requests, *probed))
+    (endpoint,) = summary.endpoints
+    assert (endpoint.requests, endpoint.probes) == (len(requests), len(probed))

@@ -338,9 +338,11 @@ def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
     yield "requests", f"{endpoint.requests:,}, {endpoint.retries:,} retries{failed}"
     if endpoint.kept:
         yield "out of a cache", f"{endpoint.kept:,} more, counted in nothing below"
+    if endpoint.probes:
+        yield "probes", f"{endpoint.probes:,} more, to find out what it can do: their tokens are counted below"
     if endpoint.draws != endpoint.requests:
         yield "completions", f"{endpoint.draws:,}"
-    if endpoint.unreported < endpoint.requests:
+    if endpoint.unreported < endpoint.requests or endpoint.prompt:
         if endpoint.cached is None:
             told = f"cached not reported ({CACHE_FLAGS})"
         else:

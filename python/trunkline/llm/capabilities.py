@@ -11,7 +11,7 @@ import msgspec
 from trunkline._core import read_reply
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm import request
-from trunkline.llm.types import Request
+from trunkline.llm.types import Reply, ReplyChoice, Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -117,19 +117,25 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     generate: bool | None = None
 
 
-async def probe(open_llm: Callable[[], HttpLLM], model: str, only: Sequence[str] = tuple(ABILITIES)) -> Capabilities:
+async def probe(
+    open_llm: Callable[[], HttpLLM],
+    model: str,
+    only: Sequence[str] = tuple(ABILITIES),
+    spent: list[Reply] | None = None,
+) -> Capabilities:
     """Find out what a server can do, with a dozen or two of small requests.
 
     Args:
         open_llm: Opens a client; a new one for each question, as a server may refuse one of them for good.
         model: The model to ask.
         only: Names of abilities; nothing else is asked.
+        spent: What each request brought is put here, without its text.
 
     Raises:
         EndpointError: The server serves nobody, or not this model.
         LLMError: It gave no answer to a plain question.
     """
-    asked = _Probe(open_llm, model)
+    asked = _Probe(open_llm, model, [] if spent is None else spent)
     site = await asked.plain()
     found: dict[str, bool | None] = {}
     for ability in only:
@@ -185,9 +191,11 @@ def require(capabilities: Capabilities, wanted: Mapping[str, str]) -> None:
 class _Probe:
     """Asks the questions."""
 
-    def __init__(self, open_llm: Callable[[], HttpLLM], model: str) -> None:
+    def __init__(self, open_llm: Callable[[], HttpLLM], model: str, spent: list[Reply]) -> None:
         self._open = open_llm
         self._model = model
+        self._spent = spent
+        self._site = ""
         self._prompt: list[int] = []
         self.questions: dict[str, Callable[[], Awaitable[dict[str, bool | None]]]] = {
             "ids": self._text,
@@ -209,6 +217,8 @@ class _Probe:
             reply = await llm.complete(Request(msgspec.json.encode(self._chat(_ASK)), 0))
         finally:
             await llm.close()
+        self._spent.append(msgspec.structs.replace(reply, choices=[_NOTHING] * len(reply.choices)))
+        self._site = reply.endpoint
         return reply.endpoint
 
     async def _text(self) -> dict[str, bool | None]:
@@ -324,6 +334,7 @@ class _Probe:
             reply = read_reply(data or b"", form=form)
         except ReplyError:
             return None
+        self._spent.append(_cost(reply, self._site))
         return reply if reply.choices else None
 
     async def _post(self, route: str, body: dict[str, JSON]) -> bytes | None:
@@ -335,6 +346,17 @@ class _Probe:
             return None
         finally:
             await llm.close()
+
+
+_NOTHING: Final = ReplyChoice("", None, [], "")
+
+
+def _cost(reply: ParsedReply, site: str) -> Reply:
+    """What a request brought, without its text."""
+    prompt, cached, generated = (
+        -1 if figure is None else figure for figure in (reply.prompt, reply.cached, reply.generated)
+    )
+    return Reply([_NOTHING] * len(reply.choices), prompt, cached, generated, 1, 0, endpoint=site)
 
 
 class _Detokenized(msgspec.Struct):
@@ -400,7 +422,12 @@ class Regions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_regions(
-    open_llm: Callable[[], HttpLLM], model: str, sampling: Sampling, messages: Sequence[bytes], tools: bytes = b""
+    open_llm: Callable[[], HttpLLM],
+    model: str,
+    sampling: Sampling,
+    messages: Sequence[bytes],
+    tools: bytes = b"",
+    spent: list[Reply] | None = None,
 ) -> Regions:
     """Ask for a turn, and see which of its tokens have log-probs.
 
@@ -410,6 +437,7 @@ async def find_regions(
         sampling: How to sample; it asks for log-probs.
         messages: The conversation, encoded: one that makes the model call a tool, if it has any.
         tools: Tool definitions as a JSON array; empty for none.
+        spent: What each request brought is put here, without its text.
 
     Raises:
         ConfigError: The server refuses the request, or its answer is no reply.
@@ -420,8 +448,8 @@ async def find_regions(
     end = request.draws(None)
     if len(tools) > 2:
         with suppress(ConfigError):  # Not every server can be told to call one.
-            return await _ask(open_llm, model, body + b',"tool_choice":"required"' + end)
-    return await _ask(open_llm, model, body + end)
+            return await _ask(open_llm, model, body + b',"tool_choice":"required"' + end, spent)
+    return await _ask(open_llm, model, body + end, spent)
 
 
 def require_region(found: Regions, region: str, who: str) -> None:
@@ -448,7 +476,7 @@ def require_region(found: Regions, region: str, who: str) -> None:
         )
 
 
-async def _ask(open_llm: Callable[[], HttpLLM], model: str, body: bytes) -> Regions:
+async def _ask(open_llm: Callable[[], HttpLLM], model: str, body: bytes, spent: list[Reply] | None) -> Regions:
     """What the reply to a body shows."""
     llm = open_llm()
     site = llm.endpoints[0].base_url
@@ -460,6 +488,8 @@ async def _ask(open_llm: Callable[[], HttpLLM], model: str, body: bytes) -> Regi
         raise ConfigError(f"{site} was asked for log-probs of {model!r}, and its answer is no reply: {error}") from None
     finally:
         await llm.close()
+    if spent is not None:
+        spent.append(_cost(reply, site))
     if not reply.choices:
         raise ConfigError(f"{site} was asked for log-probs of {model!r}, and its answer has no choice")
     return _regions(reply, site, model)

@@ -37,6 +37,7 @@ from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
 from trunkline.runner.stored_job import STORED, store_job
 from trunkline.runner.worker_pool import MOST_WORKERS, WorkerPool
+from trunkline.store.stats.calls import PROBES
 from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
@@ -449,7 +450,8 @@ class PreparedRun(RunSpec):
         self._state = "failed"
         try:
             if self.controller.task_queue.open:
-                await ready(self._job)
+                if sent := await ready(self._job):
+                    self._writer.note(PROBES, msgspec.to_builtins([*self._writer.progress.probes, *sent]))
                 await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
         except asyncio.CancelledError:

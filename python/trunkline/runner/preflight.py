@@ -22,6 +22,7 @@ from trunkline.store.stats.summary import TakenOver
 from trunkline.strategies.base import prompt
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.views import Tree
+from trunkline.worker.outbox import settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
     from trunkline.agent import Agent
     from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.llm.types import Reply
     from trunkline.protocol.job import Job
     from trunkline.rollout.budget import Budget
+    from trunkline.store.schema import CallRow
     from trunkline.strategies.base import Strategy
     from trunkline.types import Task
 
@@ -161,8 +164,11 @@ def _check_tokens(agent: Agent, mode: TokenMode) -> None:
         LocalRenderer(mode.tokenizer, mode.template)
 
 
-async def ready(job: Job) -> None:
+async def ready(job: Job) -> list[CallRow]:
     """Check what only the endpoints can tell; nothing is sent where no setting needs it.
+
+    Returns:
+        The requests that were sent for it.
 
     Raises:
         ConfigError: A setting cannot be kept, or an endpoint lacks what it needs; the message names both.
@@ -170,16 +176,22 @@ async def ready(job: Job) -> None:
         LLMError: An endpoint gave no answer.
     """
     check(job)
+    sent: list[CallRow] = []
     for agent, llm in _asked(job):
+        spent: list[Reply] = []
         mode, dialect = llm.tokens, BoundDialect(agent.dialect, agent.tools, agent.sampling)
         if mode is not None:
-            await _exact(job, agent, llm, mode, dialect)
+            await _exact(job, agent, llm, mode, dialect, spent)
         # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
         if region_of(job.strategy) is not None and (mode is None or mode.api == "chat"):
-            await _uncertain(job, agent, llm, dialect)
+            await _uncertain(job, agent, llm, dialect, spent)
+        sent += (settle(msgspec.structs.replace(reply, llm=agent.llm, agent=agent.name)) for reply in spent)
+    return sent
 
 
-async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dialect: BoundDialect) -> None:
+async def _exact(
+    job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dialect: BoundDialect, spent: list[Reply]
+) -> None:
     """What token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.capabilities import needs, probe, require  # noqa: PLC0415
@@ -188,10 +200,10 @@ async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dia
     wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
     for url in llm.base_urls:
         one = msgspec.structs.replace(llm, base_urls=(url,))
-        require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted)), wanted)
+        require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted), spent), wanted)
 
 
-async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect) -> None:
+async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect, spent: list[Reply]) -> None:
     """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
     from trunkline.llm.capabilities import (  # noqa: PLC0415
         QUESTION,
@@ -204,7 +216,8 @@ async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDi
     tools = Toolbox(agent.tools).definitions() if dialect.native else b""
     for url in llm.base_urls:
         one = msgspec.structs.replace(llm, base_urls=(url,))
-        found = await find_regions(partial(EndpointSpec.open, one), agent.model, dialect.sampling, opening, tools)
+        opened = partial(EndpointSpec.open, one)
+        found = await find_regions(opened, agent.model, dialect.sampling, opening, tools, spent)
         require_region(found, region or "all", type(job.strategy).__name__)
 
 

@@ -19,13 +19,14 @@ from trunkline.store.schema import (
     DELTAS,
     ROLLOUT_COLUMNS,
     TAKEN_COLUMNS,
+    CallRow,
     CallTable,
     RolloutRow,
     TakenRow,
     delta_keys,
 )
 from trunkline.store.sqlite import as_text, damaged, keep_log, put_meta, transaction
-from trunkline.store.stats.calls import estimated_usage
+from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats
 from trunkline.types import FAILED
 
@@ -80,6 +81,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
         kept: Groups of finished tasks that can be trained on; counted only where the run wants so many.
         served: Who answered.
         estimated: Generated tokens that are estimated, by endpoint.
+        probes: Requests that were sent to find out what servers can do.
     """
 
     state: str = ""
@@ -97,6 +99,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
     kept: int = 0
     served: list[str] = []
     estimated: dict[str, int] = {}
+    probes: list[CallRow] = []
 
 
 class _ProgressSettings(msgspec.Struct):
@@ -125,6 +128,7 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
         taken={task: msgspec.convert(values, TakenRow) for task, *values in connection.execute(_TAKEN)},
         served=msgspec.json.decode(meta.get("served", "[]"), type=list[str]),
         estimated=estimated_usage(meta),
+        probes=probes(meta),
     )
     for word, count in connection.execute(_ENDS):
         found.ended += count

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline.llm.pricing import Price, price_at
+from trunkline.store.schema import CallRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from trunkline.store.schema import CallRow
-
 __all__ = [
     "ESTIMATED_USAGE",
+    "PROBES",
     "Bill",
     "EndpointSummary",
     "Spending",
@@ -24,12 +24,16 @@ __all__ = [
     "by_endpoint",
     "cached",
     "estimated_usage",
+    "probes",
     "times",
     "total",
 ]
 
 ESTIMATED_USAGE: Final = "estimated_usage"
 """Key of the file's ``meta`` table under which stands which generated tokens are estimated."""
+
+PROBES: Final = "probes"
+"""Key under which stand the requests that were sent to find out what servers can do: they belong to no task."""
 
 _MICROS = 1e6
 
@@ -80,6 +84,8 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
         failed: Requests that it was the last to fail for good; but for ``retries`` and ``spent`` they are in no other
             figure.
         kept: Replies of it that came out of a cache.
+        probes: Requests that were sent before the run, to find out what it can do; their tokens and what these cost are
+            in all sums, and they are in no other figure.
         draws: Completions in its answers.
         retries: Attempts beyond the first.
         prompt: Prompt tokens, cached ones included.
@@ -99,6 +105,7 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     failed: int
     kept: int
+    probes: int
     draws: int
     retries: int
     prompt: int
@@ -164,8 +171,19 @@ def estimated_usage(meta: Mapping[str, str]) -> dict[str, int]:
         return {}
 
 
+def probes(meta: Mapping[str, str]) -> list[CallRow]:
+    """Read from a run file's table ``meta`` which requests were sent to find out what servers can do."""
+    try:
+        return msgspec.json.decode(meta.get(PROBES, "[]"), type=list[CallRow])
+    except msgspec.MsgspecError:
+        return []
+
+
 def by_endpoint(
-    calls: Iterable[CallRow], prices: Mapping[str, Price], estimated: Mapping[str, int] | None = None
+    calls: Iterable[CallRow],
+    prices: Mapping[str, Price],
+    estimated: Mapping[str, int] | None = None,
+    probes: Iterable[CallRow] = (),
 ) -> list[EndpointSummary]:
     """Sum calls up by endpoint.
 
@@ -173,6 +191,7 @@ def by_endpoint(
         calls: The rows, in any order.
         prices: Prices by base URL; nothing is priced if it is empty.
         estimated: Generated tokens that are estimated, by endpoint.
+        probes: Requests that belong to no task; see :class:`EndpointSummary`.
 
     Returns:
         A summary of each endpoint, in the order of their names.
@@ -183,6 +202,8 @@ def by_endpoint(
         if account is None:
             account = accounts[call.endpoint] = _Account(prices)
         account.add(call)
+    for call in probes:
+        accounts.setdefault(call.endpoint, _Account(prices)).probe(call)
     guessed = estimated or {}
     return [account.summary(endpoint, guessed.get(endpoint, 0)) for endpoint, account in sorted(accounts.items())]
 
@@ -201,7 +222,7 @@ class _Account:
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
         self._bill = Bill(prices) if prices else None
-        self._failed = self._kept = self._draws = self._retries = 0
+        self._failed = self._kept = self._draws = self._retries = self._probes = self._counted = 0
         self._prompt = self._cached = self._generated = self._unreported = self._silent = 0
         self._queue, self._first, self._total = array("q"), array("q"), array("q")
         self._began: float = math.inf
@@ -219,10 +240,7 @@ class _Account:
             return
         self._draws += call.draws
         if call.reported:
-            self._prompt += call.prompt
-            self._cached += cached(call)
-            self._silent += call.cached < 0
-            self._generated += call.generated
+            self._count(call)
         else:
             self._unreported += 1
         self._queue.append(call.queue)
@@ -232,6 +250,21 @@ class _Account:
         self._began = min(self._began, call.started)
         self._ended = max(self._ended, call.started + call.micros)
 
+    def probe(self, call: CallRow) -> None:
+        """Add a request that belongs to no task."""
+        self._probes += 1
+        if self._bill is not None:
+            self._bill.add(call)
+        if call.reported:
+            self._count(call)
+
+    def _count(self, call: CallRow) -> None:
+        self._counted += 1
+        self._prompt += call.prompt
+        self._cached += cached(call)
+        self._silent += call.cached < 0
+        self._generated += call.generated
+
     def summary(self, endpoint: str, estimated: int) -> EndpointSummary:
         seconds = (self._ended - self._began) / _MICROS if self._total else 0.0
         return EndpointSummary(
@@ -239,10 +272,11 @@ class _Account:
             requests=len(self._total),
             failed=self._failed,
             kept=self._kept,
+            probes=self._probes,
             draws=self._draws,
             retries=self._retries,
             prompt=self._prompt,
-            cached=None if self._silent and self._silent == len(self._total) - self._unreported else self._cached,
+            cached=None if self._silent and self._silent == self._counted else self._cached,
             silent=self._silent,
             generated=self._generated,
             estimated=min(estimated, self._generated),

@@ -12,7 +12,7 @@ from trunkline.errors import ForkRefused
 from trunkline.scoring.diversity import Diversity, Try, diversity
 from trunkline.scoring.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.scoring.notes import replays
-from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, total
+from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, probes, total
 from trunkline.store.stats.tasks import Filtered, FilterStats, Length, length, tokens, tried
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
@@ -398,7 +398,7 @@ def summarise(
     carried = [row for task, row in taken if task in tries]
     usage -= sum((row.usage for row in carried), Usage())
     called: set[int] = set()
-    endpoints = by_endpoint(_noting(calls, called), prices or {}, estimated_usage(meta))
+    endpoints = by_endpoint(_noting(calls, called), prices or {}, estimated_usage(meta), probes(meta))
     listed = [tries[task] for task in sorted(tries)]
     worth: Sequence[Sequence[float]] = [[given.reward for given in task] for task in listed]
     most = max(map(len, worth), default=0)
