@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a module know the scale when it is imported, in which its cases are made."""
+    """Let a module know the scale when it is imported, in which its cases are made; signals are as in a terminal."""
     if config.getoption("--full-faults"):
         os.environ["TRUNKLINE_FULL_FAULTS"] = "1"
+    # A program that is started inherits a signal that is ignored (nohup, a background job), and gets the default of
+    # one that is handled. The session itself goes on ignoring it.
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(signum) == signal.SIG_IGN:
+            signal.signal(signum, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -126,3 +126,16 @@ def test_a_signal_that_comes_where_nothing_can_be_raised_is_not_lost(signum: sig
     assert done.returncode == EXIT[signum]
     assert "ignored" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_signals_that_are_ignored_are_ignored_by_a_run(tmp_path: Path):
+    ignoring = ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-m", "trunkline.cli"]
+    with subprocess.Popen(
+        [*ignoring, "demo", "--out", "d.run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        wait_for_log(tmp_path, 100_000)
+        demo.send_signal(signal.SIGHUP)
+        demo.send_signal(signal.SIGINT)
+        _, said = demo.communicate(timeout=120)
+    assert demo.returncode == 0, said
+    assert "stopped" not in said

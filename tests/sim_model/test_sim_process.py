@@ -57,6 +57,19 @@ def test_one_line_when_ready_and_a_quick_end(number):
     assert took < 2.5  # below 1 s on an idle machine
 
 
+def test_a_background_job_is_not_ended_by_the_interrupt_of_its_shell():
+    command = [sys.executable, "-m", "trunkline.sim.server", "--port", "0", "--preset", "null"]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    process = subprocess.Popen(ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    url = process.stdout.readline().strip()
+    process.send_signal(signal.SIGINT)
+    for _ in range(5):
+        assert ask(url)["choices"][0]["message"]["role"] == "assistant"
+        time.sleep(0.1)
+    process.terminate()
+    ended(process)
+
+
 def test_a_reply_in_flight_does_not_delay_the_end():
     process = start("--latency", "overhead=30,tail=0")
     url = process.stdout.readline().strip()

@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trunklin
 def _leave_quietly() -> None:
     """Let a signal end the process at once: outside the event loop there is nothing to put in order."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: os._exit(128 + number))
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _frame: os._exit(128 + number))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def serve(
     exit_with_parent: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; one that the caller ignores, as a shell does for a background job, is ignored.
 
     Args:
         settings: What the server is told; the defaults when not given.
@@ -62,7 +62,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, stopped.set)
     if exit_with_parent:
         parent = os.getppid()
         _die_with_parent()
