@@ -28,6 +28,7 @@ RESULTS = st.lists(
         {"answer": ANSWERS},
         optional={
             "confidence": st.one_of(st.none(), st.just(math.nan), st.integers(0, 8).map(lambda eighths: eighths / 8)),
+            "reward": st.one_of(st.none(), st.just(math.nan), st.booleans(), st.sampled_from([-1, 0, 0.5, 1, 2])),
             "termination": st.sampled_from(["answer", "max_turns", "llm_error", "cancelled"]),
         },
     ),
@@ -37,19 +38,28 @@ RESULTS = st.lists(
 
 def naive(results: list[dict[str, Any]]) -> str | None:
     """The normal form that wins."""
-    votes: list[tuple[str, float | None]] = []
-    for result in results:
-        answer, confidence = result["answer"], result.get("confidence")
-        if answer and answer.strip() and result.get("termination") not in {"llm_error", "cancelled"}:
-            unknown = confidence is None or math.isnan(confidence)
-            votes.append((normalise(answer), None if unknown else confidence))
-    known = [Fraction(weight) for _, weight in votes if weight is not None]
-    mean = sum(known) / len(known) if any(known) else None
-    weights: dict[str, Fraction] = defaultdict(Fraction)
-    for key, weight in votes:
-        weights[key] += Fraction(1) if mean is None else mean if weight is None else Fraction(weight)
-    # Sums of eighths and of a mean of them are apart or equal, and never almost equal.
-    ranked = sorted(weights, key=lambda key: (-weights[key], key))
+    voters = [
+        result
+        for result in results
+        if (result["answer"] or "").strip() and result.get("termination") not in {"llm_error", "cancelled"}
+    ]
+
+    def weights(name: str) -> list[Fraction]:
+        """With the mean for the unknown; all 1 where none is above 0."""
+        given = [result.get(name) for result in voters]
+        known = [None if value is None or math.isnan(value) else Fraction(max(value, 0)) for value in given]
+        there = [value for value in known if value is not None]
+        if not any(there):
+            return [Fraction(1)] * len(given)
+        return [sum(there) / len(there) if value is None else value for value in known]
+
+    success = weights("reward")
+    products = [one * other for one, other in zip(success, weights("confidence"), strict=True)]
+    votes: dict[str, Fraction] = defaultdict(Fraction)
+    for result, weight in zip(voters, products if any(products) else success, strict=True):
+        votes[normalise(result["answer"])] += weight
+    # Sums of such fractions are apart or equal, and never almost equal.
+    ranked = sorted(votes, key=lambda key: (-votes[key], key))
     return ranked[0] if ranked else None
 
 
@@ -57,6 +67,10 @@ def naive(results: list[dict[str, Any]]) -> str | None:
 @example([{"answer": "Rome", "confidence": 0.875}, {"answer": "Paris", "confidence": 0.125}], random.Random(0))
 @example([{"answer": "Rome", "confidence": 0.25}] * 2 + [{"answer": "Paris"}], random.Random(0))
 @example([{"answer": "Rome"}] + [{"answer": "Paris", "termination": "llm_error"}] * 2, random.Random(0))
+@example(
+    [{"answer": "Rome", "reward": 1}] + [{"answer": "Paris", "reward": 0, "confidence": 1.0}] * 2, random.Random(0)
+)
+@example([{"answer": "Rome", "reward": 1, "confidence": 0}, {"answer": "Bern", "confidence": 0}], random.Random(0))
 def test_the_vote_is_weighted_and_knows_no_order(results: list[dict[str, Any]], luck: random.Random):
     found = aggregate_results(results, "q")
     expected = naive(results)
@@ -74,6 +88,8 @@ async def test_it_is_a_plain_function_inside_a_running_loop_too():
     ]
     assert aggregate_results(results, "capital?") == "Paris"
     assert aggregate_results(json.loads(json.dumps(results)), "capital?") == "Paris"
+    won = [{"answer": "Bern", "reward": 1}, {"answer": "Rome", "reward": 0}, {"answer": "rome", "reward": 0.0}]
+    assert aggregate_results(won, "capital?") == "Bern"
     assert aggregate_results([], "capital?") == ""
     assert aggregate_results([{}, {"answer": None, "confidence": None}], "capital?") == ""
     assert aggregate_results([{"answer": 12}, {"answer": "12.0"}, {"answer": "a"}], "how many?") == "12"
@@ -91,11 +107,13 @@ async def test_it_is_a_plain_function_inside_a_running_loop_too():
         ([{"answer": "a", "confidence": -1}], r"confidence must be a number from 0 to 1e\+15, or None, not -1"),
         ([{"answer": "a", "confidence": "high"}], "confidence must be a number .* not 'high'"),
         ([{"answer": "a", "confidence": math.inf}], "confidence must be a number .* not inf"),
+        ([{"answer": "a", "confidence": True}], "confidence must be a number .* not True"),
+        ([{"answer": "a", "reward": "1"}], r"\[0\]: reward must be a number from -1e\+15 to 1e\+15, or None, not '1'"),
         ([{"answer": 10**5000}], r"rollout_results\[0\]: answer is a number of thousands of digits; give it as a text"),
         ([{"answer": "a", "messages": ["hi"]}], r"rollout_results\[0\]: messages must be a list of chat messages"),
         ([{"answer": "a", "compressed_reasoning": 3}], "compressed_reasoning must be a text or None, not 3"),
     ],
-    ids=["text", "none", "list", "negative", "word", "infinite", "endless", "messages", "report"],
+    ids=["text", "none", "list", "negative", "word", "infinite", "bool", "reward", "endless", "messages", "report"],
 )
 def test_what_cannot_be_read_is_named(results: Any, words: str):
     with pytest.raises(ConfigError, match=words):

@@ -26,7 +26,7 @@ def chain(length: int) -> Node:
 def test_it_is_used_as_the_examples_use_it():
     root = Node()
     assert (root.parent, root.children, root.state, root.visits, root.value) == (None, [], None, 0, 0.0)
-    assert root.compressed_reasoning is None
+    assert root.compressed_reasoning == ""
     child = Node(parent=root)
     assert root.children == [], "a node does not put itself among the children of its parent"
     root.children.append(child)

@@ -195,6 +195,35 @@ async def test_messages_may_be_those_of_the_sdk():
     assert [m["content"] for m in server.bodies[-1]["messages"]] == ["hm", "Paris", QUESTION]
 
 
+async def test_a_question_will_do_and_a_conversation_may_have_a_name(tmp_path: Path):
+    async with through(lambda _body: message("Paris")) as (client, server, _):
+        for name in ("a\ud800", 7, 8):
+            out = str(tmp_path / f"{name!a}.run")
+            result = await agentic_loop(QUESTION, client, "m", None, trajectory_id=name, seed=1, out=out)
+            assert set(result) == KEYS | {"trajectory_id"}
+            assert result["trajectory_id"] == ("a\ufffd" if isinstance(name, str) else name)
+            assert result["messages"][0] == {"role": "user", "content": QUESTION}
+            with RunReader.open(out) as reader:
+                assert [tree.task.id for tree in reader.trees()] == [str(result["trajectory_id"])]
+        assert len({body["seed"] for body in server.bodies}) == 3
+        assert set(await agentic_loop(QUESTION, client, "m", None)) == KEYS
+        before = len(server.bodies)
+        for wrong in ("", True, 2**64, 1.5, ["a"]):
+            with pytest.raises(ConfigError, match="trajectory_id must be a text or a whole number of 64 bits, not"):
+                await agentic_loop(QUESTION, client, "m", None, trajectory_id=wrong)
+        for empty in ("", " \n"):
+            with pytest.raises(ConfigError, match="messages is an empty text: give a question"):
+                await agentic_loop(empty, client, "m", None)
+        assert len(server.bodies) == before
+
+
+async def test_fields_that_ask_for_what_is_done_anyway_pass():
+    async with through(lambda _body: message("Paris")) as (client, server, _):
+        await agentic_loop(QUESTION, client, "m", None, stream=False, n=1, timeout=None, extra_body={"stream": False})
+        await run_parallel_rollouts(QUESTION, 1, client, "m", None, stream=None, stream_options=None)
+    assert [set(body) - {"messages", "model", "seed"} for body in server.bodies] == [set(), set()]
+
+
 async def test_messages_that_a_model_wrote_may_hold_anything():
     told = {"role": "assistant", "content": "a\ud800b"}
     async with through(lambda _body: message("Paris")) as (client, server, _):
@@ -446,6 +475,7 @@ async def test_no_tries_are_no_request_and_mistakes_are_found_all_the_same():
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"retries": 3}, r"run_parallel_rollouts has no option 'retries'; it has .*temperature.* extra_body"),
+    "stream": ({"stream": True}, "does not take stream: replies are read whole"),
     "n": ({"n": 4}, "run_parallel_rollouts does not take n: num_rollouts says"),
     "timeout": ({"timeout": 4}, r"does not take timeout: set it on the client: client\.with_options"),
     "negative": ({"num_rollouts": -1}, "num_rollouts must be a whole number from 0 to 1048576, not -1"),
@@ -491,8 +521,8 @@ async def test_mistakes_are_named_before_anything_is_sent(name: str):
 async def test_mistakes_in_a_conversation_are_named():
     async with through(capital_cities) as (client, server, _):
         for messages, words in (
-            ([], "messages must be a list of at least one chat message, not an empty list"),
-            ("hi", "messages must be a list of at least one chat message, not a string"),
+            ([], "messages must be a question or a list of at least one chat message, not an empty list"),
+            (3, "messages must be a question or a list of at least one chat message, not a number"),
             ([{"role": "user"}], r"messages\[0\]: user message field 'content' is missing"),
             ([{"role": "user", "content": "q"}, 3], r"messages\[1\]: a message must be an object"),
         ):

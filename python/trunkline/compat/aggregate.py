@@ -44,7 +44,7 @@ class SearchNode:
         state: Whatever its owner keeps, such as the messages so far.
         visits: How many rewards were backed up through it.
         value: V(s), the mean of these rewards; 0.0 before the first.
-        compressed_reasoning: A text on how this state was reached; None where nobody wrote one.
+        compressed_reasoning: A text on how this state was reached; empty at first.
 
     Raises:
         ConfigError: The parent is no node.
@@ -58,7 +58,7 @@ class SearchNode:
         self.state: Any = None
         self.visits = 0
         self.value = 0.0
-        self.compressed_reasoning: str | None = None
+        self.compressed_reasoning = ""
 
     def backpropagate(self, reward: float | None) -> None:
         """Count a reward here and in every node above, whose values stay the means of their rewards.
@@ -167,6 +167,9 @@ _INSTEAD: Final = {
     "extra_query": "set it on the client: client.with_options(default_query=...)",
 }
 
+_AS_IT_IS: Final = {"stream": False, "n": 1}
+"""Values of those that ask for what is done anyway, beside None."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for, checked as far as names go.
@@ -202,6 +205,7 @@ def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] =
         ConfigError: There is no such name, or a value is impossible; the message names it.
     """
     known = [name for name in (*SAMPLING, *BODY, *AGENT, *RUN, *OWN) if name not in without]
+    given = _asking(given)
     for name in given:
         if name not in known:
             why = _INSTEAD.get(name)
@@ -224,6 +228,15 @@ def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] =
         max_concurrency=None if limit is None else check_int("max_concurrency", limit, 1),
         max_iterations=None if turns is None else check_int("max_iterations", turns, 1),
     )
+
+
+def _asking(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out fields of a request that the library writes itself, where they ask for what it writes."""
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in _INSTEAD or (value is not None and value is not _AS_IT_IS.get(name))
+    }
 
 
 def as_client(client: object, max_concurrency: int | None = None) -> LLM:
@@ -249,7 +262,7 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
     if body is not None and not isinstance(body, Mapping):
         raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
     # As with the SDK, what stands in extra_body is the last word on a field.
-    fields = {name: given[name] for name in (*SAMPLING, *BODY) if given.get(name) is not None} | dict(body or {})
+    fields = {name: given[name] for name in (*SAMPLING, *BODY) if given.get(name) is not None} | _asking(body or {})
     known = {name: fields.pop(name) for name in SAMPLING if name in fields}
     if isinstance(known.get("stop"), str):
         known["stop"] = (known["stop"],)
@@ -265,7 +278,7 @@ _WITHOUT: Final = tuple(termination.value for termination in UNSCORED)
 """Results that ended so have no vote."""
 
 _MOST: Final = 1e15
-"""The largest confidence."""
+"""The largest confidence, and the size of the largest reward."""
 
 _log = logging.getLogger("trunkline.compat")
 
@@ -273,15 +286,16 @@ _log = logging.getLogger("trunkline.compat")
 def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: str) -> str:
     """The answer with the most weight behind it, by the rules of :class:`trunkline.Weighted`.
 
-    A result weighs what its ``confidence`` says; one without counts as the mean of the others, and where none has any,
-    all weigh the same. Answers that say the same are counted together (``1/2`` and ``0.5``, ``Paris`` and ``paris.``).
-    Of equal weights the first in the order of normalised answers wins, so the order of the results makes no difference.
-    The spelling is the most frequent one.
+    A result weighs its ``confidence`` times its ``reward``, of which one below 0 counts as 0. A result without one of
+    the two counts as the mean of the others there, and where none has one, or all have 0, it changes nothing. Where all
+    products are 0, rewards decide. Answers that say the same are counted together (``1/2`` and ``0.5``, ``Paris`` and
+    ``paris.``). Of equal weights the first in the order of normalised answers wins, so the order of the results makes
+    no difference. The spelling is the most frequent one.
 
     Args:
         rollout_results: What :func:`run_parallel_rollouts` returned, or dicts like it: of each, ``answer`` (or
-            ``final_answer``), ``confidence`` and ``termination`` are read where they are there. Results without an
-            answer do not vote, and neither do those that failed or were cut.
+            ``final_answer``), ``confidence``, ``reward`` and ``termination`` are read where they are there. Results
+            without an answer do not vote, and neither do those that failed or were cut.
         question: What was asked; a vote does not need it.
 
     Returns:
@@ -293,8 +307,12 @@ def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: st
     candidates = _candidates(rollout_results)
     if not isinstance(question, str):
         raise ConfigError(f"question must be a text, not {type_phrase(question)}")
-    weigh, _ = weights(candidates, "confidence")
-    return poll(candidates, weigh).answer or ""
+    sure, _ = weights(candidates, "confidence")
+    weigh, _ = weights(candidates, "reward")
+    if sure and weigh:
+        both = {one: weight * weigh[one] for one, weight in sure.items()}
+        weigh = both if any(both.values()) else weigh
+    return poll(candidates, weigh or sure).answer or ""
 
 
 async def integrate(
@@ -351,7 +369,8 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
         candidate = Candidate(
             id=position,
             answer=_answer(result, place),
-            confidence=_confidence(result, place),
+            confidence=_measure(result, "confidence", 0, place),
+            reward=_measure(result, "reward", -_MOST, place),
             report="" if anew and messages else report or "",
             messages=_conversation(messages, place),
         )
@@ -376,16 +395,16 @@ def _answer(result: Mapping[str, Any], place: str) -> str | None:
         raise ConfigError(f"{place}: {name} is a number of thousands of digits; give it as a text") from None
 
 
-def _confidence(result: Mapping[str, Any], place: str) -> float:
-    """The confidence of a result; NaN where it has none."""
-    confidence = result.get("confidence")
-    if confidence is None or (isinstance(confidence, float) and math.isnan(confidence)):
+def _measure(result: Mapping[str, Any], name: str, least: float, place: str) -> float:
+    """The confidence or the reward of a result; NaN where it has none."""
+    value = result.get(name)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return math.nan
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= _MOST:
+    if not isinstance(value, int | float) or (isinstance(value, bool) and least == 0) or not least <= value <= _MOST:
         raise ConfigError(
-            f"{place}: confidence must be a number from 0 to {_MOST:g}, or None, not {short_repr(confidence)}"
+            f"{place}: {name} must be a number from {least:g} to {_MOST:g}, or None, not {short_repr(value)}"
         )
-    return float(confidence)
+    return float(value)
 
 
 def _conversation(messages: object, place: str) -> tuple[dict[str, Any], ...]:

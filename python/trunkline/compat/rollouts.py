@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import format_error, scrub_deep
+from trunkline._internal.text import format_error, scrub, scrub_deep
 from trunkline._internal.validation import check_int, check_text, short_repr, type_phrase
 from trunkline.agent import Agent
 from trunkline.compat.aggregate import Settings, as_client, settings
@@ -50,7 +50,7 @@ def conversation_of(given: object) -> list[Message]:
     must not have one id twice.
 
     Args:
-        given: What was given as messages; it stays as it is.
+        given: What was given as messages, or a question as text; it stays as it is.
 
     Returns:
         Messages in the OpenAI form.
@@ -58,8 +58,14 @@ def conversation_of(given: object) -> list[Message]:
     Raises:
         ConfigError: They cannot be sent; the message names the field.
     """
+    if isinstance(given, str):
+        if not given.strip():
+            raise ConfigError("messages is an empty text: give a question, or a list of chat messages")
+        given = [{"role": "user", "content": given}]
     if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"messages must be a list of at least one chat message, not {type_phrase(given)}")
+        raise ConfigError(
+            f"messages must be a question or a list of at least one chat message, not {type_phrase(given)}"
+        )
     read: list[Message] = []
     for message in given:
         dump = getattr(message, "model_dump", None)
@@ -220,7 +226,7 @@ _TURNS = 30
 
 
 async def agentic_loop(
-    messages: list[Message],
+    messages: list[Message] | str,
     client: Any,
     model: str,
     tools: Sequence[JSON] | None,
@@ -233,25 +239,41 @@ async def agentic_loop(
 
     Args:
         messages: The conversation so far, in the OpenAI form; the last one is what the model is to answer. Messages of
-            the SDK will do as well as dicts.
+            the SDK will do as well as dicts, and a question as text.
         client: An ``AsyncOpenAI`` client, through which every request goes.
         model: The model's name, as its endpoint knows it.
         tools: Tool definitions in the OpenAI form, and objects made with ``@tool``; None for no tools.
         max_iterations: Model turns before it ends as ``max_turns``.
-        **kwargs: As for :func:`run_parallel_rollouts`, without ``strategy``.
+        **kwargs: As for :func:`run_parallel_rollouts`, without ``strategy``. ``trajectory_id``: a text or a whole
+            number that names the conversation. It is the id of the task in a run file, and so part of all seeds: with
+            one ``seed``, conversations of other ids draw otherwise.
 
     Returns:
-        The rollout, as :func:`~trunkline.compat.rollouts.result_of` describes it. One that failed has
-        its reason in ``error``.
+        The rollout, as :func:`~trunkline.compat.rollouts.result_of` describes it, with ``trajectory_id`` where it was
+        given. One that failed has its reason in ``error``.
 
     Raises:
         ConfigError: Something in the call cannot be done; the message names it. Nothing was sent.
         EndpointError: The endpoint serves nobody.
     """
+    name = _name(kwargs.pop("trajectory_id", None))
     chosen = settings("agentic_loop", kwargs, without=("strategy", "max_iterations"))
     conversation = conversation_of(messages)
-    (result,) = await _play(conversation, client, model, tools, Chain(1), max_iterations, chosen)
-    return result
+    (result,) = await _play(conversation, client, model, tools, Chain(1), max_iterations, chosen, name)
+    return result if name is None else result | {"trajectory_id": name}
+
+
+def _name(given: object) -> str | int | None:
+    """The name of a conversation, if it has one.
+
+    Raises:
+        ConfigError: It is no name.
+    """
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) < 2**63):
+        return given
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigError(f"trajectory_id must be a text or a whole number of 64 bits, not {short_repr(given)}")
+    return scrub(given)
 
 
 async def run_parallel_rollouts(
@@ -316,6 +338,7 @@ async def _play(
     strategy: Strategy | None,
     turns: int,
     chosen: Settings,
+    name: str | int | None = None,
 ) -> list[dict[str, Any]]:
     """Run one task, and describe its rollouts; without a strategy everything is checked, and nothing run."""
     check_int("max_iterations", turns, 1)
@@ -331,8 +354,10 @@ async def _play(
     llm = as_client(client, chosen.max_concurrency)
     if strategy is None:
         return []
-    digest = hashlib.blake2b(b",".join(map(chat.encode, conversation)), digest_size=6).hexdigest()
-    task = Task(id=f"question-{digest}", messages=conversation, reference=chosen.reference)
+    if name is None:
+        digest = hashlib.blake2b(b",".join(map(chat.encode, conversation)), digest_size=6).hexdigest()
+        name = f"question-{digest}"
+    task = Task(id=str(name), messages=conversation, reference=chosen.reference)
     failure: EndpointError | None = None
     with contextlib.ExitStack() as stack:
         out = chosen.run.get("out")
