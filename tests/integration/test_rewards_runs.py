@@ -103,6 +103,22 @@ def test_why_a_reward_has_no_value_is_shown_and_is_no_part_of_it(tmp_path: Path)
     assert "no metrics: nothing is scored" in here(tmp_path, "show", "b.run", "--metrics").stdout
 
 
+def told(trajectory: Trajectory) -> dict[str, object]:
+    return {"reward": trajectory.answer == "Tokyo", "words": len(trajectory.answer.split()), "why": "a rule"}
+
+
+def test_a_dict_is_a_reward_with_parts(tmp_path: Path) -> None:
+    with serving(capital_cities) as server:
+        result = atlas_run(server.url, told, out=tmp_path / "d.run", workers=1)
+    assert set(map(tuple, rewards_of(result).values())) == {(0.0,) * 3, (1.0,) * 3}
+    with RunReader.open(tmp_path / "d.run") as reader:
+        assert reader.check() == []
+        notes = {tuple(graded(row.note)) for _, row in reader.rollouts()}
+    assert notes == {(Graded("words", 1.0, 0.0), Graded("why", None, 0.0, "a rule"))}
+    shown = here(tmp_path, "show", "d.run", "--metrics").stdout
+    assert [line.split()[1:3] for line in shown.splitlines() if line.startswith("part ")] == [["words", "5"]], "tasks"
+
+
 def broken(trajectory: Trajectory) -> float:
     raise RuntimeError("no\x1b judge")
 

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from endings import ending
+from hypothesis import given
+from hypothesis import strategies as st
 
 import trunkline as tl
 from trunkline.errors import ConfigError
+from trunkline.scoring.notes import as_noted, encode, graded, why_unscored
 from trunkline.scoring.rewards import RewardPart, Scored
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name
 from trunkline.scoring.rewards.grading import Grader, grade, score
@@ -242,6 +245,41 @@ async def test_a_reward_may_say_why_it_has_no_value() -> None:
         RewardPart("a", 0.5),
     )
     assert "returned inf" in ((await score(lambda _: Scored(math.inf), ending("a"))).problem or "")
+
+
+TOLD = st.one_of(st.none(), st.booleans(), st.floats(), st.sampled_from(["", "no", "1", "\x1b\n"]), st.just([1]))
+
+
+@given(st.dictionaries(st.sampled_from(["reward", "format", "length", "why"]), TOLD))
+async def test_of_a_dict_its_reward_counts_and_the_rest_is_kept(told: dict[str, Any]) -> None:
+    given = dict(told)
+    said = await score(lambda _: told, ending("a"))
+    assert told == given or any(value != value for value in told.values())
+    number = {name: isinstance(value, bool | float) and abs(value) <= 1e100 for name, value in told.items()}
+    if number.get("reward"):
+        assert (said.value, said.problem) == (told["reward"], None)
+    else:
+        assert math.isnan(said.value)
+        assert bool(said.problem) == ("reward" not in told or told["reward"] is not None)
+    kept = {part.name: part for part in said.parts}
+    assert set(kept) == set(told) - {"reward"} if "reward" in told else not kept
+    for name, part in kept.items():
+        assert part.weight == 0.0
+        assert part.value == told[name] if number[name] else math.isnan(part.value)
+        assert (part.problem is None) == (number[name] or told[name] is None)
+    note = encode(as_noted("f", said))
+    assert {one.reward for one in graded(note) if not one.weight} == set(kept)
+    assert why_unscored(note) == (said.problem or "")
+
+
+async def test_a_dict_without_a_reward_is_named_and_parts_of_a_part_are_kept() -> None:
+    for told in ({"score": 1.0}, {"score": 1, "reward": {"reward": 1}}):
+        said = await score(lambda _, told=told: told, ending("a"))
+        assert (said.problem or "").endswith(" returned a dict without a number under 'reward': 'score'")
+    summed = tl.weighted({"rules": (lambda _: {"reward": 0.5, "format": 1}, 2), "exact": tl.exact_match})
+    assert await score(summed, ending("a", "a")) == Scored(
+        2.0, None, (RewardPart("rules", 0.5, 2), RewardPart("exact", 1.0, 1.0), RewardPart("rules.format", 1.0, 0.0))
+    )
 
 
 @pytest.mark.parametrize(

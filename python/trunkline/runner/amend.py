@@ -84,7 +84,7 @@ def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
     value = None if math.isnan(rollout.reward) else rollout.reward
     # Why there is none stands there already.
     noted = Graded(reward, value)  # which may have made a long name shorter
-    own = [one for one in found if isinstance(one, Graded) and one.weight is not None and one.reward == noted.reward]
+    own = [one for one in found if isinstance(one, Graded) and one.weight and one.reward == noted.reward]
     past = [msgspec.structs.replace(one, weight=None) if isinstance(one, Graded) else one for one in found]
     _put(core, rollout, past if own and value is None else [*past, noted])
 

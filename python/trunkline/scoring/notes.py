@@ -58,7 +58,7 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
     Attributes:
         reward: The reward's name; it is made safe to print.
         value: Its value; None if it gave none.
-        weight: What it counts in the rollout's reward; None if it has no part in that.
+        weight: What it counts in the rollout's reward, 0 if it was told beside it; None if it is of an earlier reward.
         why: Why there is no value, or what else is to be said, for people; it is made safe to print.
 
     Raises:
@@ -104,7 +104,7 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
         scored: What it said.
     """
     noted = [as_graded(part) for part in scored.parts]
-    if scored.problem is not None and not any(one.why for one in noted):
+    if scored.problem is not None and not any(one.why for one in noted if one.weight):
         noted.append(Graded(reward, None, 1.0, scored.problem))
     return noted
 
@@ -130,7 +130,7 @@ def graded(note: str | None) -> list[Graded]:
 
 def why_unscored(note: str | None) -> str:
     """Return why a rollout has no reward, by its note; empty where its reward gave no reason."""
-    return next((one.why for one in graded(note) if one.weight is not None and one.value is None and one.why), "")
+    return next((one.why for one in graded(note) if one.weight and one.value is None and one.why), "")
 
 
 Action = Literal["mask", "drop", "penalty", "failed"]

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -56,7 +56,7 @@ class RewardPart(NamedTuple):
     Attributes:
         name: The reward's name.
         value: Its value; NaN if there is none.
-        weight: What it counts.
+        weight: What it counts; 0 where it is told beside a value that stands for itself.
         problem: Why there is no value, on one printable line.
     """
 
@@ -81,12 +81,15 @@ class Scored(NamedTuple):
     parts: tuple[RewardPart, ...] = ()
 
 
-Reward = Callable[["Trajectory"], "Awaitable[Scored | float | bool | None] | Scored | float | bool | None"]
+_Said: TypeAlias = "Scored | float | bool | dict[str, Any] | None"
+
+Reward = Callable[["Trajectory"], "Awaitable[_Said] | _Said"]
 """What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
 
 It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
-None if it cannot say. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does an
-awaited result that takes longer than ``REWARD_TIMEOUT``. How long it may take, whether it runs in a thread and
+None if it cannot say. Of a dict that is what stands under ``reward``; the rest is kept in the rollout's note, numbers
+as parts with a mean of their own. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does
+an awaited result that takes longer than ``REWARD_TIMEOUT``. How long it may take, whether it runs in a thread and
 whether it takes many trajectories at once is said with ``trunkline.reward``, or by attributes of those names.
 
 One that holds something open while a run lasts, such as processes or connections, has ``opened()``, which returns what

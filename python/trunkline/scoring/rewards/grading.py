@@ -139,6 +139,8 @@ def _read(name: Callable[[], str], result: object) -> Scored:
         return Scored(math.nan)
     if isinstance(result, Scored):
         return _stated(name, result)
+    if isinstance(result, dict):
+        return _told(name, dict(result))
     try:
         # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
         value = math.nan if isinstance(result, (str, bytes, bytearray)) else float(cast("float", result))
@@ -162,6 +164,22 @@ def _stated(name: Callable[[], str], result: Scored) -> Scored:
         return _read(name, result.value)._replace(parts=tuple(result.parts))
     why = None if result.problem is None else printable(str(result.problem), _WIDTH)
     return Scored(math.nan, why, tuple(result.parts))
+
+
+def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
+    """Read what a reward told with its value: numbers are parts, anything else is noted as text."""
+    value = result.pop("reward", ...)
+    if value is ... or isinstance(value, dict | Scored):
+        keys = ", ".join(map(short_repr, result)) or "nothing"
+        return Scored(math.nan, printable(f"{name()} returned a dict without a number under 'reward': {keys}", _WIDTH))
+    parts = []
+    for key, other in result.items():
+        number = _read(name, None if isinstance(other, dict | Scored) else other).value
+        text = (
+            None if other is None or not math.isnan(number) else other if isinstance(other, str) else short_repr(other)
+        )
+        parts.append(RewardPart(str(key), number, 0.0, text and printable(text, _WIDTH)))
+    return _read(name, value)._replace(parts=tuple(parts))
 
 
 async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None) -> Scored:
@@ -528,14 +546,14 @@ class OpenRewards:
                 group.create_task(grader.score(trajectory, cut=True)) for grader, _weight in self._graders.values()
             ]
         said = [one.result() for one in asked]
-        parts = tuple(
-            RewardPart(name, one.value, weight, one.problem)
-            for (name, (_grader, weight)), one in zip(self._graders.items(), said, strict=True)
-        )
-        missing = [f"{part.name}: {part.problem or 'it gave no value'}" for part in parts if math.isnan(part.value)]
+        named = list(zip(self._graders.items(), said, strict=True))
+        summed = [RewardPart(name, one.value, weight, one.problem) for (name, (_grader, weight)), one in named]
+        told = [part._replace(name=f"{name}.{part.name}", weight=0.0) for (name, _), one in named for part in one.parts]
+        parts = (*summed, *told)
+        missing = [f"{part.name}: {part.problem or 'it gave no value'}" for part in summed if math.isnan(part.value)]
         if missing:
             return Scored(math.nan, "; ".join(missing), parts)
-        whole = math.fsum(part.weight * part.value for part in parts)
+        whole = math.fsum(part.weight * part.value for part in summed)
         if abs(whole) > LARGEST:
             return Scored(math.nan, "the weighted sum is too large for a number", parts)
         return Scored(whole, None, parts)
