@@ -69,7 +69,7 @@ ARMS: Final = {
         Arm("TreeSearch(3, 2)", TreeSearch(width=3, keep=2), needs="logprobs"),
         Arm("TreeGRPO(2, 2, 1)", TreeGRPO(trees=2, forks=2, rounds=1), blind=True),
         Arm("TreeGRPO(1, 4, 2)", TreeGRPO(trees=1, forks=4, rounds=2), blind=True),
-        Arm("Partial(2, 2, 1, 2)", Partial(initial=2, top_k=2, rounds=1, samples=2, budget=10), needs="logprobs"),
+        Arm("Partial(2, 2, 1, 2, 10)", Partial(initial=2, top_k=2, rounds=1, samples=2, budget=10), needs="logprobs"),
         Arm("MCTS(8) by confidence", MCTS(8), guide=confidence, needs="logprobs"),
         Arm("MCTS(8) sees labels", MCTS(8), guide=exact_match, labels=True),
         Arm("Adaptive(8, 4) ARPO", Adaptive(total=8, initial=4), needs="logprobs"),

@@ -23,7 +23,7 @@ __all__ = ["Adaptive"]
 _RULES = ("arpo", "aepo")
 
 
-class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
+class Adaptive(msgspec.Struct, frozen=True):
     """Some chains; the places left go to branches after tool rounds (Dong et al. 2025, arXiv 2507.19849, 2510.14545).
 
     All rollouts of a task take a step. Then each that goes on gets ``beam - 1`` attempts to branch, with a probability

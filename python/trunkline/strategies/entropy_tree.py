@@ -23,7 +23,7 @@ __all__ = ["EntropyTree"]
 _LONGEST = 2**32 - 1
 
 
-class EntropyTree(msgspec.Struct, frozen=True, kw_only=True):
+class EntropyTree(msgspec.Struct, frozen=True):
     """M chains; then, in each of L rounds, T continuations of each of a tree's N most surprising tokens.
 
     That is EPTree of TreeRL (Hou et al. 2025, arXiv 2506.11902), over all turns of an agent: ``M (1 + N L T)``

@@ -98,7 +98,7 @@ def _went_on(view: View, turn: int) -> bool:
 Region = Literal["think", "tool", "all", "mixed"]
 
 
-class Partial(msgspec.Struct, frozen=True, kw_only=True):
+class Partial(msgspec.Struct, frozen=True):
     """I rollouts; R times the K most uncertain turns of each are drawn again T times; fresh ones fill the budget up.
 
     That is ParallelMuse (arXiv 2510.24698): ``I (1 + K R T)`` rollouts, and for each initial one as many more as

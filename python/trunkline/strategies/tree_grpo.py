@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TreeGRPO"]
 
 
-class TreeGRPO(msgspec.Struct, frozen=True, kw_only=True):
+class TreeGRPO(msgspec.Struct, frozen=True):
     """M chains; then, in each of L rounds, N continuations of each chain's tree (Ji et al. 2025, arXiv 2509.21240).
 
     They start at states drawn uniformly and with replacement from all of the tree, the prompt included, and run to

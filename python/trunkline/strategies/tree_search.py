@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TreeSearch"]
 
 
-class TreeSearch(msgspec.Struct, frozen=True, kw_only=True):
+class TreeSearch(msgspec.Struct, frozen=True):
     """A beam over model turns: ``width`` responses to every state of a turn, of which the ``keep`` best go on.
 
     All rollouts take a turn, and its tools run. The states where they then stand are valued; the best go on, each with
