@@ -117,6 +117,39 @@ def test_weights_decide_where_they_are_known(folder: Path) -> None:
     assert "fallback  4 tasks: no try has a confidence, so every vote weighs the same" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        ((), ""),
+        (("-a", "weighted"), ""),
+        (("-a", "weighted", "--by", "verbalised"), ""),
+        (("-a", "best:by=confidence"), ""),
+        (("-a", "weighted", "--by", "value"), "value"),
+        (("-a", "best:by=confidence", "--by", "reward"), "reward"),
+        (("-a", "best", "--by", "entropy"), "reward"),
+        (("-a", "weighted:by=value"), "value"),
+    ],
+    ids=range(8),
+)
+def test_it_is_said_where_accepted_answers_had_a_part_in_it(
+    folder: Path, options: tuple[str, ...], source: str
+) -> None:
+    shown = trunkline(folder, "answers", "a.run", *options).stdout
+    told = [line for line in shown.splitlines() if line.startswith("labels")]
+    begin = f"labels    {source} comes from the run's reward (exact_match), which had the accepted answers at hand: "
+    assert [line[: len(begin)] for line in told] == ([begin] if source else [])
+    assert json.loads(trunkline(folder, "answers", "a.run", "--json", *options).stdout)["reads_accepted"] == bool(
+        source
+    )
+    assert ("unused    --by entropy: best goes by the reward" in shown) == ("entropy" in options)
+
+
+def test_a_source_that_nothing_weighs_is_said(folder: Path) -> None:
+    shown = trunkline(folder, "answers", "a.run", "--by", "value").stdout
+    assert "unused    --by value: majority counts votes alike" in shown
+    assert "labels" not in shown
+
+
 def test_out_is_written_whole_and_overwrites_nothing(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
     done = trunkline(folder, "answers", "a.run", "--out", out)

@@ -93,6 +93,7 @@ def test_what_is_written_is_read(path: Path) -> None:
         assert reader.meta["state"] == "interrupted"
         assert reader.tasks() == TASKS
         assert [tree.task.id for tree in reader.trees()] == ["q0", "q1"]
+        assert [tree.task.id for tree in reader] == [tree.task.id for tree in reader] == ["q0", "q1"]
         tree = reader.tree("q0")
         assert tree.digest() == grow(TASKS[0], ["Ada", "Bob", None])[0].digest()
         assert [rollout.answer for rollout in tree.rollouts] == ["Ada", "Bob", None]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from trunkline._internal.text import cells, format_error, printable
 from trunkline.cli.options import make_named, read_rewards, reward_option
@@ -383,27 +384,38 @@ def answers(
     if spec is not None and ours is not None and not issubclass(ours, Picker):
         raise ConfigError(f"--model: --aggregator {aggregator} asks no model; synthesis and integrate do")
     with RunReader.open(run) as reader:
-        found = asyncio.run(_decided(reader, aggregator, by, spec, model))
+        found, weighs = asyncio.run(_decided(reader, aggregator, by, spec, model))
+        source = by if weighs == "confidence" else weighs
+        reward = reader.settings.get("reward") if source in {"reward", "value"} else None
+        labels = str(reward) if reward and any(task.reference for task in reader.tasks()) else ""
     if target is not None:
         _write_answers(target, found)
     measured = accuracy([[math.nan if one.correct is None else float(one.correct)] for one in found])
     spent = sum((one.decision.usage for one in found), Usage())
     if as_json:
         data: dict[str, Any] = {"run": run, "aggregator": aggregator, "by": by, "answers": [one.row() for one in found]}
-        data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent)}
+        data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent), "reads_accepted": bool(labels)}
         put(_ascii(data))
     elif target is None:
         put(_table(found))
     if not as_json:
         put(_summary(found, measured, spent, target))
+        if labels:
+            put(
+                f"labels    {source} comes from the run's reward ({printable(labels, 60)}), which had the accepted "
+                "answers at hand: this accuracy is not to be had without them"
+            )
+        if weighs != "confidence" and ctx.get_parameter_source("by") is not ParameterSource.DEFAULT:
+            what = "counts votes alike" if weighs is None else f"goes by the {weighs}"
+            put(f"unused    --by {by}: {printable(aggregator, 60)} {what}")
     if any(one.failed for one in found):
         ctx.exit(1)
 
 
 async def _decided(
     reader: RunReader, given: str, by: str, spec: EndpointSpec | None, model: str | None
-) -> list[TaskAnswer]:
-    """Decide all tasks, with one client for all of them."""
+) -> tuple[list[TaskAnswer], str | None]:
+    """Decide all tasks, with one client for all of them; and say which number of a try the aggregator weighs."""
     llm = None if spec is None else spec.open()
     try:
 
@@ -415,7 +427,8 @@ async def _decided(
             return {}
 
         made = make_named(given, "--aggregator", AGGREGATORS, AGGREGATORS.__getitem__, beside)
-        return await answers_of(reader.trees(), check_aggregator("--aggregator", made), by)
+        found = await answers_of(reader.trees(), check_aggregator("--aggregator", made), by)
+        return found, getattr(made, "by", None)
     finally:
         if llm is not None:
             await llm.close()

@@ -96,6 +96,10 @@ class RunReader:
             raise RunFileError(f"{shown} {found}")
         return reader
 
+    def __iter__(self) -> Iterator[Tree]:
+        """The trees of finished tasks, as :meth:`trees` gives them."""
+        return self.trees()
+
     def close(self) -> None:
         """Close the file; trees that were read stay usable."""
         self._connection.close()
