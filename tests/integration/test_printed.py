@@ -68,6 +68,24 @@ def test_the_arms_of_the_study_are_what_they_are_called():
         assert msgspec.structs.replace(eval("tl." + form, {"tl": tl}), **rules.get(name, {})) == arm.strategy
 
 
+def test_pages_are_in_force_since_a_version_that_there_is():
+    (version,) = re.findall(r'^version = "(\d+)\.(\d+)', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    there = tuple(map(int, version))
+    for page, text in PAGES.items():
+        said = [tuple(map(int, since)) for since in re.findall(r"in force since (\d+)\.(\d+)", text)]
+        assert all(since <= there for since in said), page
+
+
+def test_the_page_of_scheduling_says_which_parts_of_the_core_a_run_uses():
+    status = PAGES["docs/design/scheduling.md"].partition("## Decision")[0]
+    used, _, others = status.partition("are for callers")[0].rpartition(". ")
+    package = "".join(path.read_text() for path in (ROOT / "python").rglob("*.py"))
+    imported = {name for line in re.findall(r"_core import (.*)", package) for name in re.findall(r"\w+", line)}
+    assert set(re.findall(r"`([A-Z]\w+)`", used)) == {"ActivityCounter", "Ledger", "Tally"} <= imported
+    assert set(re.findall(r"`([A-Z]\w+)`", others)) == {"Lanes", "LaneQueue", "Scheduler"}
+    assert not imported & {"Lanes", "LaneQueue", "Scheduler"}
+
+
 @pytest.mark.parametrize("page", ["tools", "environments", "strategies"])
 def test_the_short_examples_of_a_page_run(page: str):
     (example,) = re.findall(r"```python\n(.*?)```", PAGES[f"docs/design/{page}.md"], re.DOTALL)
