@@ -16,11 +16,11 @@ import inspect
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline._internal.leftovers import children, make_folder, remove_folder, sweep
 from trunkline._internal.serialization import load
 from trunkline._internal.text import scrub
 from trunkline.errors import CrossingError, TrunklineError
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from trunkline.tools.tool import Tool
 
 
-__all__ = ["CallRunner", "children", "main"]
+__all__ = ["CallRunner", "main"]
 
 
 _SLACK: Final = 64
@@ -195,22 +196,13 @@ _READ: Final = 65536
 _PAUSE: Final = 0.001
 
 
-def children(pid: int) -> list[int]:
-    """Return the children of a process; none where the system does not say."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
 def main() -> None:
     """Fork, run calls in one process and guard it in the other."""
     calls, line = socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     for sock in (calls, line):
         sock.set_inheritable(False)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    folder = tempfile.mkdtemp(prefix="trunkline-tool-")
+    folder, lock = make_folder("trunkline-tool-")
     printed, output = os.pipe()
     guard = os.getpid()
     runner = os.fork()
@@ -221,6 +213,7 @@ def main() -> None:
     else:
         line.close()
         os.close(printed)
+        os.close(lock)
         _settle_in(guard, output, folder)
         CallRunner(calls, lambda: _others(guard), folder).serve()
     # Without whatever a tool has registered for the end.
@@ -250,7 +243,8 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
     """Wait until the worker hangs up or the runner ends; leave nothing of it."""
     with contextlib.suppress(OSError):
         os.setpgid(runner, runner)  # whichever of the two comes first
-    pidfd, tail = os.pidfd_open(runner), b""
+    pidfd, tail, total = os.pidfd_open(runner), b"", 0
+    threading.Thread(target=sweep, daemon=True).start()
     waiting = select.poll()
     for descriptor in (line.fileno(), pidfd, printed):
         waiting.register(descriptor, select.POLLIN)
@@ -258,26 +252,27 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
         ready = [descriptor for descriptor, _ in waiting.poll()]
         if printed in ready:
             data = os.read(printed, _READ)
-            tail = (tail + data)[-_KEPT:]
+            tail, total = (tail + data)[-_KEPT:], total + len(data)
             if not data:
                 waiting.unregister(printed)
-        # Whoever prints without end is not heard out.
+        # Output without end is not read to its end.
         if ready != [printed]:
             break
     status = _end(runner)
-    tail = (tail + _rest(printed))[-_KEPT:]
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # nobody listens any more
-        line.sendall(msgspec.msgpack.encode(ToolEnded(status, tail)))
+    rest = _rest(printed)
+    tail, total = tail + rest, total + len(rest)
+    remove_folder(folder)
+    with contextlib.suppress(OSError):  # the worker is gone
+        line.sendall(msgspec.msgpack.encode(ToolEnded(status, tail[-_KEPT:], total)))
 
 
 def _rest(printed: int) -> bytes:
-    """Return what is left in a pipe; nobody writes any more."""
+    """Return what is left in a pipe, which is no more than it holds: nobody writes any more."""
     os.set_blocking(printed, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):
         while data := os.read(printed, _READ):
-            rest = (rest + data)[-_KEPT:]
+            rest += data
     return rest
 
 

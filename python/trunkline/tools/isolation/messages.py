@@ -98,10 +98,12 @@ class ToolEnded(msgspec.Struct, array_like=True):
     Attributes:
         status: How it ended, as ``waitpid`` says it.
         output: The end of what it printed.
+        printed: How many bytes it printed in all.
     """
 
     status: int
     output: bytes
+    printed: int
 
 
 ToHelper = ToolSetup | CallRequest

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from trunkline._internal.leftovers import MARK, end_marked, new_mark, sweep
 from trunkline._internal.serialization import pack
 from trunkline._internal.text import printable, scrub
 from trunkline.errors import ConfigError, CrossingError
@@ -66,20 +67,24 @@ class ToolProcessExited(Exception):
     Args:
         how: What became of it, as the end of a sentence about the tool.
         output: The end of what it printed.
+        printed: How many bytes it printed in all.
     """
 
-    def __init__(self, how: str, output: bytes) -> None:
+    def __init__(self, how: str, output: bytes = b"", printed: int = 0) -> None:
         super().__init__(how)
         self.how = how
         self.output = output
+        self.dropped = printed - len(output)
 
 
 class ToolProcess:
     """A process, and the way to it; make it with :meth:`start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
         self.timer: asyncio.TimerHandle | None = None
         self._process = process
+        self._mark = mark
+        self._pidfd: int | None = None
         self._ways: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._ended: asyncio.Task[ToolEnded | None] | None = None
 
@@ -93,9 +98,13 @@ class ToolProcess:
         pairs = []
         try:
             pairs = [socket.socketpair() for _ in range(2)]
-            process = cls(_spawned([theirs.fileno() for _, theirs in pairs]))
+            mark = new_mark()
+            process = cls(_spawned([theirs.fileno() for _, theirs in pairs], mark), mark)
             for ours, _ in pairs:
                 process._ways.append(await asyncio.open_connection(sock=ours))
+            with contextlib.suppress(OSError):  # without a descriptor to spare, the timeout of a call has to do
+                process._pidfd = os.pidfd_open(process._process.pid)
+                asyncio.get_running_loop().add_reader(process._pidfd, process._guard_ended)
         except OSError as error:
             for ours, _ in pairs:
                 ours.close()
@@ -156,6 +165,17 @@ class ToolProcess:
             self._ended = asyncio.get_running_loop().create_task(self._end(patience))
         return self._ended
 
+    def _guard_ended(self) -> None:
+        """A guard that was killed has ended nothing, and what its tool started may hold the socket open."""
+        self._unwatch()
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self._ways[0][1].transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
     async def _ask(self, message: bytes, most: int) -> ToolReady | ToolBroken | CallResult:
         reader, writer = self._ways[0]
         try:
@@ -171,9 +191,9 @@ class ToolProcess:
         # It may have closed its descriptors and go on; else its guard is about to say how it ended.
         ended = await asyncio.shield(self.hang_up(_LAST_WORDS))
         return (
-            ToolProcessExited("ended without a word", b"")
+            ToolProcessExited("ended without a word")
             if ended is None
-            else ToolProcessExited(_how(ended.status), ended.output)
+            else ToolProcessExited(_how(ended.status), ended.output, ended.printed)
         )
 
     async def _end(self, patience: float) -> ToolEnded | None:
@@ -193,14 +213,22 @@ class ToolProcess:
             if loop.time() > deadline:
                 self._process.kill()
             await asyncio.sleep(_POLL)
+        self._unwatch()
+        if ended is None:
+            # The guard was killed, as by its tool, and has ended nothing.
+            await asyncio.to_thread(self._clean)
         for _, writer in self._ways:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         return ended
 
+    def _clean(self) -> None:
+        end_marked(self._mark)
+        sweep()
 
-def _spawned(descriptors: list[int]) -> subprocess.Popen[bytes]:
+
+def _spawned(descriptors: list[int], mark: str) -> subprocess.Popen[bytes]:
     """Start the process: never forked from this one's state, and in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "trunkline.tools.isolation.child", *map(str, descriptors)],
@@ -209,7 +237,7 @@ def _spawned(descriptors: list[int]) -> subprocess.Popen[bytes]:
         stdout=2,
         start_new_session=True,
         # Address space is limited there, and an arena for each thread would take much of it.
-        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
+        env=os.environ | {"MALLOC_ARENA_MAX": "1", MARK: mark},
     )
 
 
@@ -295,7 +323,8 @@ class ToolProcessPool:
             except TimeoutError:
                 return f"Error: {name} took longer than {timeout:g} s and was killed.", False
             except ToolProcessExited as gone:
-                self._debug(gone.how, gone.output.decode(errors="replace"))
+                how = f"{gone.how}; {gone.dropped:,} bytes that it printed before this were dropped"
+                self._debug(how if gone.dropped else gone.how, gone.output.decode(errors="replace"))
                 return f"Error: {name} {gone.how}.", False
             finally:
                 if kept:

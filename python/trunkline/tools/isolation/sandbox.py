@@ -7,7 +7,6 @@ import base64
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
+from trunkline._internal.leftovers import remove_folder
 from trunkline._internal.text import printable
 from trunkline.tools.isolation.confinement import WAYS
 
@@ -239,7 +239,7 @@ class Sandbox:
         if self._uid:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 subprocess.run([sys.executable, "-I", "-S", "-c", _BURY, str(self._uid)], check=False, timeout=_LEAVE)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
 
 
 def find_way(limits: ResourceLimits, ways: tuple[str, ...]) -> str:

@@ -13,7 +13,6 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import signal
 import struct
 import sys
@@ -22,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from trunkline._internal.leftovers import children, descendants, make_folder, remove_folder, sweep
 from trunkline.tools.isolation.confinement import (
     ConfinementError,
     ResourceLimits,
@@ -36,7 +36,7 @@ from trunkline.tools.isolation.confinement import (
     unused,
 )
 
-__all__ = ["Pipes", "ProgramPlace", "children", "descendants", "kill_all_of", "main", "pipes_of_a_program", "spawn"]
+__all__ = ["Pipes", "ProgramPlace", "kill_all_of", "main", "pipes_of_a_program", "spawn"]
 
 
 _ENVIRONMENT: Final = {
@@ -159,24 +159,6 @@ def pipes_of_a_program() -> tuple[Pipes, Pipes]:
         Pipes(input_write, *(read for read, _ in others)),
         Pipes(input_read, *(write for _, write in others)),
     )
-
-
-def children(pid: int) -> list[int]:
-    """Return the children of a process; none where the system does not say."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the children of a process, theirs, and so on."""
-    found = children(pid)
-    for child in found:
-        found.extend(children(child))
-    return found
 
 
 def kill_all_of(uid: int) -> None:
@@ -322,7 +304,7 @@ class SandboxSupervisor:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
             self._end(place)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     def _watch(
         self, place: ProgramPlace, limits: ResourceLimits, child: int, ours: Pipes, text: bytes
@@ -446,10 +428,11 @@ def main() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         return
-    folder = tempfile.mkdtemp(prefix="trunkline-code-")
+    folder, _ = make_folder("trunkline-code-")
     try:
+        sweep()
         Path(folder).chmod(0o711)  # for a user who owns a folder in it
         with contextlib.suppress(_Over, BrokenPipeError):
             SandboxSupervisor(alarm, folder).serve()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
