@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from atlas import CAPITALS, agent, suicide, tasks
 from click.testing import CliRunner
-from foreign import capital_cities, message, serving
+from foreign import calls_the_tool, capital_cities, serving
 
 from trunkline.cli.app import app
 from trunkline.llm.config import EndpointSpec
@@ -34,17 +33,8 @@ run(who, atlas.tasks(), llm=EndpointSpec(sys.argv[1], max_concurrency=8), worker
 """
 
 
-def call_the_tool(body: dict) -> dict:
-    """Calls whatever tool there is, then answers."""
-    if any(m["role"] == "tool" for m in body["messages"]):
-        return capital_cities(body)
-    country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
-    name = body["tools"][0]["function"]["name"]
-    return message(None, [(name, json.dumps({"country": country}))])
-
-
 def test_a_task_that_kills_two_workers_is_given_to_no_third_and_no_other_is_lost(tmp_path: Path):
-    with serving(call_the_tool) as server:
+    with serving(calls_the_tool) as server:
         result = run(
             agent(tools=[suicide]),
             tasks(),

@@ -109,3 +109,12 @@ def capital_cities(body: dict) -> dict:
         return message(None, [("lookup", json.dumps({"country": country})), ("nothing", "")])
     found = next(m["content"] for m in seen if "capital" in m["content"])
     return message(f"It is <answer>{found.split('capital: ')[1]}</answer>")
+
+
+def calls_the_tool(body: dict) -> dict:
+    """Calls whatever tool there is, then answers."""
+    if any(m["role"] == "tool" for m in body["messages"]):
+        return capital_cities(body)
+    country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
+    name = body["tools"][0]["function"]["name"]
+    return message(None, [(name, json.dumps({"country": country}))])

@@ -266,3 +266,31 @@ def gone_within(marker: str, seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+@tool(name="lookup")
+def leave_daemon(country: str) -> str:
+    """Look a country up, and leave a daemon; a crash follows in Brazil.
+
+    Args:
+        country: Its name.
+    """
+    sys.stdout.write(f"\x1b]0;{country}\x07\n")
+    spawn_daemon()
+    if country == "Brazil":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return country
+
+
+@tool(name="lookup", isolated=True)
+def leave_daemon_and_wait(country: str) -> str:
+    """Leave a daemon, kill the guard in Brazil, and take long.
+
+    Args:
+        country: Its name.
+    """
+    spawn_daemon()
+    if country == "Brazil":
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+    return country

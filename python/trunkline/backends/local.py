@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 from trunkline._core import __version__
 from trunkline._internal.aio import wait_uninterrupted
+from trunkline._internal.leftovers import MARK, end_worker_processes, new_mark
+from trunkline._internal.tool_output import OutputForwarder
 from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import WorkerExited
@@ -43,6 +45,7 @@ class WorkerProcess:
     Args:
         number: The worker's number.
         popen: The process.
+        mark: The mark in the environment of the process and of what it starts.
         sock: Our end of the socket pair.
         lifeline: Write end of a pipe; the worker ends when it closes.
         deliver: Called with (number, payload) for each message.
@@ -53,6 +56,7 @@ class WorkerProcess:
         self,
         number: int,
         popen: subprocess.Popen[bytes],
+        mark: str,
         sock: socket.socket,
         lifeline: int,
         deliver: Callable[[int, memoryview], None],
@@ -61,6 +65,8 @@ class WorkerProcess:
         self.number = number
         self.pid = popen.pid
         self._popen = popen
+        self._mark = mark
+        self._output: OutputForwarder | None = None
         self._sock = sock
         self._lifeline: int | None = lifeline
         self._deliver = deliver
@@ -79,8 +85,9 @@ class WorkerProcess:
         """Start a worker process on one end of a socket pair.
 
         It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
-        controller alone; its standard output is ours for errors, so that a tool's print never mixes with results; and
-        ``-P`` keeps files of the current folder from standing in for modules of Python's own.
+        controller alone; what it prints comes to our standard error, escaped and bounded, so that a tool's print never
+        mixes with results nor steers a terminal; and ``-P`` keeps files of the current folder from standing in for
+        modules of Python's own.
 
         Args:
             number: The worker's number.
@@ -90,27 +97,34 @@ class WorkerProcess:
         Raises:
             WorkerError: If the system has no process or descriptor left.
         """
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
             try:
-                ours, theirs = socket.socketpair()
-                undo.callback(ours.close)
-                with theirs:
-                    hold, lifeline = os.pipe()
-                    undo.callback(os.close, lifeline)
-                    inherited = (theirs.fileno(), hold, os.getpid())
-                    try:
-                        popen = subprocess.Popen(
-                            [sys.executable, "-P", "-m", "trunkline.worker.main", *map(str, inherited)],
-                            pass_fds=(theirs.fileno(), hold),
-                            stdin=subprocess.DEVNULL,
-                            stdout=2,
-                            start_new_session=True,
-                        )
-                    finally:
-                        os.close(hold)
+                sock, channel = socket.socketpair()
+                undo.callback(sock.close)
+                theirs.callback(channel.close)
+                hold, lifeline = os.pipe()
+                undo.callback(os.close, lifeline)
+                theirs.callback(os.close, hold)
+                output, printed = os.pipe()
+                undo.callback(os.close, output)
+                theirs.callback(os.close, printed)
+                inherited = (channel.fileno(), hold, os.getpid())
+                mark = new_mark()
+                popen = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "trunkline.worker.main", *map(str, inherited)],
+                    pass_fds=(channel.fileno(), hold),
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=printed,
+                    start_new_session=True,
+                    env=os.environ | {MARK: mark},
+                )
+                theirs.close()
                 undo.callback(_end, popen)
-                process = cls(number, popen, ours, lifeline, deliver, gone)
-            except OSError as error:
+                process = cls(number, popen, mark, sock, lifeline, deliver, gone)
+                undo.callback(process._unwatch)
+                process._output = OutputForwarder(f"worker {number}", popen.pid, output)
+            except (OSError, RuntimeError) as error:
                 raise WorkerError(f"worker {number} cannot be started: {error}") from error
             undo.pop_all()
         return process
@@ -205,10 +219,16 @@ class WorkerProcess:
                 with contextlib.suppress(ProcessLookupError):
                     self._popen.kill()
             await asyncio.sleep(0.005)
-        # Its tools' children are of its process group, unless they left it on purpose.
+        # Its tools' children are of its process group, or carry its mark.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+        await asyncio.to_thread(self._clean)
         return code
+
+    def _clean(self) -> None:
+        end_worker_processes(self._mark)
+        if self._output is not None:
+            self._output.join(_LAST_WORDS)
 
 
 def _end(popen: subprocess.Popen[bytes]) -> None:

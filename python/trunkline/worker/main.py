@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import io
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from trunkline._core import __version__
+from trunkline._internal.leftovers import MARK, end_marked
 from trunkline.errors import TrunklineError, WorkerError
 from trunkline.observability.logging import conceal
 from trunkline.protocol.channel import Channel, attach
@@ -189,7 +191,9 @@ async def serve(sock: socket.socket) -> bool:
 
 
 def _end_group() -> None:
-    """Kill what tools have started, and this process with it; nothing where it leads no group."""
+    """Kill what tools have started, and this process with it; nothing where it leads no group and has no mark."""
+    if mark := os.environ.get(MARK):
+        end_marked(mark, below=False)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(os.getpid(), signal.SIGKILL)
 
@@ -223,6 +227,9 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     os.set_inheritable(lifeline, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # It is a pipe: what a tool prints is to be there when it crashes.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     _die_with_parent(lifeline, parent)
     # Registered first, so it comes last: the event loop may see the end before the thread does.
     atexit.register(_end_group)
