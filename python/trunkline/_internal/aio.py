@@ -23,6 +23,7 @@ __all__ = [
     "ShrinkableSemaphore",
     "Timer",
     "close_loop",
+    "off_the_loop",
     "wait_uninterrupted",
 ]
 
@@ -52,6 +53,16 @@ async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], obj
         # Looked at, so that nobody complains that it was not.
         _ = future.cancelled() or future.exception()
         raise cancelled
+
+
+async def off_the_loop(function: Callable[[], object]) -> None:
+    """Call a function in a thread; in this one where the interpreter ends and starts none any more."""
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, function)
+    except RuntimeError:
+        function()
+    else:
+        await running
 
 
 class Timer(Protocol):

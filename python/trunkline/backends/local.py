@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from trunkline._core import __version__
-from trunkline._internal.aio import wait_uninterrupted
+from trunkline._internal.aio import off_the_loop, wait_uninterrupted
 from trunkline._internal.leftovers import MARK, end_worker_processes, new_mark
 from trunkline._internal.tool_output import OutputForwarder
 from trunkline.backends.base import RemoteBackend
@@ -222,7 +222,7 @@ class WorkerProcess:
         # Its tools' children are of its process group, or carry its mark.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        await asyncio.to_thread(self._clean)
+        await off_the_loop(self._clean)
         return code
 
     def _clean(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from trunkline._internal.aio import off_the_loop
 from trunkline._internal.leftovers import MARK, end_marked, new_mark, sweep
 from trunkline._internal.serialization import pack
 from trunkline._internal.text import printable, scrub
@@ -216,7 +217,7 @@ class ToolProcess:
         self._unwatch()
         if ended is None:
             # The guard was killed, as by its tool, and has ended nothing.
-            await asyncio.to_thread(self._clean)
+            await off_the_loop(self._clean)
         for _, writer in self._ways:
             writer.close()
             with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
+from trunkline._internal.aio import off_the_loop
 from trunkline._internal.leftovers import remove_folder
 from trunkline._internal.text import printable
 from trunkline.tools.isolation.confinement import WAYS
@@ -232,7 +233,7 @@ class Sandbox:
         await asyncio.sleep(0)  # in which they do
         if process.returncode and self._folder:
             # It was killed, and has not tidied up.
-            await asyncio.to_thread(self._tidy)
+            await off_the_loop(self._tidy)
 
     def _tidy(self) -> None:
         """End what a supervisor has left, where that can be told from others, and remove its files."""
