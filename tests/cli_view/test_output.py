@@ -96,6 +96,22 @@ def test_check_shows_a_path_safely_and_keeps_its_exit_code(run: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_an_unexpected_error_is_not_taken_for_problems_found() -> None:
+    program = (
+        "import click; from trunkline.cli.app import run_app; run_app(click.Command('x', callback=lambda: {}['y']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (70, "KeyError: 'y'")
+
+
+@pytest.mark.parametrize("command", [["show"], ["check"], ["resume"], ["answers"], ["score", "--reward", "f1"]])
+def test_a_named_pipe_is_refused_before_it_is_opened(tmp_path: Path, command: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = shell("{}", *command, tmp_path / "pipe")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/pipe is no regular file, but a named pipe")
+
+
 def test_an_output_that_lacks_the_characters(run: Path) -> None:
     done = shell("{}", "show", run, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")

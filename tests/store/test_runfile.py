@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -323,6 +325,11 @@ def test_discard_takes_the_folders_along_that_were_made_for_the_run(tmp_path: Pa
     assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["two"]
 
 
+def bind(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name)
+
+
 @pytest.mark.parametrize(
     ("make", "what"),
     [
@@ -335,8 +342,9 @@ def test_discard_takes_the_folders_along_that_were_made_for_the_run(tmp_path: Pa
         (lambda path: path.write_text("notes " * 200), "is a file, and not a database"),
         (lambda path: path.write_text(""), "is there and is empty"),
         (lambda path: path.mkdir(), "is a directory"),
-        (lambda path: path.symlink_to("nowhere"), "is no regular file"),
-        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("nowhere"), "is no regular file, but a link to nothing"),
+        (os.mkfifo, "is no regular file, but a named pipe"),
+        (bind, "is no regular file, but a socket"),
     ],
 )
 def test_an_existing_file_is_left_alone(tmp_path: Path, make: object, what: str) -> None:
@@ -381,6 +389,9 @@ def test_the_writer_holds_the_lock(tmp_path: Path) -> None:
         (lambda path: path.mkdir(), "is a directory"),
         (lambda path: path.write_text("notes " * 200), "is not a Trunkline run: file is not a database"),
         (lambda path: path.write_text(""), "is empty"),
+        (os.mkfifo, "is no regular file, but a named pipe, expected a run file"),
+        (bind, "is no regular file, but a socket"),
+        (lambda path: path.symlink_to("/dev/null"), "is no regular file, but a"),
         (
             foreign,
             "is another SQLite file",

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -38,6 +39,8 @@ _COMMANDS = {
 _AGAIN = 0.01
 """Seconds after which a signal is sent again that was lost."""
 
+_UNEXPECTED = 70
+
 _EPILOG = """\b
 Exit codes:
   0    done
@@ -45,6 +48,7 @@ Exit codes:
        or the run's budget or time left tasks that were not begun, or a reward scored nothing
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
+  70   an unexpected error, in trunkline or in code that it was given: the traceback says where
   130  interrupted (143 by SIGTERM, 129 by SIGHUP)"""
 
 
@@ -137,6 +141,10 @@ def run_app(command: click.Command = app) -> NoReturn:
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__cause__ or stop.__context__
         _say(str(cause or "") or "interrupted")
         code = 128 + int(getattr(cause, "signum", 2))
+    except Exception:  # noqa: BLE001 - with 1, which Python exits with, it would pass for problems found
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exc()
+        code = _UNEXPECTED
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -144,7 +144,8 @@ def is_written(path: Path) -> bool:
     if _is_held_here(path):
         return True
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A named pipe has no writer, and is not waited for.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:

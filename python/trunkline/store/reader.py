@@ -34,7 +34,7 @@ from trunkline.store.schema import (
     TreeRow,
     delta_keys,
 )
-from trunkline.store.sqlite import connect, damaged, fault, files_of
+from trunkline.store.sqlite import connect, damaged, fault, files_of, irregular
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import Bill, Spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
@@ -80,8 +80,8 @@ class RunReader:
         shown = printable(str(path))
         if not path.exists():
             raise RunFileError(f"{shown}: no such run file")
-        if path.is_dir():
-            raise RunFileError(f"{shown} is a directory, expected a run file")
+        if (found := irregular(path)) is not None:
+            raise RunFileError(f"{shown} {found}, expected a run file")
         try:
             connection, cleanup, found = _open(path)
         except sqlite3.Error as problem:

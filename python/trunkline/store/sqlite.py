@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ __all__ = [
     "describe",
     "fault",
     "files_of",
+    "irregular",
     "is_stub",
     "keep_log",
     "put_meta",
@@ -186,12 +188,20 @@ def is_stub(path: Path) -> bool:
         return False
 
 
-def describe(path: Path) -> str:
-    """Say what stands at a path, as the end of a sentence."""
+def irregular(path: Path) -> str | None:
+    """What stands at a path and is no regular file, as the end of a sentence; opening it could wait for ever."""
+    if path.is_file() or not os.path.lexists(path):
+        return None
     if path.is_dir():
         return "is a directory"
-    if not path.is_file():
-        return "is there and is no regular file"
+    kinds = {"a named pipe": path.is_fifo, "a socket": path.is_socket, "a link to nothing": lambda: not path.exists()}
+    return f"is no regular file, but {next((kind for kind, found in kinds.items() if found()), 'a device')}"
+
+
+def describe(path: Path) -> str:
+    """Say what stands at a path, as the end of a sentence."""
+    if (found := irregular(path)) is not None:
+        return found
     if path.stat().st_size == 0:
         return "is there and is empty (or a run that is only beginning)"
     try:
