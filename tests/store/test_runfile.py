@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -19,6 +20,7 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
+from trunkline.store import sqlite
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, CallRow, delta_key
@@ -697,6 +699,52 @@ def test_a_full_disk_is_said_and_what_was_committed_stays(tmp_path: Path) -> Non
         assert [row.answer for _task, row in reader.rollouts()] == ["Ada", "Bob", None, "Ada", "Ada"]
         # What reported success is there, the batch that failed is not.
         assert reader._query("SELECT max(delta) FROM deltas") == [(delta_key(2, int(seq) - 1),)]
+
+
+class Locker(logging.Handler):
+    """Another program that has the file locked until the run says that it waits."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.release()
+
+    def release(self) -> None:
+        self._connection.close()
+
+
+def test_a_lock_of_another_program_is_waited_for_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_WAIT", 0.01)
+    writer = write(tmp_path / "run", finish=False)
+    other = Locker(writer.path)
+    logging.getLogger("trunkline.store.sqlite").addHandler(other)
+    try:
+        writer.event("died", worker=1)
+    finally:
+        logging.getLogger("trunkline.store.sqlite").removeHandler(other)
+    assert other.lines == [
+        f"{writer.path} is locked by another program, such as a database browser: the run waits until it is closed",
+        "the run file is no longer locked: the run goes on",
+    ]
+    writer.finish()
+    with RunReader.open(writer.path) as reader:
+        assert [event.kind for event in reader.events()] == ["died"]
+
+
+def test_a_run_that_ends_does_not_wait_for_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_WAIT", 0.01)
+    writer = write(tmp_path / "run", finish=False)
+    other = Locker(writer.path)
+    with pytest.raises(InfrastructureError, match=r"another program has it locked .*; close that program"):
+        writer.finish()
+    other.release()
+    with RunReader.open(writer.path) as reader:
+        assert (reader.summary().finished, reader.check()) == (2, [])
 
 
 KILLED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from typing import TYPE_CHECKING
@@ -38,14 +39,17 @@ __all__ = [
 ]
 
 
+logger = logging.getLogger(__name__)
+
 _META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_WAIT = 10.0  # seconds that a lock of another program is waited for before it is said
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
     """Open a database that is there for writing; nothing is read from it yet, and none is made."""
     uri = f"{path.absolute().as_uri()}?mode=rw"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_WAIT)
 
 
 def keep_log(connection: sqlite3.Connection, *, durable: bool) -> None:
@@ -84,7 +88,7 @@ def written(path: Path) -> Iterator[None]:
 
     Raises:
         DamagedRunFile: The file is damaged.
-        InfrastructureError: The disk is full or failed.
+        InfrastructureError: The disk is full or failed, or another program has the file locked.
     """
     try:
         yield
@@ -95,6 +99,11 @@ def written(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as problem:
         if (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF in _DAMAGE:
             raise damaged(path, str(problem)) from problem
+        if _is_busy(problem):
+            raise InfrastructureError(
+                f"{printable(str(path))} cannot be written: another program has it locked ({problem}); close that "
+                "program, such as a database browser; what was committed before can still be read"
+            ) from problem
         raise InfrastructureError(
             f"{printable(str(path))} cannot be written ({problem}): free some space or choose another --out; "
             "what was committed before can still be read"
@@ -102,9 +111,14 @@ def written(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Write everything in a block, or nothing of it."""
-    connection.execute("BEGIN IMMEDIATE")
+def transaction(connection: sqlite3.Connection, *, patient: bool = True) -> Iterator[sqlite3.Connection]:
+    """Write everything in a block, or nothing of it.
+
+    Args:
+        connection: The file, open for writing.
+        patient: Wait for as long as another program has the file locked, and say so after 10 s.
+    """
+    _begin(connection, patient=patient)
     try:
         yield connection
         connection.execute("COMMIT")
@@ -113,6 +127,36 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
+
+
+def _begin(connection: sqlite3.Connection, *, patient: bool) -> None:
+    """Take SQLite's write lock; between two attempts, signals are handled."""
+    waited = 0
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.OperationalError as problem:
+                if not patient or not _is_busy(problem):
+                    raise
+            if not waited:
+                ((_, _, name),) = connection.execute("PRAGMA database_list")
+                logger.warning(
+                    "%s is locked by another program, such as a database browser: the run waits until it is closed",
+                    printable(str(name)),
+                )
+                connection.execute("PRAGMA busy_timeout = 1000")
+            waited += 1
+    finally:
+        if waited:
+            connection.execute(f"PRAGMA busy_timeout = {int(_WAIT * 1000)}")
+    if waited:
+        logger.warning("the run file is no longer locked: the run goes on")
+
+
+def _is_busy(problem: sqlite3.Error) -> bool:
+    return (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def files_of(path: Path) -> list[Path]:
@@ -133,7 +177,7 @@ def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
         immutable: Read it without locks and without looking for a log beside it.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_WAIT)
 
 
 def versions_of(connection: sqlite3.Connection) -> FileVersions | None:

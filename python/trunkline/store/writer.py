@@ -353,7 +353,8 @@ class RunWriter:
                 if self._gone:
                     return
                 self._look()
-                with written(self.path), transaction(self._connection) as connection:
+                # A stopped run does not wait for another program to end.
+                with written(self.path), transaction(self._connection, patient=False) as connection:
                     put_meta(connection, self._times() | {"state": state, "finished": repr(time.time())})
                 # Without a log beside it the file can be copied and read anywhere. A reader that has it open
                 # prevents this, and then the log simply stays.
