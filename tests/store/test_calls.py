@@ -42,7 +42,7 @@ def call(endpoint: str = A, agent: str = "", **fields: int) -> CallRow:
     return CallRow(endpoint, **(base | {"started": 0} | fields), agent=agent)
 
 
-def grow(usages: list[tuple[int, int, int]], agents: str = "") -> tuple[_core.CoreTree, list[bytes]]:
+def grow(usages: list[tuple[int, int, int]], best: float = 1.0, agents: str = "") -> tuple[_core.CoreTree, list[bytes]]:
     """A tree with a one-turn rollout for each usage (prompt, cached, generated), and a delta for each."""
     core = _core.CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
@@ -60,17 +60,20 @@ def grow(usages: list[tuple[int, int, int]], agents: str = "") -> tuple[_core.Co
             250,
         )
         core.close(rollout, "answer", "Ada")
-        core.score(rollout, float(draw == 0))
+        core.score(rollout, best * (draw == 0))
         deltas.append(core.delta())
     return core, deltas
 
 
-def write(path: Path, tasks: list[list[CallRow]], prices: dict[str, Price] | None = None) -> None:
-    """A run whose tasks had these calls, one delta for each."""
+def write(
+    path: Path, tasks: list[list[CallRow]], prices: dict[str, Price] | None = None, rewards: list[float] | None = None
+) -> None:
+    """A run whose tasks had these calls, one delta for each, and whose first tries have these rewards."""
     llm = {"price": prices or {}}
     with RunWriter.create(path, {"llm": llm}, TASKS[: len(tasks)], command=[]) as writer:
         for number, calls in enumerate(tasks):
-            core, deltas = grow([(c.prompt, c.cached, c.generated) for c in calls])
+            usage = [(c.prompt, c.cached, c.generated) for c in calls]
+            core, deltas = grow(usage, 1.0 if rewards is None else rewards[number])
             made = [(number, seq, [c]) for seq, c in enumerate(calls)]
             writer.commit([(number, seq, d) for seq, d in enumerate(deltas)], [(number, *rows(core))], made)
 
@@ -159,7 +162,7 @@ def test_a_delta_that_comes_twice_at_once_counts_its_calls_once(tmp_path: Path):
 
 
 def test_a_batch_that_is_refused_leaves_no_call_no_endpoint_and_no_agent(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3), (10, 4, 3)], "xz")
+    core, deltas = grow([(10, 4, 3), (10, 4, 3)], agents="xz")
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
         writer.commit([(0, 0, deltas[0])], [], [(0, 0, [call(A, "x")])])
         with pytest.raises(WorkerError):
@@ -172,7 +175,7 @@ def test_a_batch_that_is_refused_leaves_no_call_no_endpoint_and_no_agent(tmp_pat
 
 
 def test_a_call_under_another_agent_than_its_turn_is_found(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3)] * 4, "xy")
+    core, deltas = grow([(10, 4, 3)] * 4, agents="xy")
     made = [(0, seq, [call(agent="xy"[seq % 2])]) for seq in range(4)]
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
         writer.commit([(0, seq, delta) for seq, delta in enumerate(deltas)], [(0, *rows(core))], made)
@@ -297,8 +300,7 @@ def test_what_was_not_reported_is_not_priced():
 
 def test_the_summary_prices_the_run_its_tasks_and_what_it_solved(tmp_path: Path):
     tasks = [[call(A), call(B)], [call(A, prompt=-1)], [call(A), call(A, cached=-1)]]
-    write(tmp_path / "run", tasks, PRICES)
-    edit(tmp_path / "run", "UPDATE rollouts SET reward = 0.5 WHERE task = 2")
+    write(tmp_path / "run", tasks, PRICES, rewards=[1.0, 1.0, 0.5])
     with RunReader.open(tmp_path / "run") as reader:
         summary, costs = reader.summary(), reader.costs()
     assert (summary.called, summary.solved) == (3, 2)

@@ -32,13 +32,15 @@ from trunkline.store.sqlite import (
     connect_to_write,
     damaged,
     fault,
+    fold,
+    folded_on_error,
     keep_log,
-    put_meta,
     transaction,
     versions_of,
     written,
 )
 from trunkline.store.state import look
+from trunkline.store.sums import ROWS_SUM, Seal, rows_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,7 +54,7 @@ __all__ = ["Amender", "copied"]
 
 # The names in these statements are our own.
 _GROWN: Final = f"SELECT id FROM tasks WHERE task IN (SELECT DISTINCT {TASK} FROM deltas) ORDER BY task"  # noqa: S608
-_TREE: Final = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608
+_TREE: Final = f"UPDATE trees SET {', '.join(f'{column} = ?' for column in TREE_COLUMNS)} WHERE task = ?"  # noqa: S608
 _ROLLOUT: Final = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608
 _TAKEN: Final = f"INSERT OR REPLACE INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608
 _ENDING: Final = "SELECT digest, error, ended, why, refused FROM trees WHERE task = ?"
@@ -107,10 +109,11 @@ class Amender:
                         raise
                     # Without a code it is Python that speaks: a text is none.
                     raise damaged(path, printable(str(problem), 300)) from None
-                keep_log(connection, durable=False)
                 # Whether it may be written shows here, and not after an hour of asking.
-                with transaction(connection):
-                    put_meta(connection, {"holder": as_text(msgspec.to_builtins(Holder.here()))})
+                with folded_on_error(connection):
+                    keep_log(connection, durable=False)
+                    with transaction(connection):
+                        Seal.load(connection).put(connection, {"holder": as_text(msgspec.to_builtins(Holder.here()))})
             return cls(path, connection, lock)
         except BaseException:
             if connection is not None:
@@ -137,7 +140,7 @@ class Amender:
             UsageError: There is no such task.
             DamagedRunFile: Its deltas are damaged.
         """
-        return self.reader.tree(task_id)
+        return self.reader.grown(self.reader.number(task_id))
 
     def commit(self, task_id: str, tree: Tree, **facts: JSON) -> bool:
         """Write what a tree has changed since it was read or committed: all of it, or nothing when this raises.
@@ -163,7 +166,7 @@ class Amender:
         with written(self.path), transaction(self._connection) as connection:
             if delta is not None:
                 self._amend(connection, task_id, number, delta)
-            put_meta(connection, _as_meta(facts))
+            Seal.load(connection).put(connection, _as_meta(facts))
         return delta is not None
 
     def note(self, **facts: JSON) -> None:
@@ -177,7 +180,7 @@ class Amender:
         """
         self._look()
         with written(self.path), transaction(self._connection) as connection:
-            put_meta(connection, _as_meta(facts))
+            Seal.load(connection).put(connection, _as_meta(facts))
 
     def close(self) -> None:
         """Close the file for good, as one file wherever no reader has it open."""
@@ -185,10 +188,7 @@ class Amender:
             return
         self._open = False
         try:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA busy_timeout = 0")
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                self._connection.execute("PRAGMA journal_mode = DELETE")
+            fold(self._connection)
         finally:
             self._connection.close()
             self._lock.release()
@@ -228,8 +228,9 @@ class Amender:
         connection.execute("INSERT INTO deltas VALUES (?, ?)", (delta_key(number, seq), delta))
         if ended is not None:
             tree, rollouts = rows(core, ended[1], TreeEnding(*ended[2:]))
-            connection.execute(_TREE, (number, *astuple(tree)))
+            connection.execute(_TREE, (*astuple(tree), number))
             connection.executemany(_ROLLOUT, ((number, *astuple(row)) for row in rollouts))
+            connection.execute(ROWS_SUM, (rows_sum(connection, number), number))
         elif number not in {task for (task,) in self._connection.execute(BEGUN)} and self._is_taken(number):
             # Of an earlier run alone, and it stays so: what was said of it goes with what was taken over.
             connection.execute(_TAKEN, (number, *astuple(taken(core, seq + 1))))

@@ -22,7 +22,10 @@ from trunkline.store.schema import (
     CALL_NAMED,
     CALLS_NAMED,
     DELTAS,
+    HERE,
     ROLLOUT_COLUMNS,
+    SCHEMA_VERSION,
+    SUM_MASK,
     TAKEN_COLUMNS,
     TOOL_COLUMNS,
     TREE_COLUMNS,
@@ -32,26 +35,35 @@ from trunkline.store.schema import (
     TakenRow,
     ToolRow,
     TreeRow,
+    checksum,
     delta_keys,
 )
-from trunkline.store.sqlite import connect, damaged, fault, files_of, irregular
+from trunkline.store.sqlite import connect, damaged, fault, files_of, irregular, versions_of
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import Bill, Spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
 from trunkline.store.stats.summary import Summary, summarise, wall_seconds
 from trunkline.store.stats.tasks import TaskSummary, by_task
+from trunkline.store.sums import SEALED, Seal, rows_sum, total
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from trunkline._internal.text import JSON
 
 __all__ = ["RunReader"]
 
 _SILENT = "SELECT task FROM calls WHERE draws > 0 AND attempts > 0 AND prompt >= 0 GROUP BY task HAVING max(cached) < 0"
-_CALLS = f"SELECT task, {CALL_NAMED} FROM {CALLS_NAMED} JOIN tasks USING (task) ORDER BY call"  # noqa: S608 - our own names
+# The names in these statements are our own.
+_CALLS = f"SELECT task, seq, calls.endpoint, calls.agent, {CALL_NAMED} FROM {CALLS_NAMED} ORDER BY call"  # noqa: S608
+_TOOLS = f"SELECT task, seq, {', '.join(TOOL_COLUMNS)} FROM uses ORDER BY use"  # noqa: S608
+_TREE_ROWS = f"SELECT task, {', '.join(TREE_COLUMNS)} FROM trees ORDER BY task"  # noqa: S608
+_TAKEN_ROWS = f"SELECT task, {', '.join(TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
+_ROLLOUT_ROWS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task, rollout"  # noqa: S608
+
+_WRITTEN = "not those that were written"
 
 
 class RunReader:
@@ -122,6 +134,84 @@ class RunReader:
     def _damaged(self, what: str) -> DamagedRunFile:
         return damaged(self.path, what)
 
+    @contextlib.contextmanager
+    def _moment(self) -> Iterator[None]:
+        """See the file as it is at one moment, while it may be written."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self._query("BEGIN")
+        try:
+            yield
+        finally:
+            self._query("COMMIT")
+
+    @cached_property
+    def _has_sums(self) -> bool:
+        """Whether the file has checksums, which one of an earlier schema has not."""
+        return bool(self._query("PRAGMA user_version")[0][0] >= SCHEMA_VERSION)
+
+    def _seal(self, meta: Mapping[str, str] | None = None) -> Seal | None:
+        """The checksums in ``meta``; None for a file of an earlier schema."""
+        if not self._has_sums:
+            return None
+        try:
+            found = Seal.stored(self.meta if meta is None else meta)
+        except ValueError as problem:
+            raise self._damaged(f"meta.sums: {printable(str(problem), 120)}") from None
+        if found is None:
+            raise self._damaged("meta: no sums")
+        return found
+
+    def _differ(self, seal: Seal | None, table: str, found: int) -> None:
+        """Compare a table with its checksum; what was written since that was read tells nothing.
+
+        Raises:
+            DamagedRunFile: They differ.
+        """
+        if seal is not None and found != seal.tables.get(table, -1) and self._seal() == seal:
+            raise self._damaged(f"{table}: its rows are {_WRITTEN}")
+
+    def _check_meta(self) -> dict[str, str]:
+        """The table ``meta``, compared with its checksum."""
+        meta = self.meta
+        seal = self._seal(meta)
+        if seal is not None and not seal.holds(meta):
+            raise self._damaged(f"meta: its rows are {_WRITTEN}")
+        return meta
+
+    @cached_property
+    def _size(self) -> int:
+        """How many tasks there are, numbered from 0 on; they are compared with their checksum, and never change."""
+        ((count, least, most),) = self._query("SELECT count(*), min(task), max(task) FROM tasks")
+        if count and (least, most) != (0, count - 1):
+            raise self._damaged(f"tasks: {count} rows with numbers from {least} to {most}")
+        if (seal := self._seal()) is not None:
+            try:
+                self._differ(seal, "tasks", total(self._connection.execute(SEALED["tasks"])))
+            except sqlite3.Error as problem:
+                raise self._damaged(str(problem)) from None
+        return int(count)
+
+    def _known(self, table: str, number: int) -> int:
+        """The number of a task as it stands in a row."""
+        if not 0 <= number < self._size:
+            raise self._damaged(f"{table}: rows of task number {number}, which is in no row of tasks")
+        return number
+
+    def _sums_of(self, column: str, number: int | None = None) -> dict[int, int]:
+        """A column of checksums by the finished task, of one or of all; those that have none are left out."""
+        if not self._has_sums:
+            return {}
+        query = f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL"  # noqa: S608 - our own names
+        return dict(self._query(query) if number is None else self._query(f"{query} AND task = ?", number))
+
+    def _all_used(self, table: str, left: dict[int, int]) -> None:
+        """Refuse rows of tasks that do not add up to their checksums."""
+        for task, rest in left.items():
+            if rest & SUM_MASK:
+                raise self._damaged(f"{table}: the rows of task number {task} are {_WRITTEN}")
+
     @property
     def meta(self) -> dict[str, str]:
         """Facts about the run, as stored: settings, command, versions, state, times."""
@@ -158,15 +248,17 @@ class RunReader:
 
     def task_ids(self) -> list[str]:
         """The ids of all tasks, in their order, without reading the tasks themselves."""
-        return [str(name) for (name,) in self._query("SELECT id FROM tasks ORDER BY task")]
+        return [str(name) for (name,) in self._query("SELECT id FROM tasks ORDER BY task")][: self._size]
 
     def tasks(self) -> list[Task]:
         """All tasks of the run, finished or not, in their order."""
-        return [self._task(*row) for row in self._query("SELECT task, record FROM tasks ORDER BY task")]
+        rows = self._query("SELECT task, record FROM tasks ORDER BY task")
+        return [self._task(*row) for row in rows[: self._size]]
 
     def records(self) -> list[tuple[str, bytes]]:
         """All tasks as they are stored, each with its id, in their order."""
-        return [(str(name), record) for name, record in self._query("SELECT id, record FROM tasks ORDER BY task")]
+        rows = self._query("SELECT id, record FROM tasks ORDER BY task")
+        return [(str(name), record) for name, record in rows[: self._size]]
 
     @property
     def finished(self) -> int:
@@ -198,6 +290,26 @@ class RunReader:
         return [data for (data,) in self._query(DELTAS, *delta_keys(number))]
 
     def _tree(self, number: int) -> Tree:
+        with self._moment():
+            tree, stored = self.grown(number), self._sums_of("rows_sum", number).get(number)
+            found = None if stored is None else rows_sum(self._connection, number)
+            digests = self._query("SELECT digest FROM trees WHERE task = ?", number)
+        where = f"task {quoted(tree.task.id)}"
+        if found != stored:
+            raise self._damaged(f"{where}: its rows are {_WRITTEN}")
+        if stored is not None and self._digests and tree.core.digest() != digests[0][0]:
+            raise self._damaged(f"{where}: its row is of another tree than its deltas")
+        return tree
+
+    def grown(self, number: int) -> Tree:
+        """Rebuild a tree from its deltas alone; its rows are not looked at.
+
+        Args:
+            number: The task's number.
+
+        Raises:
+            RunFileError: The deltas are damaged.
+        """
         ((record,),) = self._query("SELECT record FROM tasks WHERE task = ?", number)
         task, core = self._task(number, record), _core.CoreTree()
         try:
@@ -207,6 +319,12 @@ class RunReader:
             raise self._damaged(f"task {quoted(task.id)}: {printable(str(problem), 200)}") from None
         ended = self._query("SELECT ended FROM trees WHERE task = ?", number)
         return Tree(task, core, str(ended[0][0]) if ended else "")
+
+    @cached_property
+    def _digests(self) -> bool:
+        """Whether digests in the file are of the version that is computed here."""
+        made = versions_of(self._connection)
+        return made is not None and made.digest == HERE.digest
 
     def tree(self, task_id: str) -> Tree:
         """Rebuild the tree of a task from its deltas, also of a task that is not finished.
@@ -243,7 +361,8 @@ class RunReader:
         """
         if not mixed:
             self.require_one_reward()
-        for (number,) in self._query("SELECT task FROM trees ORDER BY task"):
+        self._check_meta()
+        for number, _ in self.rows():
             yield self._tree(number)
 
     def _convert(self, table: str, values: tuple[Any, ...], type: type[Any]) -> Any:
@@ -254,50 +373,86 @@ class RunReader:
 
     def rows(self) -> Iterator[tuple[int, TreeRow]]:
         """The rows of finished tasks, each with the task's number."""
-        columns = ", ".join(TREE_COLUMNS)
-        for number, *values in self._query(f"SELECT task, {columns} FROM trees ORDER BY task"):  # noqa: S608 - our own names
-            yield number, self._convert("trees", tuple(values), TreeRow)
+        seal, rows = self._seal(), self._query(_TREE_ROWS)
+        if seal is not None and seal.finished != len(rows) and self._seal() == seal:
+            raise self._damaged(f"trees: {len(rows)} rows of {seal.finished} finished tasks")
+        for number, *values in rows:
+            yield self._known("trees", number), self._convert("trees", tuple(values), TreeRow)
 
     def rollouts(self) -> Iterator[tuple[int, RolloutRow]]:
-        """The rows of all rollouts of finished tasks, each with the task's number."""
-        columns = ", ".join(ROLLOUT_COLUMNS)
-        query = f"SELECT task, {columns} FROM rollouts ORDER BY task, rollout"  # noqa: S608 - our own names
-        for number, *values in self._query(query):
-            yield number, self._convert("rollouts", tuple(values), RolloutRow)
+        """The rows of all rollouts of finished tasks, each with the task's number.
+
+        Behind the last one, they are compared with the checksums of their tasks.
+        """
+        self._check_meta()
+        sums = self._sums_of("rows_sum")
+        found = {number: checksum(values) for number, *values in self._query(_TREE_ROWS)}
+        for number, *values in self._query(_TAKEN_ROWS):
+            if number in found:
+                found[number] = checksum(values, found[number])
+        undone = set()
+        for number, *values in self._query(_ROLLOUT_ROWS):
+            if number in found:
+                found[number] = checksum(values, found[number])
+            else:
+                undone.add(number)
+            yield self._known("rollouts", number), self._convert("rollouts", tuple(values), RolloutRow)
+        # What does not fit may have been written meanwhile: it is looked at again, at one moment.
+        for number in sorted({number for number, stored in sums.items() if found.get(number) != stored} | undone):
+            self._fitting(number)
+
+    def _fitting(self, number: int) -> None:
+        """Refuse rows of a task that are not those that were written."""
+        with self._moment():
+            stored = self._query(f"SELECT {'rows_sum' if self._has_sums else 'NULL'} FROM trees WHERE task = ?", number)  # noqa: S608 - our own names
+            found = rows_sum(self._connection, number)
+        if not stored:
+            raise self._damaged(f"rollouts: rows of task number {number}, which is not finished")
+        if stored[0][0] not in {None, found}:
+            raise self._damaged(f"task number {number}: its rows are {_WRITTEN}")
 
     def taken(self) -> Iterator[tuple[int, TakenRow]]:
         """What was taken over of an earlier run, each task with its number; empty for a run that began anew."""
-        columns = ", ".join(TAKEN_COLUMNS)
-        for number, *values in self._query(f"SELECT task, {columns} FROM taken ORDER BY task"):  # noqa: S608 - our own names
-            yield number, self._convert("taken", tuple(values), TakenRow)
+        for number, *values in self._query(_TAKEN_ROWS):
+            yield self._known("taken", number), self._convert("taken", tuple(values), TakenRow)
 
     def calls(self) -> Iterator[tuple[int, CallRow]]:
         """The rows of all calls, each with the task's number, in the order in which they were written.
 
-        They are read as they are asked for: a run may have made millions.
+        They are read as they are asked for: a run may have made millions. Behind the last one, they are compared with
+        the checksums of their tasks.
         """
+        left, seal = self._sums_of("calls_sum"), self._seal()
         try:
-            for number, *values in self._connection.execute(_CALLS):
-                yield number, self._convert("calls", tuple(values), CallRow)
+            for number, seq, endpoint, agent, *values in self._connection.execute(_CALLS):
+                if number in left:
+                    left[number] -= checksum((number, seq, endpoint, *values[1:-1], agent))
+                yield self._known("calls", number), self._convert("calls", tuple(values), CallRow)
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
+        self._all_used("calls", left)
+        self._differ(seal, "endpoints", total(self._query(SEALED["endpoints"])))
 
     def tool_calls(self) -> Iterator[tuple[int, ToolRow]]:
         """The rows of all tool calls, each with the task's number, in the order in which they were written."""
-        columns = ", ".join(TOOL_COLUMNS)
+        left = self._sums_of("tools_sum")
         try:
-            for number, *values in self._connection.execute(f"SELECT task, {columns} FROM uses ORDER BY use"):  # noqa: S608 - our own names
-                yield number, self._convert("uses", (*values[:2], bool(values[2]), *values[3:]), ToolRow)
+            for number, seq, *values in self._connection.execute(_TOOLS):
+                if number in left:
+                    left[number] -= checksum((number, seq, *values))
+                row = (*values[:2], bool(values[2]), *values[3:])
+                yield self._known("uses", number), self._convert("uses", row, ToolRow)
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
+        self._all_used("uses", left)
 
     uses = old_method("uses", "tool_calls")
 
     def events(self) -> Iterator[EventRow]:
         """What came to pass beside the trees, such as workers that died, in order."""
-        for at, kind, worker, task, data in self._query(
-            "SELECT at, kind, worker, task, data FROM events ORDER BY event"
-        ):
+        seal, rows = self._seal(), self._query(SEALED["events"])
+        self._differ(seal, "events", total(rows))
+        for at, kind, worker, task, data in rows:
             try:
                 found = msgspec.json.decode(data, type=dict[str, Any])
             except (msgspec.MsgspecError, TypeError) as problem:
@@ -350,13 +505,13 @@ class RunReader:
 
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""
-        (tasks,) = self._query("SELECT count(*) FROM tasks")[0]
+        prices, meta, tasks = self.prices, self._check_meta(), self._size
         trees = list(self.rows())
         broken = {number for number, row in trees if row.error is not None}
         rows = (row for _number, row in trees)
         taken = list(self.taken())
         events = [event.kind for event in self.events()]
-        return summarise(self.meta, tasks, rows, self.rollouts(), self.calls(), self.prices, taken, broken, events)
+        return summarise(meta, tasks, rows, self.rollouts(), self.calls(), prices, taken, broken, events)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import astuple
@@ -27,15 +28,20 @@ __all__ = [
     "CALLS_NAMED",
     "CALL_COLUMNS",
     "CALL_NAMED",
+    "CALL_ROWS",
     "DELTAS",
     "HERE",
+    "READ_VERSIONS",
     "ROLLOUT_COLUMNS",
     "SCHEMA_VERSION",
     "SEQ",
+    "SUM_COLUMNS",
+    "SUM_MASK",
     "TABLES",
     "TAKEN_COLUMNS",
     "TASK",
     "TOOL_COLUMNS",
+    "TOOL_ROWS",
     "TREE_COLUMNS",
     "CallRow",
     "CallTable",
@@ -46,6 +52,7 @@ __all__ = [
     "ToolRow",
     "TreeEnding",
     "TreeRow",
+    "checksum",
     "delta_key",
     "delta_keys",
 ]
@@ -54,7 +61,10 @@ __all__ = [
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
+
+READ_VERSIONS: Final = (7, SCHEMA_VERSION)
+"""Schemas that are read; a file of 7, which has no checksums of rows, is one of 8 once it is written."""
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -93,7 +103,7 @@ CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
     flat INTEGER NOT NULL, tree INTEGER NOT NULL, longest INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
     tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, exact INTEGER NOT NULL, error TEXT,
-    ended TEXT NOT NULL, why TEXT, refused INTEGER NOT NULL
+    ended TEXT NOT NULL, why TEXT, refused INTEGER NOT NULL, rows_sum INTEGER, calls_sum INTEGER, tools_sum INTEGER
 );
 CREATE TABLE events (
     event INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, worker INTEGER, task INTEGER, data TEXT NOT NULL
@@ -377,6 +387,9 @@ ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
 TAKEN_COLUMNS: Final = TakenRow.__struct_fields__
 TOOL_COLUMNS: Final = ToolRow.__struct_fields__
 TREE_COLUMNS: Final = TreeRow.__struct_fields__
+SUM_COLUMNS: Final = ("rows_sum", "calls_sum", "tools_sum")
+"""Checksums in ``trees``: of the task's rows, calls and tool calls. There are none in schema 7, nor of a task that was
+finished in it."""
 
 
 TASK: Final = "(delta >> 32)"
@@ -414,6 +427,23 @@ def delta_key(task: int, seq: int) -> int:
 def delta_keys(task: int) -> tuple[int, int]:
     """Return the first and the last key that a delta of a task can have."""
     return delta_key(task, 0), delta_key(task + 1, 0) - 1
+
+
+CALL_ROWS: Final = (
+    "SELECT task, seq, endpoint, draws, prompt, cached, generated, attempts, queue, first, micros, started, agent "
+    "FROM calls"
+)
+TOOL_ROWS: Final = "SELECT task, seq, rollout, tool, failed, micros, started FROM uses"
+"""Rows of calls and of tool calls, as their checksums are of them; these are added up for each task."""
+
+_UNFINISHED: Final = " WHERE task NOT IN (SELECT task FROM trees)"
+SUM_MASK: Final = 0xFFFFFFFF
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def checksum(row: Sequence[int | float | str | bytes | None], before: int = 0) -> int:
+    """The checksum of a row as SQLite returns it, or of all rows up to it."""
+    return crc32(_encode(row), before)
 
 
 _CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
@@ -479,6 +509,10 @@ class CallTable:
     def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = (_ENDPOINTS, _AGENTS)) -> None:
         self._began = time.monotonic_ns() // 1000 - passed
         self._names = names
+        # Of tasks that are not finished: the sums of their calls' checksums, and of their tool calls', in the file; and
+        # what is written just now adds to them.
+        self._sums: dict[int, tuple[int, int]] = {}
+        self._fresh: dict[int, tuple[int, int]] = {}
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, created: float) -> Self:
@@ -492,7 +526,16 @@ class CallTable:
         """
         ((last,),) = connection.execute("SELECT coalesce(max(started), 0) FROM calls")
         names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
-        return cls(max(int((time.time() - created) * 1e6), last), names)
+        table = cls(max(int((time.time() - created) * 1e6), last), names)
+        for query, tools in ((CALL_ROWS, False), (TOOL_ROWS, True)):
+            table._count(connection.execute(query + _UNFINISHED), tools=tools)
+        table.keep(names)
+        return table
+
+    @property
+    def names(self) -> tuple[_Names, _Names]:
+        """The endpoints and the agents that are in the file."""
+        return self._names
 
     def add(
         self, connection: sqlite3.Connection, calls: Mapping[tuple[int, int], Sequence[CallRow]]
@@ -510,20 +553,45 @@ class CallTable:
             names = _holding(names, connection, [call for made in calls.values() for call in made])
             rows = list(self._values(calls, names))
         connection.executemany(_CALL, rows)
+        self._fresh = {}
+        self._count(rows, tools=False)
         return names
 
     def used(self, connection: sqlite3.Connection, tools: Mapping[tuple[int, int], Sequence[ToolRow]]) -> None:
         """Write the tool calls of some deltas; see :meth:`add`."""
-        rows = (
-            (*place, *figures, max(0, begun - self._began))
+        rows = [
+            (*place, rollout, tool, int(failed), micros, max(0, begun - self._began))
             for place, made in tools.items()
-            for *figures, begun in map(astuple, made)
-        )
+            for rollout, tool, failed, micros, begun in map(astuple, made)
+        ]
         connection.executemany(_USE, rows)
+        self._count(rows, tools=True)
 
-    def keep(self, names: tuple[_Names, _Names]) -> None:
-        """Remember the names' numbers; what was rolled back has none."""
+    def _count(self, rows: Iterable[tuple[Any, ...]], *, tools: bool) -> None:
+        for row in rows:
+            task, found = row[0], checksum(row)
+            calls, used = self._fresh.get(task, (0, 0))
+            self._fresh[task] = (calls, used + found) if tools else (calls + found, used)
+
+    def sums(self, task: int) -> tuple[int, int]:
+        """What the checksums of a task's calls add up to, and those of its tool calls."""
+        (calls, used), (more_calls, more_used) = (table.get(task, (0, 0)) for table in (self._sums, self._fresh))
+        return calls + more_calls & SUM_MASK, used + more_used & SUM_MASK
+
+    def keep(self, names: tuple[_Names, _Names], finished: Iterable[int] = ()) -> None:
+        """Remember what is in the file now; of what was rolled back, nothing.
+
+        Args:
+            names: The names' numbers.
+            finished: Tasks that have no more calls.
+        """
         self._names = names
+        for task, (calls, used) in self._fresh.items():
+            before = self._sums.get(task, (0, 0))
+            self._sums[task] = before[0] + calls, before[1] + used
+        self._fresh = {}
+        for task in finished:
+            self._sums.pop(task, None)
 
     def _values(
         self, calls: Mapping[tuple[int, int], Sequence[CallRow]], names: tuple[_Names, _Names]

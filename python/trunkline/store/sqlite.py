@@ -12,10 +12,10 @@ import msgspec
 
 from trunkline._internal.text import printable, scrub_deep
 from trunkline.errors import DamagedRunFile, InfrastructureError
-from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, FileVersions
+from trunkline.store.schema import APPLICATION_ID, HERE, READ_VERSIONS, SCHEMA_VERSION, FileVersions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from trunkline._internal.text import JSON
@@ -29,10 +29,11 @@ __all__ = [
     "describe",
     "fault",
     "files_of",
+    "fold",
+    "folded_on_error",
     "irregular",
     "is_stub",
     "keep_log",
-    "put_meta",
     "transaction",
     "versions_of",
     "written",
@@ -41,7 +42,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _WAIT = 10.0  # seconds that a lock of another program is waited for before it is said
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -61,11 +61,6 @@ def keep_log(connection: sqlite3.Connection, *, durable: bool) -> None:
     """
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-
-
-def put_meta(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
-    """Write rows of the table ``meta``; a later value of a key replaces an earlier one."""
-    connection.executemany(_META, facts.items())
 
 
 def as_text(value: JSON) -> str:
@@ -159,6 +154,24 @@ def _is_busy(problem: sqlite3.Error) -> bool:
     return (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
+def fold(connection: sqlite3.Connection) -> None:
+    """Write the log back and do without one, so that the file can be copied; not while a reader has it open."""
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+@contextlib.contextmanager
+def folded_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    """Where going on with a file is refused, write its log back, as closing it does, and leave one that needs none."""
+    try:
+        yield
+    except BaseException:
+        fold(connection)
+        raise
+
+
 def files_of(path: Path) -> list[Path]:
     """The files a run file may consist of: itself, and SQLite's log and index beside it."""
     return [
@@ -202,7 +215,7 @@ def fault(connection: sqlite3.Connection) -> str | None:
         return "is another SQLite file" if tables else "is empty"
     if not tables:
         return "is a run that was stopped before it began: run its command again"
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS:
         return f"is a Trunkline run of schema version {version}, but {SCHEMA_VERSION} is read here"
     made = versions_of(connection)
     if made is not None and made.delta != HERE.delta:
@@ -238,8 +251,8 @@ def irregular(path: Path) -> str | None:
         return None
     if path.is_dir():
         return "is a directory"
-    kinds = {"a named pipe": path.is_fifo, "a socket": path.is_socket, "a link to nothing": lambda: not path.exists()}
-    return f"is no regular file, but {next((kind for kind, found in kinds.items() if found()), 'a device')}"
+    kinds = [(path.is_fifo(), "a named pipe"), (path.is_socket(), "a socket"), (not path.exists(), "a link to nothing")]
+    return f"is no regular file, but {next((kind for found, kind in kinds if found), 'a device')}"
 
 
 def describe(path: Path) -> str:

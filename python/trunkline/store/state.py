@@ -28,6 +28,7 @@ from trunkline.store.schema import (
 from trunkline.store.sqlite import as_text, damaged, keep_log, put_meta, transaction
 from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats
+from trunkline.store.sums import Seal
 from trunkline.types import FAILED
 
 if TYPE_CHECKING:
@@ -203,11 +204,13 @@ class Resumed(NamedTuple):
         progress_so_far: How far the run has come.
         calls: The table of its calls.
         seconds: Wall time that it has taken.
+        seal: Its checksums.
     """
 
     progress_so_far: RunProgress
     calls: CallTable
     seconds: float
+    seal: Seal
 
 
 def resumptions(meta: Mapping[str, str]) -> list[Resumption]:
@@ -247,7 +250,8 @@ def resume(
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         found = run_progress(connection, meta)
         times = resumptions(meta)
-        resumed = Resumed(found, CallTable.of(connection, _number(meta["created"])), _number(meta["seconds"]))
+        calls, seconds = CallTable.of(connection, _number(meta["created"])), _number(meta["seconds"])
+        Seal.stored(meta)
     except KeyError as problem:
         raise damaged(path, f"meta has no {problem}") from None
     except (ValueError, TypeError, msgspec.MsgspecError, sqlite3.OperationalError) as problem:
@@ -258,17 +262,16 @@ def resume(
     times.append(Resumption(time.time(), len(found.finished), found.state, list(changed), forced))
     keep_log(connection, durable=durable)
     with transaction(connection):
-        put_meta(
-            connection,
-            {
-                **facts,
-                "state": "running",
-                "holder": as_text(msgspec.to_builtins(Holder.here())),
-                _KEY: as_text(redact(msgspec.to_builtins(times))),
-            },
-        )
-        connection.execute("DELETE FROM meta WHERE key = 'finished'")
-    return resumed
+        facts = {
+            **facts,
+            "state": "running",
+            "holder": as_text(msgspec.to_builtins(Holder.here())),
+            _KEY: as_text(redact(msgspec.to_builtins(times))),
+        }
+        seal = Seal.load(connection).put(connection, facts, without=["finished"])
+    # What a log held that was torn, or damaged, goes with it: nothing behind it is taken for this sitting's.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Resumed(found, calls, seconds, seal)
 
 
 def look(connection: sqlite3.Connection) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import sqlite3
 import sys
 import threading
 import time
@@ -33,13 +31,25 @@ from trunkline.store.schema import (
     TakenRow,
     ToolRow,
     TreeRow,
+    checksum,
     delta_key,
     delta_keys,
 )
-from trunkline.store.sqlite import as_text, connect_to_write, fault, keep_log, put_meta, transaction, written
+from trunkline.store.sqlite import (
+    as_text,
+    connect_to_write,
+    fault,
+    fold,
+    folded_on_error,
+    keep_log,
+    transaction,
+    written,
+)
 from trunkline.store.state import Resumed, RunProgress, resume
+from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, total
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Mapping, Sequence
 
     from trunkline._internal.text import JSON
@@ -51,7 +61,8 @@ _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it
 
 _DELTA = "INSERT INTO deltas VALUES (?, ?) ON CONFLICT DO NOTHING"
 _TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608 - our own names
-_TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
+_TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)}, ?, ?, ?)"  # noqa: S608 - our own names
+_SUMS = "SELECT calls_sum, tools_sum FROM trees WHERE task = ?"
 _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
 
 
@@ -70,11 +81,10 @@ class RunWriter:
         path: Path,
         connection: sqlite3.Connection,
         lock: Lock,
+        resumed: Resumed,
         *,
         made: Sequence[Path] = (),
-        resumed: Resumed | None = None,
     ) -> None:
-        resumed = resumed or Resumed(RunProgress(), CallTable(), 0.0)
         self.path = path
         self.progress = resumed.progress_so_far
         self._looked = -math.inf
@@ -83,6 +93,7 @@ class RunWriter:
         self._connection = connection
         self._lock = lock
         self._calls = resumed.calls
+        self._seal = resumed.seal
         self._began = time.monotonic() - resumed.seconds
         self._guard = threading.Lock()
         self._open = True
@@ -145,18 +156,18 @@ class RunWriter:
                 with transaction(connection):
                     for statement in filter(str.strip, TABLES.split(";")):
                         connection.execute(statement)
-                    put_meta(connection, meta)
-                    connection.executemany(
-                        "INSERT INTO tasks VALUES (?, ?, ?)",
-                        ((number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)),
-                    )
+                    rows = [(number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)]
+                    connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
+                    seal = Seal.new(total(rows)).put(connection, meta)
+                # From here on, the file itself says what run it is.
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except BaseException:
             if connection is not None:
                 connection.close()
             remove(path, made)
             lock.release()
             raise
-        return cls(path, connection, lock, made=made)
+        return cls(path, connection, lock, Resumed(RunProgress(), CallTable(), 0.0, seal), made=made)
 
     @classmethod
     def open(
@@ -198,8 +209,9 @@ class RunWriter:
                 if found is not None:
                     raise RunFileError(f"{printable(str(path))} {found}")
                 meta = _meta(facts, settings)
-                resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
-            return cls(path, connection, lock, resumed=resumed)
+                with folded_on_error(connection):
+                    resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
+            return cls(path, connection, lock, resumed)
         except BaseException:
             if connection is not None:
                 connection.close()
@@ -256,11 +268,19 @@ class RunWriter:
             numbers = self._calls.add(connection, news)
             used = {(task, seq): made for task, seq, made in tools if (task, seq) in fresh}
             self._calls.used(connection, used)
+            seal = self._seal
             for task, tree, rollouts in finished:
-                connection.execute(_TREE, (task, *astuple(tree)))
+                known = connection.execute(_SUMS, (task,)).fetchone()
+                sums = known or self._calls.sums(task)
+                connection.execute(_TREE, (task, *astuple(tree), None, *sums))
                 connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))
-            put_meta(connection, self._times())
-        self._calls.keep(numbers)
+                connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
+                seal = seal.with_finished(known is None)
+            if numbers is not self._calls.names:
+                seal = seal.with_names(connection)
+            seal = seal.put(connection, self._times())
+        self._calls.keep(numbers, [task for task, _, _ in finished])
+        self._seal = seal
 
     def _times(self) -> dict[str, str]:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
@@ -283,7 +303,10 @@ class RunWriter:
     def begin(self) -> None:
         """Note that everything is in the file that the run needs to begin, and to be resumed."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
-            put_meta(connection, {"state": "running"})
+            seal = self._seal.put(connection, {"state": "running"})
+        self._seal = seal
+        with written(self.path):
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _look(self) -> None:
         """Refuse to go on writing into a file that nobody will find again."""
@@ -317,7 +340,8 @@ class RunWriter:
             InfrastructureError: The disk is full or failed.
         """
         with self._guard, written(self.path), transaction(self._connection) as connection:
-            put_meta(connection, {key: as_text(redact(value))})
+            seal = self._seal.put(connection, {key: as_text(redact(value))})
+        self._seal = seal
 
     def event(self, kind: str, worker: int | None = None, task: int | None = None, **data: JSON) -> None:
         """Record something that came to pass.
@@ -332,10 +356,11 @@ class RunWriter:
             InfrastructureError: The disk is full or failed.
         """
         with self._guard, written(self.path), transaction(self._connection) as connection:
-            connection.execute(
-                "INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)",
-                (time.time(), kind, worker, task, as_text(redact(data))),
-            )
+            row = (time.time(), kind, worker, task, as_text(redact(data)))
+            connection.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)", row)
+            events = checksum(row, self._seal.tables["events"])
+            seal = self._seal.with_table("events", events).put(connection, {})
+        self._seal = seal
 
     def finish(self, state: str = "done") -> None:
         """Close the file for good.
@@ -355,14 +380,10 @@ class RunWriter:
                 self._look()
                 # A stopped run does not wait for another program to end.
                 with written(self.path), transaction(self._connection, patient=False) as connection:
-                    put_meta(connection, self._times() | {"state": state, "finished": repr(time.time())})
-                # Without a log beside it the file can be copied and read anywhere. A reader that has it open
-                # prevents this, and then the log simply stays.
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("PRAGMA busy_timeout = 0")
-                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                    self._connection.execute("PRAGMA journal_mode = DELETE")
+                    self._seal.put(connection, self._times() | {"state": state, "finished": repr(time.time())})
             finally:
+                if not self._gone:  # also where the end could not be written
+                    fold(self._connection)
                 self._close()
 
     def discard(self) -> None:

@@ -1,0 +1,151 @@
+"""Checksums of what a file holds: of a finished task's rows beside its row in ``trees``, of the rest in ``meta``."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from trunkline.store.schema import ROLLOUT_COLUMNS, SCHEMA_VERSION, SUM_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, checksum
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["ROWS_SUM", "SEALED", "Seal", "rows_sum", "total"]
+
+
+# The names in these statements are our own.
+_ROWS: Final = (
+    f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?",  # noqa: S608
+    f"SELECT {', '.join(TAKEN_COLUMNS)} FROM taken WHERE task = ?",  # noqa: S608
+    f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout",  # noqa: S608
+)
+
+SEALED: Final = {
+    "tasks": "SELECT task, id, record FROM tasks ORDER BY task",
+    "endpoints": "SELECT endpoint, name FROM endpoints ORDER BY endpoint",
+    "agents": "SELECT agent, name FROM agents ORDER BY agent",
+    "events": "SELECT at, kind, worker, task, data FROM events ORDER BY event",
+}
+"""Tables that follow from nothing else, and the rows that their checksums are of."""
+
+ROWS_SUM: Final = "UPDATE trees SET rows_sum = ? WHERE task = ?"
+_KEY: Final = "sums"
+_FINISHED: Final = "SELECT count(*) FROM trees"
+_PUT: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def total(rows: Iterable[Sequence[Any]]) -> int:
+    """The checksum of rows one behind another."""
+    found = 0
+    for row in rows:
+        found = checksum(row, found)
+    return found
+
+
+def rows_sum(connection: sqlite3.Connection, task: int) -> int:
+    """The checksum of the rows of a finished task: its tree's, what was taken over, its rollouts' in order."""
+    return total(row for query in _ROWS for row in connection.execute(query, (task,)))
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was.
+
+    Attributes:
+        of: An identity of the run, which its log holds as well, wherever the log lies.
+        finished: Finished tasks.
+        tables: Checksums of tables by their names.
+        meta: The sum of the checksums of the rows of ``meta``, but for this one.
+        rows: Checksums of these rows; they are not stored.
+    """
+
+    of: str
+    finished: int
+    tables: dict[str, int]
+    meta: int = 0
+    rows: dict[str, int] = {}
+
+    @classmethod
+    def new(cls, tasks: int) -> Self:
+        """That of a file that is made.
+
+        Args:
+            tasks: The checksum of its tasks.
+        """
+        return cls(secrets.token_hex(8), 0, {"tasks": tasks, "endpoints": 0, "agents": 0, "events": 0})
+
+    @classmethod
+    def stored(cls, meta: Mapping[str, str]) -> Self | None:
+        """That of a file by its table ``meta``; None where there is none, as in files of schema 7.
+
+        Raises:
+            ValueError: It cannot be read.
+        """
+        text = meta.get(_KEY)
+        return None if text is None else msgspec.json.decode(text, type=cls)
+
+    @classmethod
+    def load(cls, connection: sqlite3.Connection) -> Self:
+        """Go on with that of a file; one of an earlier schema is given its checksums. In a transaction.
+
+        Raises:
+            ValueError: It cannot be read.
+        """
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        ((version,),) = connection.execute("PRAGMA user_version")
+        if version < SCHEMA_VERSION:
+            for column in SUM_COLUMNS:
+                connection.execute(f"ALTER TABLE trees ADD COLUMN {column} INTEGER")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        known = cls.stored(meta)
+        if known is None:
+            known = msgspec.structs.replace(cls.new(0), tables=_tables(connection))
+        ((finished,),) = connection.execute(_FINISHED)
+        return msgspec.structs.replace(known, finished=finished, rows=_each(meta))
+
+    def with_table(self, table: str, found: int) -> Self:
+        """With another checksum of a table."""
+        return msgspec.structs.replace(self, tables=self.tables | {table: found})
+
+    def with_names(self, connection: sqlite3.Connection) -> Self:
+        """With the names of endpoints and agents as they are now."""
+        names = {table: total(connection.execute(SEALED[table])) for table in ("endpoints", "agents")}
+        return msgspec.structs.replace(self, tables=self.tables | names)
+
+    def with_finished(self, tasks: int) -> Self:
+        """With so many more finished tasks."""
+        return msgspec.structs.replace(self, finished=self.finished + tasks)
+
+    def put(self, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
+        """Write rows of the table ``meta`` and the checksums; a later value of a key replaces an earlier one.
+
+        Args:
+            connection: The file, in a transaction.
+            facts: The rows.
+            without: Keys of rows to remove.
+
+        Returns:
+            What holds once the transaction is committed.
+        """
+        rows = self.rows | _each(facts)
+        for key in without:
+            rows.pop(key, None)
+            connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+        made = msgspec.structs.replace(self, meta=sum(rows.values()), rows={})
+        stored = msgspec.json.encode(made, order="deterministic").decode()
+        connection.executemany(_PUT, [*facts.items(), (_KEY, stored)])
+        return msgspec.structs.replace(made, rows=rows)
+
+    def holds(self, meta: Mapping[str, str]) -> bool:
+        """Whether the rows of ``meta`` are those that were written."""
+        return sum(_each(meta).values()) == self.meta
+
+
+def _each(meta: Mapping[str, str]) -> dict[str, int]:
+    return {key: checksum((key, value)) for key, value in meta.items() if key != _KEY}
+
+
+def _tables(connection: sqlite3.Connection) -> dict[str, int]:
+    return {table: total(connection.execute(query)) for table, query in SEALED.items()}
