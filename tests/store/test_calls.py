@@ -185,7 +185,10 @@ def test_a_call_under_another_agent_than_its_turn_is_found(tmp_path: Path):
         'task "q0": calls: those of "y" brought 1 completions, but 2 turns are in the deltas'
     ]
     edit(tmp_path / "run", "UPDATE agents SET name = '' WHERE agent = 0")
-    assert problems(tmp_path / "run") == [], "who names nobody is anybody"
+    assert problems(tmp_path / "run") == [
+        "agents: its rows are not those that were written",
+        'task "q0": calls: its rows are not those that were written',
+    ], "who names nobody is anybody, but the names and the row were others"
     edit(tmp_path / "run", "DELETE FROM agents WHERE agent = 1")
     assert any("call 4: Expected `str`" in line for line in problems(tmp_path / "run"))
 

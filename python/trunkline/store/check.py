@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -17,23 +19,34 @@ from trunkline.store.schema import (
     BEGUN,
     CALL_COLUMNS,
     CALL_NAMED,
+    CALL_ROWS,
     CALLS_NAMED,
     HERE,
     ROLLOUT_COLUMNS,
+    SCHEMA_VERSION,
     SEQ,
+    SUM_COLUMNS,
+    SUM_MASK,
+    TABLES,
     TAKEN_COLUMNS,
     TASK,
+    TOOL_COLUMNS,
+    TOOL_ROWS,
     TREE_COLUMNS,
     CallRow,
+    EventRow,
+    ToolRow,
     TreeEnding,
+    checksum,
     delta_keys,
 )
 from trunkline.store.sqlite import versions_of
 from trunkline.store.stats.calls import cached
+from trunkline.store.sums import SEALED, Seal, rows_sum, total
 from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
 
@@ -43,10 +56,10 @@ __all__ = ["CallTotals", "audit", "check", "misfits", "turns_by_agent"]
 # The names in these statements are our own.
 _CALLS = f"SELECT task, call, {CALL_NAMED} FROM {CALLS_NAMED} ORDER BY call"  # noqa: S608
 _LOOSE = (
-    "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
-    "(SELECT 1 FROM deltas WHERE delta = (calls.task << 32) + calls.seq) GROUP BY task ORDER BY task"
+    "SELECT task, count(*) FROM {table} AS made WHERE NOT EXISTS "
+    "(SELECT 1 FROM deltas WHERE delta = (made.task << 32) + made.seq) GROUP BY task ORDER BY task"
 )
-_GAPS = "SELECT coalesce(max(call), 0) - count(*) FROM calls"
+_GAPS = "SELECT coalesce(max({key}), 0) - count(*) FROM {table}"
 
 _UNKNOWN = -1
 _FIGURES = [column for column in CALL_COLUMNS if column not in {"endpoint", "agent"}]
@@ -96,11 +109,7 @@ def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iter
     Yields:
         A printable line for each problem that lies in the calls themselves.
     """
-    for task, count in connection.execute(_LOOSE):
-        yield f"calls: {count} of task number {printable(repr(task), 60)} came with a delta that is not there"
-    ((gaps,),) = connection.execute(_GAPS)
-    if gaps:
-        yield f"calls: {gaps} are missing between the first and the last"
+    yield from _placed(connection, "calls", "call")
     for task, number, *values in connection.execute(_CALLS):
         try:
             call = _call(values)
@@ -108,6 +117,132 @@ def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iter
             yield f"call {number}: {printable(str(problem), 120)}"
         else:
             totals.setdefault(task, CallTotals()).add(call)
+
+
+def _placed(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]:
+    """Say which rows of calls or tool calls came with no delta, and whether some are missing."""
+    for task, count in connection.execute(_LOOSE.format(table=table)):
+        yield f"{table}: {count} of task number {_shown(task)} came with a delta that is not there"
+    ((gaps,),) = connection.execute(_GAPS.format(table=table, key=key))
+    if gaps:
+        yield f"{table}: {gaps} are missing between the first and the last"
+
+
+def _tools(connection: sqlite3.Connection) -> Iterator[str]:
+    """Check tool calls, which nothing but their checksums follows from."""
+    yield from _placed(connection, "uses", "use")
+    for number, *values in connection.execute(f"SELECT use, {', '.join(TOOL_COLUMNS)} FROM uses ORDER BY use"):  # noqa: S608
+        try:
+            row = msgspec.convert((*values[:2], bool(values[2]), *values[3:]), ToolRow)
+            if values[2] not in {0, 1} or min(row.rollout, row.micros, row.started) < 0:
+                raise ValueError(f"{printable(str(values), 100)} cannot be")
+        except ValueError as problem:
+            yield f"tool call {number}: {printable(str(problem), 120)}"
+
+
+def _events(connection: sqlite3.Connection) -> Iterator[str]:
+    yield from (
+        f"events: number {_shown(number)} of kind {_shown(kind)} is of task number {_shown(task)}"
+        for number, kind, task in connection.execute(_STRAYS)
+    )
+    ((gaps,),) = connection.execute(_GAPS.format(table="events", key="event"))
+    if gaps:
+        yield f"events: {gaps} are missing between the first and the last"
+    for number, at, kind, worker, data in connection.execute("SELECT event, at, kind, worker, data FROM events"):
+        try:
+            row = EventRow(at, kind, worker, None, msgspec.json.decode(data, type=dict[str, Any]))
+            if not math.isfinite(msgspec.convert(row, EventRow).at):
+                raise ValueError(f"its time is {at}")
+        except (ValueError, TypeError) as problem:
+            yield f"event {number}: {printable(str(problem), 120)}"
+
+
+def _made(connection: sqlite3.Connection) -> dict[str, str]:
+    """What is in a database that rows of ours could come from, or be changed by, and how it is made."""
+    found = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE type <> 'index' AND sql IS NOT NULL")
+    return {f"{kind} {name}": " ".join(sql.split()) for kind, name, sql in found}
+
+
+def _layout(connection: sqlite3.Connection) -> Iterator[str]:
+    """Compare tables with those that are made here; views and tables of other names are nobody's business."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(TABLES)
+        wanted = _made(fresh)
+    there = _made(connection)
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version < SCHEMA_VERSION:
+        wanted = {name: sql.replace(f", {' INTEGER, '.join(SUM_COLUMNS)} INTEGER", "") for name, sql in wanted.items()}
+    for name, sql in wanted.items():
+        if name not in there:
+            yield f"SQLite: there is no {name}"
+        elif there[name] != sql:
+            yield f"SQLite: {name} is not made as it was: {printable(there[name], 200)}"
+    for name in there:
+        if name.startswith("trigger "):
+            yield f"SQLite: there is a {printable(name, 100)}, which can change rows"
+
+
+_NUMBERS = ("created", "updated", "seconds")
+_STATES = {"beginning", "running", "done", "exhausted", "interrupted", "failed", "budget", "deadline"}
+
+
+def _meta(connection: sqlite3.Connection) -> Iterator[str]:
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    for key in _NUMBERS:
+        try:
+            if not math.isfinite(float(meta[key])) or float(meta[key]) < 0:
+                raise ValueError
+        except (KeyError, ValueError, TypeError):
+            yield f"meta: {key} is {_shown(meta.get(key))}, which is no time"
+    try:
+        msgspec.json.decode(meta.get("settings", ""), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, TypeError) as problem:
+        yield f"meta: settings: {printable(str(problem), 120)}"
+    if (state := meta.get("state")) is not None and state not in _STATES:
+        yield f"meta: state is {_shown(state)}"
+
+
+def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str]:
+    """Compare rows with their checksums, of which a file of an earlier schema has none, where nothing else is said."""
+
+    def wrong(*places: str) -> bool:
+        return not any(line.startswith(f"{place}: ") for line in said for place in places)
+
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version < SCHEMA_VERSION:
+        return
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    try:
+        seal = Seal.stored(meta)
+    except (ValueError, TypeError) as problem:
+        yield f"meta: sums: {printable(str(problem), 120)}"
+        return
+    if seal is None:
+        yield "meta: no sums"
+        return
+    ((finished,),) = connection.execute("SELECT count(*) FROM trees")
+    found = {table: total(connection.execute(query)) == seal.tables.get(table) for table, query in SEALED.items()}
+    found |= {"meta": seal.holds(meta), "trees": finished == seal.finished}
+    for place in (place for place, holds in found.items() if not holds and wrong(place)):
+        yield f"{place}: its rows are not those that were written"
+    names = dict(connection.execute("SELECT task, id FROM tasks"))
+    for place, task in _contradicted(connection):
+        name = f"task {_shown(names.get(task))}"
+        if wrong(place, name):
+            yield f"{name}: {place}: its rows are not those that were written"
+
+
+def _contradicted(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+    """Yield finished tasks whose rows are not those of their checksums, each behind the name of a table."""
+    for table, column, query in (("calls", "calls_sum", CALL_ROWS), ("uses", "tools_sum", TOOL_ROWS)):
+        left = dict(connection.execute(f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL"))  # noqa: S608
+        for row in connection.execute(query):
+            if row[0] in left:
+                left[row[0]] -= checksum(row)
+        yield from ((table, task) for task, rest in left.items() if rest & SUM_MASK)
+    for task, stored in connection.execute("SELECT task, rows_sum FROM trees WHERE rows_sum IS NOT NULL").fetchall():
+        if rows_sum(connection, task) != stored:
+            yield "rollouts", task
 
 
 def _call(values: list[Any]) -> CallRow:
@@ -170,9 +305,10 @@ _ROLLOUTS = f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? O
 _TAKEN = f"SELECT {', '.join(TAKEN_COLUMNS)} FROM taken WHERE task = ?"  # noqa: S608
 _TREE = f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?"  # noqa: S608
 _DELTAS = f"SELECT {SEQ}, data FROM deltas WHERE delta BETWEEN ? AND ? ORDER BY delta"  # noqa: S608
+_STRAYS = "SELECT event, kind, task FROM events WHERE task NOT IN (SELECT task FROM tasks)"
 _ORPHANS = "SELECT DISTINCT task FROM {} WHERE task NOT IN (SELECT task FROM tasks) ORDER BY task"
 _TABLES = {"deltas": f"(SELECT {TASK} AS task FROM deltas)"} | {  # noqa: S608
-    table: table for table in ("taken", "calls", "rollouts", "trees")
+    table: table for table in ("taken", "calls", "uses", "rollouts", "trees")
 }
 
 
@@ -277,6 +413,7 @@ def _tasks(connection: sqlite3.Connection, calls: dict[int, CallTotals], *, dige
 
 
 def _run(connection: sqlite3.Connection) -> Iterator[str]:
+    yield from _layout(connection)
     for (line,) in connection.execute("PRAGMA integrity_check(20)"):
         if line != "ok":
             yield f"SQLite: {printable(str(line), 200)}"
@@ -291,6 +428,9 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"meta: digests of version {made.digest} cannot be compared, version {HERE.digest} is computed here"
     calls: dict[int, CallTotals] = {}
     yield from audit(connection, calls)
+    yield from _tools(connection)
+    yield from _events(connection)
+    yield from _meta(connection)
     yield from _tasks(connection, calls, digests=digests)
     (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone() or (None,)
     if state is None:
@@ -326,6 +466,7 @@ def check(connection: sqlite3.Connection) -> list[str]:
         connection.execute("BEGIN")
         try:
             problems.extend(_run(connection))
+            problems.extend(_sealed(connection, problems))
         finally:
             connection.execute("COMMIT")
     except sqlite3.Error as problem:
