@@ -1119,6 +1119,9 @@ def read_reply(
 class ReplyOptions:
     """How replies are read: the options of :func:`read_reply`, checked once.
 
+    Args:
+        ids: Whether token ids were asked for; what a server gives unasked is dropped. The rest is as there.
+
     Raises:
         ArgumentError: An option has a value it cannot have.
     """
@@ -1130,6 +1133,7 @@ class ReplyOptions:
         entropy: str = "consistent",
         top: int | None = None,
         version: int = -1,
+        ids: bool = True,
         think: tuple[str, str] | None = None,
         tool: tuple[str, str] | None = None,
         max_tokens: int | None = None,
@@ -1171,8 +1175,8 @@ def append_reply(
         ``(choices, prompt, cached, generated, served, estimated)`` with -1 for figures that the server did not report;
         of ``generated``, ``estimated`` is as in :class:`ParsedReply`. Each choice is ``(content, reasoning, calls,
         finish, node, size, fault)``: calls as (id, name, arguments), the node of its turn and the bytes of its message.
-        Where a choice cannot be a turn (more than 1000 tool calls, a message above 16 MiB, a rollout that has ended)
-        its fault says why, and its node is -1.
+        Where a choice cannot be a turn (more than 1000 tool calls, a message above 16 MiB with its reasoning, more than
+        2**20 token ids, a rollout that has ended) its fault says why, and its node is -1.
 
     Raises:
         ReplyError: The bytes are no chat completion; the tree is unchanged.

@@ -246,7 +246,9 @@ class CompiledAgent:
         self.constant = request.constant(self.dialect.sampling, definitions if self.dialect.native else b"")
         said = request.namespace(agent.model, self.dialect.sampling, definitions) + self.dialect.mark
         self.namespace = versioned(asking(said, agent.llm), version)
-        self.reading = ReplyOptions(version=number_of(version), max_tokens=self.dialect.sampling.max_tokens)
+        sampling = self.dialect.sampling
+        ids = request.wants_ids(sampling)
+        self.reading = ReplyOptions(version=number_of(version), ids=ids, max_tokens=sampling.max_tokens)
         self.greedy = self.dialect.sampling.temperature == 0
         self._sampled: dict[bytes, CompiledAgent] = {}
         self._under: dict[str, CompiledAgent] = {}

@@ -96,8 +96,30 @@ def test_a_frame_too_large_ends_the_channel():
     channel.connection_lost(None)
     assert isinstance(lost[0], WorkerError)
     assert str(MAX_FRAME) in str(lost[0])
-    with pytest.raises(WorkerError, match="exceeds"):
-        channel.send(bytes(MAX_FRAME + 1))
+
+
+@given(st.lists(st.binary(max_size=60), max_size=12), st.lists(st.integers(1, 40), min_size=1), st.integers(1, 20))
+@settings(deadline=None, max_examples=100)
+def test_a_message_longer_than_a_frame_arrives_as_one(payloads: list[bytes], cuts: list[int], most: int):
+    got: list[bytes] = []
+    sent: list[bytes] = []
+
+    async def send() -> None:
+        channel = Channel(lambda _payload: None, lambda _e: None)
+        for payload in payloads:
+            channel.send(payload)
+        sent.extend(channel._out)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channels, "MAX_FRAME", most)
+        asyncio.run(send())
+        assert all(len(part) <= max(most, 4) for part in sent)
+        channel = Channel(lambda payload: got.append(bytes(payload)), lambda _e: None)
+        channel.connection_made(FakeTransport())
+        data, at, i = b"".join(sent), 0, 0
+        while at < len(data):
+            at, i = at + arrive(channel, data[at : at + cuts[i % len(cuts)]]), i + 1
+    assert got == payloads
 
 
 async def test_both_ways_over_a_real_pair_and_eof_last():

@@ -35,12 +35,16 @@ __all__ = [
     "part",
     "tap",
     "unseeded",
+    "wants_ids",
 ]
 
 CHAT: Final = "/chat/completions"
 COMPLETIONS: Final = "/completions"
 GENERATE: Final = "//generate"
 """SGLang's own interface, which is not below the base URL but at the server's root."""
+
+_IDS: Final = ("return_token_ids", "return_tokens_as_token_ids")
+"""Fields of vLLM's that ask for token ids."""
 
 RESERVED: Final = frozenset({"messages", "model", "n", "seed", "stream", "stream_options", "tools"})
 _RANGES: Final = (
@@ -111,6 +115,11 @@ def head(model: str, name: str = "Agent: model") -> bytes:
     if not check_text(name, model).strip():
         raise ConfigError(f"{name} is empty; name the model as its endpoint does")
     return b'{"model":' + _encoder.encode(model) + b',"messages":['
+
+
+def wants_ids(sampling: Sampling) -> bool:
+    """Whether a request asks for token ids: servers give them by the names of their log-probabilities, or when told."""
+    return bool(sampling.logprobs) or any(sampling.extra.get(name) for name in _IDS)
 
 
 def constant(sampling: Sampling, tools: bytes = b"") -> bytes:

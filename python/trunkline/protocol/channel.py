@@ -1,4 +1,4 @@
-"""Frames over a socket pair: a little-endian u32 length, then the payload."""
+"""Frames over a socket pair: a little-endian u32 length, then the payload. A long message is several frames."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Channel", "attach", "connect"]
 
 _HEAD = 4
+
+_MORE = 1 << 31
+"""Bit of a length which says that the next frame belongs to the same message."""
 
 _ROOM = 256 * 1024
 """Bytes of the receive buffer; it is larger only while a frame is that does not fit."""
@@ -34,6 +37,7 @@ class Channel(asyncio.BufferedProtocol):
         self._lost = lost
         self._buffer = memoryview(bytearray(_ROOM))
         self._start = self._end = 0
+        self._parts: list[bytes] = []
         self._out: list[bytes] = []
         self._flushing = False
         self._transport: asyncio.Transport | None = None
@@ -42,14 +46,11 @@ class Channel(asyncio.BufferedProtocol):
         self._writable.set()
 
     def send(self, payload: bytes) -> None:
-        """Queue one frame; nothing is sent once the connection is gone.
-
-        Raises:
-            WorkerError: If the payload is longer than ``MAX_FRAME``.
-        """
-        if len(payload) > MAX_FRAME:
-            raise WorkerError(f"a message of {len(payload)} bytes exceeds the limit of {MAX_FRAME} bytes a frame")
-        self._out += (len(payload).to_bytes(_HEAD, "little"), payload)
+        """Queue one message; nothing is sent once the connection is gone."""
+        last = max(0, len(payload) - 1) // MAX_FRAME * MAX_FRAME
+        for start in range(0, last, MAX_FRAME):
+            self._out += ((MAX_FRAME | _MORE).to_bytes(_HEAD, "little"), payload[start : start + MAX_FRAME])
+        self._out += ((len(payload) - last).to_bytes(_HEAD, "little"), payload[last:])
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -96,17 +97,25 @@ class Channel(asyncio.BufferedProtocol):
         self._make_room(need)
 
     def _frames(self) -> int:
-        """Hand out every frame that is there; returns the bytes that the next one takes, as far as it is known."""
+        """Hand out every message that is there; returns the bytes that the next frame takes, as far as it is known."""
         buffer = self._buffer
         while self._end - self._start >= _HEAD:
             body = self._start + _HEAD
-            size = int.from_bytes(buffer[self._start : body], "little")
+            head = int.from_bytes(buffer[self._start : body], "little")
+            size = head & ~_MORE
             if size > MAX_FRAME:
                 raise WorkerError(f"a frame of {size} bytes was announced; the limit is {MAX_FRAME}")
             if self._end - body < size:
                 return _HEAD + size
             self._start = body + size
-            self._receive(buffer[body : self._start])
+            frame = buffer[body : self._start]
+            if head & _MORE:
+                self._parts.append(bytes(frame))
+            elif self._parts:
+                parts, self._parts = self._parts, []
+                self._receive(memoryview(b"".join((*parts, frame))))
+            else:
+                self._receive(frame)
         return _HEAD
 
     def _make_room(self, need: int) -> None:

@@ -193,7 +193,7 @@ PROTOCOL = 9
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
-"""Largest frame in bytes; a longer one is a broken peer."""
+"""Largest frame in bytes; a longer message is cut into several, and a longer frame is a broken peer."""
 
 
 class WorkerState(msgspec.Struct, array_like=True):

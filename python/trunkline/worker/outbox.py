@@ -11,7 +11,7 @@ from trunkline._internal.aio import ShrinkableSemaphore
 from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
 from trunkline.llm.pricing import named
-from trunkline.protocol.messages import MAX_FRAME, Batch, Delta, Done
+from trunkline.protocol.messages import Batch, Delta, Done
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
 
@@ -33,8 +33,8 @@ _FLUSH_AFTER = 0.05
 _DONE_AFTER = 0.005
 """Seconds a finished task waits: until it is reported its worker gets no new one in its place."""
 
-_ROOM = 1024 * 1024
-"""Bytes of a frame that are kept for what goes beside a delta."""
+_LARGEST = 1_000_000_000
+"""Bytes of the largest delta: SQLite keeps no longer value."""
 
 _BATCH_BYTES = 4 * 1024 * 1024
 """About how large a batch gets before the next one begins."""
@@ -149,16 +149,16 @@ class TreeSink:
         """Take what changed since the last call.
 
         Raises:
-            InfrastructureError: If it is more than a message can carry.
+            InfrastructureError: If it is more than the run file can hold.
         """
         core = self.tree.core
         data = core.delta()
         if data is None:
             return None
-        if len(data) > MAX_FRAME - _ROOM:
+        if len(data) > _LARGEST:
             raise InfrastructureError(
-                f"task {self.tree.task.id!r} grew by {len(data)} bytes at once, more than a worker can send; "
-                "shorten its prompt or what its tools return"
+                f"task {self.tree.task.id!r} grew by {len(data)} bytes at once, and a run file can hold {_LARGEST}; "
+                "shorten what its tools return"
             )
         ended = core.rollouts - len(core.growing)
         calls = [settle(reply, named=self._named) for reply in self._calls]
@@ -276,6 +276,7 @@ class Outbox:
                     size += len(delta.data)
                 if sink.done:
                     done.append(Done(sink.index, *rows(sink.tree.core, sink.broke, sink.ending)))
+                    size += sum(len(row.answer or "") for row in done[-1].rollouts)
                 if size >= _BATCH_BYTES:
                     self._batch(deltas, done)
                     deltas, done, size = [], [], 0

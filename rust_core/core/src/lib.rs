@@ -60,7 +60,7 @@ pub use tree::read::{Memory, NodeView, RolloutView};
 pub use tree::rollouts::Usage;
 pub use tree::statistics::{Totals, Values};
 pub use tree::termination::Termination;
-pub use turn::append::{AppendedChoice, KeptPrefix, LONGEST, MOST_CALLS, RequestInfo};
+pub use turn::append::{AppendedChoice, KeptPrefix, LONGEST, MOST_CALLS, MOST_TOKENS, RequestInfo};
 pub use turn::drift::{DriftPolicy, DriftView};
 pub use turn::program::{AppendedTurn, TurnRecord};
 pub use turn::prompt_ids::{Alignment, DriftOptions};

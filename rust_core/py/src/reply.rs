@@ -34,7 +34,8 @@ pub fn read_reply(
 ) -> PyResult<ParsedReply> {
     let top = top.as_ref().map(number).transpose()?;
     let max_tokens = max_tokens.as_ref().map(number).transpose()?;
-    let options = options(form, entropy, top, version, think, tool, max_tokens).map_err(|error| raise(py, &error))?;
+    let options =
+        options(form, entropy, top, version, true, think, tool, max_tokens).map_err(|error| raise(py, &error))?;
     let found = read(py, &data, &options)?;
     let choices =
         found.choices.into_iter().map(|choice| ParsedChoice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
@@ -56,8 +57,8 @@ impl ReplyOptions {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "they are options by keyword")]
     #[pyo3(
-        signature = (*, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None, max_tokens=None),
-        text_signature = "(*, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None, max_tokens=None)"
+        signature = (*, form="chat", entropy="consistent", top=None, version=-1, ids=true, think=None, tool=None, max_tokens=None),
+        text_signature = "(*, form='chat', entropy='consistent', top=None, version=-1, ids=True, think=None, tool=None, max_tokens=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -65,13 +66,14 @@ impl ReplyOptions {
         entropy: &str,
         top: Option<Bound<'_, PyAny>>,
         #[pyo3(from_py_with = number)] version: i32,
+        ids: bool,
         think: Option<(Text<'_>, Text<'_>)>,
         tool: Option<(Text<'_>, Text<'_>)>,
         max_tokens: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let top = top.as_ref().map(number).transpose()?;
         let max_tokens = max_tokens.as_ref().map(number).transpose()?;
-        options(form, entropy, top, version, think, tool, max_tokens).map(Self).map_err(|error| raise(py, &error))
+        options(form, entropy, top, version, ids, think, tool, max_tokens).map(Self).map_err(|error| raise(py, &error))
     }
 }
 
@@ -85,6 +87,7 @@ fn options(
     entropy: &str,
     top: Option<u32>,
     version: i32,
+    ids: bool,
     think: Option<(Text<'_>, Text<'_>)>,
     tool: Option<(Text<'_>, Text<'_>)>,
     max_tokens: Option<u32>,
@@ -95,6 +98,7 @@ fn options(
         entropy: Entropy::from_word(entropy)?,
         top: top.map_or(usize::MAX, |top| top as usize),
         version,
+        ids,
         think: think.map_or_else(|| Ok(Tags::think()), tags)?,
         tool: tool.map_or_else(|| Ok(Tags::tool()), tags)?,
         max_tokens,

@@ -222,8 +222,9 @@ class TurnReader:
         if len(choice.tool_calls) > MOST_CALLS:
             raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {MOST_CALLS}")
         message = messages.assistant(choice.content, choice.tool_calls, self._turn)
-        if len(message) > messages.LONGEST:
-            raise LLMError(f"the reply has {len(message)} bytes; at most {messages.LONGEST} are kept")
+        size = len(message) + len((choice.reasoning or "").encode("utf-8", "replace"))
+        if size > messages.LONGEST:
+            raise LLMError(f"the reply has {size} bytes; at most {messages.LONGEST} are kept")
         return message
 
 

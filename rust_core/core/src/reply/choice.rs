@@ -36,12 +36,12 @@ impl ParsedChoice {
     }
 
     /// Take in what the server says of the tokens: their ids, and log-probabilities that may have ids of their own.
-    pub(super) fn give(&mut self, ids: Option<Vec<u32>>, listed: Option<Listed>, version: i32) {
+    pub(super) fn give(&mut self, ids: Option<Vec<u32>>, listed: Option<Listed>, options: &ReplyOptions) {
         let (logprobs, beside, by_entry) =
             listed.map_or((None, None, false), |Listed { logprobs, ids, by_entry }| (Some(logprobs), ids, by_entry));
         self.listed = logprobs;
         self.by_entry = by_entry && ids.is_none();
-        self.tokens = ids.or(beside).map(|ids| sampled(ids, self, version));
+        self.tokens = ids.or(beside).filter(|_| options.ids).map(|ids| sampled(ids, self, options.version));
     }
 
     /// How many tokens are listed, by ids or by log-probabilities.
@@ -85,8 +85,8 @@ impl Numbered {
                 "text" => message = scan.optional(ReplyMessage::raw)?,
                 "finish_reason" => choice.finish = scan.optional(label)?.map(|label| cut(&label)).unwrap_or_default(),
                 "logprobs" => listed = scan.optional(|scan| logprobs(scan, options))?.flatten(),
-                "token_ids" => ids = scan.optional(token_ids)?,
-                _ => prompt_ids = scan.optional(token_ids)?,
+                "token_ids" => ids = token_ids(scan, options)?,
+                _ => prompt_ids = token_ids(scan, options)?,
             }
             Ok(())
         })?;
@@ -94,7 +94,7 @@ impl Numbered {
             return fail(offset, format!("the member {said:?} is missing"));
         };
         choice.message = message;
-        choice.give(ids, listed, options.version);
+        choice.give(ids, listed, options);
         Ok(Self { offset, index, choice, prompt_ids })
     }
 }
@@ -112,14 +112,19 @@ fn sampled(ids: Vec<u32>, choice: &ParsedChoice, version: i32) -> TokenBuffer {
     TokenBuffer { ids, logprobs, versions: vec![version; len], flags }
 }
 
-/// Read a list of token ids.
-pub fn token_ids(scan: &mut Scanner<'_>) -> ReplyResult<Vec<u32>> {
-    let mut ids = Vec::new();
-    scan.list(|scan| {
-        ids.push(integer(scan, "a token id")?);
-        Ok(())
-    })?;
-    Ok(ids)
+/// Read a list of token ids, or null; skip it where none were asked for.
+pub fn token_ids(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Option<Vec<u32>>> {
+    if !options.ids {
+        return scan.skip().map(|()| None);
+    }
+    scan.optional(|scan| {
+        let mut ids = Vec::new();
+        scan.list(|scan| {
+            ids.push(integer(scan, "a token id")?);
+            Ok(())
+        })?;
+        Ok(ids)
+    })
 }
 
 /// Read a number that fits 32 bits.

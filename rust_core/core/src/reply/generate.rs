@@ -59,7 +59,7 @@ fn completion(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<(Pa
         let at = scan.offset();
         match name {
             "text" => text = scan.optional(ReplyMessage::raw)?,
-            "output_ids" => ids = scan.optional(token_ids)?,
+            "output_ids" => ids = token_ids(scan, options)?,
             "meta_info" => meta = scan.optional(Meta::read)?.map(|meta| (at, meta)),
             _ => error = scan.optional(Scanner::skip)?.map(|()| at),
         }
@@ -77,7 +77,7 @@ fn completion(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<(Pa
     let Meta { finish, counts, own, tops } = meta;
     let mut choice = ParsedChoice { message, finish, ..ParsedChoice::default() };
     let listed = own.map(|own| listed(own, tops, at, options)).transpose()?;
-    choice.give(ids, listed, options.version);
+    choice.give(ids, listed, options);
     Ok((choice, counts))
 }
 

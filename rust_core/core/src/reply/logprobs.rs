@@ -47,7 +47,7 @@ pub fn logprobs(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<O
     scan.object(&["content", "tokens", "token_logprobs", "top_logprobs", "token_ids"], |scan, name| {
         match name {
             "content" => found = scan.optional(|scan| entries(scan, options))?,
-            "token_ids" => ids = scan.optional(token_ids)?,
+            "token_ids" => ids = token_ids(scan, options)?,
             list => lists.read(scan, list)?,
         }
         Ok(())

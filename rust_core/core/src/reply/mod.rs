@@ -57,6 +57,8 @@ pub struct ReplyOptions {
     pub top: usize,
     /// Version of the weights that answered; -1 for not known.
     pub version: i32,
+    /// Whether token ids were asked for; what a server gives unasked is dropped.
+    pub ids: bool,
     /// The tags around thinking.
     pub think: Tags,
     /// The tags around a tool call.
@@ -67,14 +69,15 @@ pub struct ReplyOptions {
 }
 
 impl Default for ReplyOptions {
-    /// A chat completion; consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`, no
-    /// limit.
+    /// A chat completion; consistent entropy over all tokens that are listed, no version, with ids, `<think>` and
+    /// `<tool_call>`, no limit.
     fn default() -> Self {
         Self {
             form: Form::default(),
             entropy: Entropy::default(),
             top: usize::MAX,
             version: -1,
+            ids: true,
             think: Tags::think(),
             tool: Tags::tool(),
             max_tokens: None,
@@ -136,7 +139,7 @@ fn completion(mut scan: Scanner<'_>, options: &ReplyOptions) -> ReplyResult<Pars
             "usage" => reply.counts = UsageCounts::read(scan)?,
             "model" => model = loose(scan)?,
             "system_fingerprint" => fingerprint = loose(scan)?,
-            "prompt_token_ids" => reply.prompt_ids = scan.optional(token_ids)?,
+            "prompt_token_ids" => reply.prompt_ids = token_ids(scan, options)?,
             "timings" => timed = several::predicted(scan)?,
             _ => {
                 let start = scan.offset();

@@ -11,8 +11,11 @@ use crate::wire::op::Call;
 /// Tool calls a turn may make; no model means more.
 pub const MOST_CALLS: usize = 1000;
 
-/// Bytes of the longest message that a turn may leave, 16 MiB: it is sent again with every later request.
+/// Bytes of the longest message that a turn may leave, 16 MiB with its reasoning: it is sent again with every later request.
 pub const LONGEST: usize = 16 << 20;
+
+/// Token ids that a turn may have; no model generates more at once.
+pub const MOST_TOKENS: usize = 1 << 20;
 
 const ENDED: &str = "the rollout had ended before its reply came";
 
@@ -168,8 +171,13 @@ fn message(choice: &ParsedChoice, request: RequestInfo<'_>) -> std::result::Resu
         None => choice.message.canonical(request.turn),
     };
     let message = message.map_err(|error| error.to_string())?;
-    if message.len() > LONGEST {
-        return Err(format!("the reply has {} bytes; at most {LONGEST} are kept", message.len()));
+    let size = message.len() + choice.message.reasoning.as_ref().map_or(0, String::len);
+    if size > LONGEST {
+        return Err(format!("the reply has {size} bytes; at most {LONGEST} are kept"));
+    }
+    let tokens = choice.tokens.as_ref().map_or(0, |tokens| tokens.ids.len());
+    if tokens > MOST_TOKENS {
+        return Err(format!("the reply has {tokens} token ids; at most {MOST_TOKENS} are kept"));
     }
     Ok(message)
 }
@@ -284,6 +292,39 @@ mod tests {
         );
         assert!(matches!(appended[1], AppendedChoice::Turn(..)));
         assert_eq!(tree.rollout(rollouts[0]).unwrap().leaf, NodeId::new(1));
+    }
+
+    #[test]
+    fn a_reply_beyond_its_bounds_is_a_fault_and_its_sibling_a_turn() {
+        let half = "x".repeat(LONGEST / 2);
+        let ids = vec!["1"; MOST_TOKENS + 1].join(",");
+        let thought = format!(r#""message":{{"content":"{half}","reasoning":"{half}"}}"#);
+        let listed = format!(r#""message":{{"content":"b"}},"token_ids":[{ids}]"#);
+        for (large, words) in
+            [(thought, "bytes; at most"), (listed, "the reply has 1048577 token ids; at most 1048576")]
+        {
+            let (mut tree, rollouts) = planted(2);
+            let choices = format!(r#"{{"index":0,{large}}},{{"index":1,"message":{{"content":"b"}}}}"#);
+            let appended = tree.append_reply(&rollouts, &reply(&choices, "null"), REQUEST).unwrap();
+            let [AppendedChoice::Fault(fault), AppendedChoice::Turn(..)] = &appended[..] else {
+                panic!("{appended:?}");
+            };
+            assert!(fault.contains(words), "{fault}");
+        }
+    }
+
+    #[test]
+    fn token_ids_that_were_not_asked_for_are_dropped_whatever_they_are() {
+        let body = r#"{"choices":[{"message":{"content":"a"},"token_ids":[1,"odd"],"prompt_token_ids":[{}],
+            "logprobs":{"tokens":["token_id:7"],"token_logprobs":[-1],"token_ids":[7]}}],"prompt_token_ids":7}"#;
+        let found = read(body.as_bytes(), &ReplyOptions { ids: false, ..ReplyOptions::default() }).unwrap();
+        assert_eq!(found.choices[0].listed.as_ref().unwrap().logprobs, [-1.0]);
+        assert!(found.choices[0].tokens.is_none() && found.prompt_ids.is_none());
+        assert!(read(body.as_bytes(), &ReplyOptions::default()).is_err());
+        let body = r#"{"text":"a","output_ids":["odd"],"meta_info":{"output_token_logprobs":[[-1,7,"a"]]}}"#;
+        let form = crate::reply::Form::Generate;
+        let found = read(body.as_bytes(), &ReplyOptions { form, ids: false, ..ReplyOptions::default() }).unwrap();
+        assert!(found.choices[0].tokens.is_none() && found.choices[0].listed.is_some());
     }
 
     #[test]
