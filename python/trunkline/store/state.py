@@ -25,7 +25,7 @@ from trunkline.store.schema import (
     TakenRow,
     delta_keys,
 )
-from trunkline.store.sqlite import as_text, damaged, keep_log, put_meta, transaction
+from trunkline.store.sqlite import as_text, damaged, keep_log, transaction
 from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats
 from trunkline.store.sums import Seal
