@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trunkline._core import estimate, node_values, to_nodes
+from trunkline._core import estimate, node_values, step_forest, to_nodes
 
 if TYPE_CHECKING:
     from studies.truth import Step
@@ -21,7 +21,7 @@ _NUDGE: Final = 1e-4
 
 
 class Columns(NamedTuple):
-    """A tree as estimators are fed with it: the scored rollouts alone."""
+    """A tree's steps as estimators are fed with them: the scored rollouts alone."""
 
     parents: memoryview
     leaves: list[int]
@@ -127,11 +127,11 @@ def guesses(tree: Tree, steps: Sequence[Step]) -> list[Guess]:
         tree: A labelled tree with at least two scored rollouts.
         steps: Steps of it, with their truth.
     """
-    parents, _, _ = tree.core.shape()
+    parents, ends = step_forest(*tree.core.shape())
     scored = [rollout for rollout in tree.rollouts if not math.isnan(rollout.reward)]
     columns = Columns(
         parents,
-        [rollout.leaf.id for rollout in scored],
+        [ends[rollout.id] for rollout in scored],
         [rollout.reward for rollout in scored],
         [rollout.subgroup for rollout in scored],
     )

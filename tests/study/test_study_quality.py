@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,18 @@ async def test_every_estimator_has_a_target_and_says_something_of_every_step(loo
     node = tree.node(turns[1])
     assert values["leaf mean, local"] == pytest.approx(node.value - node.parent.value)
     assert values["leaf mean, global"] == pytest.approx(node.value - tree.reward)
+    assert values["TreePO"] == pytest.approx(treepo(tree, turns[1]))
+
+
+def treepo(tree, turn):
+    """Of the rollouts through a turn, the mean over depths of the reward less the mean of those with equal turns."""
+    paths = [([node.id for node in one.nodes if node.finish], one.reward) for one in tree.rollouts]
+    found = []
+    for path, reward in paths:
+        groups = [[other for turns, other in paths if turns[:depth] == path[:depth]] for depth in range(len(path) + 1)]
+        if turn in path:
+            found.append(fmean(reward - fmean(alike) for alike in groups if len(alike) > 1))
+    return fmean(found)
 
 
 async def test_a_standardised_advantage_of_a_sure_question_has_no_target(lookups):

@@ -219,7 +219,10 @@ proptest! {
 
         let forest = Forest::new(columns.parents, columns.leaves).unwrap();
         let runs = ForestTokens::new(&forest, &columns.offsets, columns.tokens.as_slice()).unwrap();
-        let packed = TreePacked::new(&runs, &Export::default(), Weighting::Share, Some(60), Oversize::Split).unwrap();
+        // All are masked: a space may have no tokens at all.
+        let masked = vec![1; paths.len()];
+        let export = Export { masked: Some(&masked), ..Export::default() };
+        let packed = TreePacked::new(&runs, &export, Weighting::Share, Some(60), Oversize::Split).unwrap();
         for (rollout, (_, ids)) in paths.iter().enumerate() {
             prop_assert_eq!(packed.unpack(rollout).unwrap(), told(ids));
         }
