@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import chat_templates
 import pytest
 from commands import trunkline
 
@@ -128,6 +129,25 @@ def test_another_setting_of_the_team_is_another_run(folder: Path, url: str):
     assert "team" in other.stderr
 
 
+def test_a_run_says_in_which_unit_its_context_is_limited(folder: Path, url: str):
+    (folder / "model").mkdir()
+    chat_templates.write("chatml", folder / "model")
+    for more, unit in (
+        ("", "characters at most (tokens with tokenizer=PATH)"),
+        (",tokenizer=model", "tokens at most, by model"),
+    ):
+        team, out = f"math:rounds=2,max_context_length=40{more}", f"{len(more)}.run"
+        done = trunkline(
+            folder, "run", "arithmetic.jsonl", "-n", "2", "-m", "sim-team", "--base-url", url, "--team", team, "-o", out
+        )
+        assert done.returncode == 0, done.stderr
+        resumed = trunkline(folder, "resume", out)
+        assert resumed.returncode == 0, resumed.stderr
+        assert f"context: 40 {unit}\n" in done.stderr
+        assert f"context: 40 {unit}\n" in resumed.stderr
+        assert trunkline(folder, "check", out).returncode == 0
+
+
 def test_a_dry_run_shows_the_team(folder: Path):
     done = trunkline(
         folder, "run", "arithmetic.jsonl", "-m", "m", "--base-url", "http://localhost:1/v1", "--dry-run", "--team",
@@ -140,8 +160,14 @@ def test_a_dry_run_shows_the_team(folder: Path):
     assert lines["role solver"] == "m, tools visit"
     assert lines["role checker"] == "large, temperature 0.5"
     assert lines["switches"] == "all on but late_join"
-    assert lines["context"] == "2,000 characters at most"
+    assert lines["context"] == "2,000 characters at most (tokens with tokenizer=PATH)"
     assert lines["model turns"].endswith("(5 a rollout)")
+    (folder / "config.toml").write_text("[agent.performance]\nenable_agent_skip = false\nmax_context_length = 9\n")
+    done = trunkline(
+        folder, "run", "arithmetic.jsonl", "-m", "m", "--base-url", "http://localhost:1/v1", "--dry-run",
+        "--team", "math:performance=config.toml",
+    )  # fmt: skip
+    assert "switches          all on but agent_skip\ncontext           9 characters at most (tokens with" in done.stdout
     assert "program" not in lines
     assert "tools" not in lines
 

@@ -100,7 +100,9 @@ def test_a_limit_of_the_context_keeps_its_end(texts: list[str], most: int, late_
     solver, verifier = TEAM.member("solver"), TEAM.member("verifier")
 
     def seen(limit: int | None) -> str:
-        told = SimpleNamespace(members=TEAM.members, max_context_length=limit, late_join=late_join)
+        told = SimpleNamespace(
+            members=TEAM.members, max_context_length=limit, late_join=late_join, context_tail=TEAM.context_tail
+        )
         context = Context(told)
         for text in texts:
             context.add(solver, text)

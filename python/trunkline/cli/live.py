@@ -21,6 +21,7 @@ from trunkline.observability.observers import explain
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import Metrics, address_of
 from trunkline.runner.run import run
+from trunkline.team.team import Team, context_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from trunkline.observability.observers import Snapshot
     from trunkline.runner.options import Options
     from trunkline.store.stats.summary import Summary
-    from trunkline.team.team import Team
     from trunkline.types import Task
 
 
@@ -339,6 +339,9 @@ def drive(
     summary = result.summary()
     print_summary(summary, as_json=as_json)
     tell(f"run file: {options['out']}")
+    team = agent if isinstance(agent, Team) else options.get("program")
+    if isinstance(team, Team) and (limit := context_limit(team.max_context_length, team.tokenizer)):
+        tell(f"context: {limit}")
     if summary.groups is not None and summary.groups_kept < summary.groups:
         missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
         more = "give more questions, or loosen a filter" if result.state == "exhausted" else f"ended by {result.state}"

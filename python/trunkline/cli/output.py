@@ -16,7 +16,7 @@ from trunkline._internal.text import printable
 from trunkline.cli.tables import taken_over
 from trunkline.errors import InfrastructureError
 from trunkline.scoring.notes import graded, read
-from trunkline.team.team import Team
+from trunkline.team.team import Team, context_limit
 from trunkline.tree.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -240,10 +240,10 @@ def _team(name: str, team: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A team: its own settings, its roles, its switches."""
     yield "team", name + _options({setting: value for setting, value in team.items() if setting not in _EVERY_TEAM})
     yield from (("role " + role, _role(described)) for role, described in team["roles"].items())
-    off = [switch for switch in _EVERY_TEAM if team[switch] is False]
+    off = [switch for switch in _EVERY_TEAM if team.get(switch) is False]
     yield "switches", f"all on but {', '.join(off)}" if off else "all on"
-    if team["max_context_length"] is not None:
-        yield "context", f"{team['max_context_length']:,} characters at most"
+    if limit := context_limit(team["max_context_length"], team.get("tokenizer")):
+        yield "context", printable(limit, 200)
 
 
 def _role(role: Mapping[str, Any]) -> str:

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = ["Context", "Prompts", "TranscriptPrompts", "before_question", "check_slots", "question_of"]
+__all__ = [
+    "Context",
+    "Prompts",
+    "TranscriptPrompts",
+    "before_question",
+    "by_characters",
+    "check_slots",
+    "question_of",
+]
 
 
 encoded = lru_cache(maxsize=4096)(piece)
@@ -55,7 +63,11 @@ class PromptSettings(Protocol):
 
     @property
     def max_context_length(self) -> int | None:
-        """The most characters of ``{context}``."""
+        """The most characters or tokens of ``{context}``."""
+
+    @property
+    def context_tail(self) -> Callable[[str, int], tuple[str, int]]:
+        """Takes the end of a text that has at most so many of them, and says how many it has."""
 
 
 class Context:
@@ -88,7 +100,7 @@ class Context:
     def _pieces(self, member: Member) -> list[str]:
         sees, most = member.role.sees, self._team.max_context_length
         outputs = [text for name, text in self._outputs if sees is None or name in sees]
-        return outputs if most is None else _last(outputs, most)
+        return outputs if most is None else _last(outputs, most, self._team.context_tail)
 
 
 class Prompts:
@@ -237,13 +249,19 @@ def check_slots(member: Member, slots: Mapping[str, str]) -> None:
         raise ProgramError(f"role {member.name} is asked without a text for its slot {missing[0]!r}")
 
 
-def _last(outputs: list[str], most: int) -> list[str]:
-    """The last outputs that have so many characters; of the first of them its end, if all of it is too much."""
+def by_characters(text: str, most: int) -> tuple[str, int]:
+    """The end of a text that has at most so many characters, and how many it has."""
+    return text[max(0, len(text) - most) :], min(len(text), most)
+
+
+def _last(outputs: list[str], most: int, tail: Callable[[str, int], tuple[str, int]]) -> list[str]:
+    """The last outputs that have so many characters or tokens; of the first its end, if all of it is too much."""
     kept: list[str] = []
     for text in reversed(outputs):
-        kept.append(text[max(0, len(text) - most) :])
-        most -= len(text)
-        if most <= 0:
+        end, count = tail(text, most)
+        kept.append(end)
+        most -= count
+        if most <= 0 or len(end) < len(text):
             break
     return kept[::-1]
 

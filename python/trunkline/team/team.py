@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from inspect import getattr_static, iscoroutinefunction
+from pathlib import Path
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from trunkline._internal.text import format_error
 from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
-from trunkline.team.prompts import Prompts, TranscriptPrompts, question_of
+from trunkline.team.prompts import Prompts, TranscriptPrompts, by_characters, question_of
 from trunkline.team.role import Member, Role, described
 from trunkline.tools.tool import Tool
 from trunkline.types import Termination
@@ -31,7 +34,17 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = ["ALIKE", "RoleReply", "Team", "TeamPlay", "change", "check_changes"]
+__all__ = [
+    "ALIKE",
+    "GUIDE_NAMES",
+    "RoleReply",
+    "Team",
+    "TeamPlay",
+    "change",
+    "check_changes",
+    "context_limit",
+    "performance",
+]
 
 
 _OF_CODE: Final = ("name", "slots", "reads")
@@ -288,12 +301,83 @@ ALIKE: Final = (
 
 _SWITCHES: Final = ("early_termination", "agent_skip", *ALIKE)
 
+_LENGTH: Final = "max_context_length"
 
-class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+GUIDE_NAMES: Final = {f"enable_{switch}": switch for switch in _SWITCHES} | {"enable_performance_monitor": "profiling"}
+"""Settings by their names in the guide to multi-agent rollouts of Dr.MAS."""
+
+
+def performance(given: object) -> dict[str, bool | int | None]:
+    """Read a table ``agent.performance``, and return settings of a team.
+
+    Args:
+        given: The table, a mapping that has it as ``agent.performance``, or the path of such a TOML file. Names are
+            those of the guide to multi-agent rollouts (``enable_early_termination``), or a team's own.
+
+    Raises:
+        ConfigError: There is no such table, or it has a name or a value that it cannot have.
+    """
+    table = given
+    if isinstance(given, str):
+        try:
+            table = tomllib.loads(Path(given).read_text("utf-8"))
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"performance: {short_repr(given)} cannot be read: {format_error(problem)}") from None
+    if isinstance(given, str) or (isinstance(given, Mapping) and "agent" in given):
+        for name in ("agent", "performance"):
+            table = table.get(name) if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"performance: {short_repr(given)} has no table agent.performance")
+    found: dict[str, bool | int | None] = {}
+    for name, value in table.items():
+        own = GUIDE_NAMES.get(name, name) if isinstance(name, str) else ""
+        if own not in {*_SWITCHES, _LENGTH}:
+            raise ConfigError(f"performance has {short_repr(name)}; it can have {', '.join([*GUIDE_NAMES, _LENGTH])}")
+        if own in found:
+            raise ConfigError(f"performance has {own} twice")
+        if own == _LENGTH:
+            found[own] = None if value is None else check_int(f"performance: {own}", value, 0)
+        elif isinstance(value, bool):
+            found[own] = value
+        else:
+            raise ConfigError(f"performance: {name} must be true or false, not {short_repr(value)}")
+    return found
+
+
+class TeamType(msgspec.StructMeta):
+    """The type of teams: they are made with the names of the guide to multi-agent rollouts as well."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        """Make a team."""
+        own = self.__struct_fields__
+        named: dict[str, Any] = {}
+        for name, value in given.items():
+            if name == "performance" and name not in own:
+                told: Mapping[str, Any] = performance(value)
+            else:
+                told = {name if name in own else GUIDE_NAMES.get(name, name): value}
+            for setting in told:
+                if setting in named:
+                    raise ConfigError(f"{self.__name__} is given {setting} twice, the second time by {name}")
+            named |= told
+        return super().__call__(*args, **named)
+
+
+def context_limit(most: int | None, tokenizer: str | None) -> str:
+    """Say how long the context may be, and in which unit; empty where it has no limit."""
+    if most is None:
+        return ""
+    unit = "characters at most (tokens with tokenizer=PATH)" if tokenizer is None else f"tokens at most, by {tokenizer}"
+    return f"{most:,} {unit}"
+
+
+class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamType):
     """Several agents and a program: a class with roles as attributes and ``async def play(self, rollout)``.
 
     Settings of a team of one's own are annotated attributes, like those below: given by name when it is made,
-    and on the command line.
+    and on the command line. The names of the guide to multi-agent rollouts will do as well,
+    ``enable_agent_skip=False``, and so will all of its table: ``performance={"enable_agent_skip": False}``, or the path
+    of a TOML file that has it as ``agent.performance``.
 
     Attributes:
         model: The model of every role that names none.
@@ -310,8 +394,10 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         active_only: Whether prompts are built and replies read for the role that is asked alone. Without, that is done
             for every role of the team and thrown away, as a loop over whole batches does.
         profiling: Whether each request is on record with the role that asked. Without, all are the team's.
-        max_context_length: The most characters of ``{context}``; the oldest outputs go first. It changes what models
-            are sent. All of it when None.
+        max_context_length: The most tokens of ``{context}`` as ``tokenizer`` counts them, each output by itself, or
+            without one the most characters; the oldest outputs go first. It changes what models are sent. All of it
+            when None.
+        tokenizer: Path of a ``tokenizer.json``, or of the folder it is in (extra ``tokens``).
 
     Raises:
         ConfigError: If a setting has a value it cannot have.
@@ -329,6 +415,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     active_only: bool = True
     profiling: bool = True
     max_context_length: int | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         self._check_attributes()
@@ -336,6 +423,13 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         check_int("max_turns", self.max_turns, 1)
         if self.max_context_length is not None:
             check_int("max_context_length", self.max_context_length, 0)
+        if self.tokenizer is not None and (
+            not check_text("tokenizer", self.tokenizer) or self.max_context_length is None
+        ):
+            raise ConfigError(
+                f"tokenizer is {short_repr(self.tokenizer)}: give the path of a tokenizer.json, together with "
+                "max_context_length, whose tokens it counts"
+            )
         for switch in _SWITCHES:
             if not isinstance(value := getattr(self, switch), bool):
                 raise ConfigError(f"{switch} must be true or false, not {short_repr(value)}")
@@ -436,12 +530,27 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise ProgramError(f"{type(self).__name__} asks {what}; its own are {roles}")
         return found
 
+    @cached_property
+    def context_tail(self) -> Callable[[str, int], tuple[str, int]]:
+        """Takes the end of a text of at most so many tokens or characters, and says how many it has.
+
+        Raises:
+            ConfigError: The tokenizer cannot be read.
+        """
+        if self.tokenizer is None:
+            return by_characters
+        # Here, because most teams have none.
+        from trunkline.llm.token_ids.renderers import tail_by_tokens  # noqa: PLC0415
+
+        return tail_by_tokens(self.tokenizer)
+
     def check(self, tasks: Iterable[Task]) -> None:
-        """Refuse tasks that the team cannot be asked about.
+        """Refuse a tokenizer that cannot be read, and tasks that the team cannot be asked about.
 
         Raises:
             ConfigError: The last message of one is no text of the user, and a role is shown the question.
         """
+        self.context_tail  # noqa: B018 - it is read here
         if any(role.prompt is not None for role in self._roles.values()):
             for task in tasks:
                 question_of(task)
@@ -455,6 +564,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def settings(self) -> dict[str, Any]:
         """Describe the team for the run file: everything that gives its results meaning."""
         own: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(self), enc_hook=described)
+        if self.tokenizer is None:
+            del own["tokenizer"]  # as runs of earlier days have it, which the same command goes on with
         return own | {"roles": {name: member.settings() for name, member in self.members.items()}}
 
     async def play(self, rollout: TeamPlay) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from trunkline._internal.text import excerpt
+from trunkline._internal.text import excerpt, scrub
 from trunkline._internal.validation import check_text, type_phrase
 from trunkline.errors import BadRequest, ConfigError, LLMError
 from trunkline.llm.token_ids.base import Suffix
@@ -220,13 +220,34 @@ def tokens_with(tokenizer: str | Path, *words: str) -> tuple[int, ...]:
     return tuple(sorted(token for token, spells in spelled if any(word in spells for word in words)))
 
 
+def tail_by_tokens(tokenizer: str | Path) -> Callable[[str, int], tuple[str, int]]:
+    """Return what takes the end of a text that has at most so many tokens, and says how many it has.
+
+    Args:
+        tokenizer: Path of a ``tokenizer.json``, or of the folder it is in.
+
+    Raises:
+        ConfigError: The file is missing or is no tokenizer, or the extra ``tokens`` is not installed.
+    """
+    found = _read(_found(tokenizer), "")
+
+    def tail(text: str, most: int) -> tuple[str, int]:
+        text = scrub(text)
+        while (count := len(spans := found.encode(text, add_special_tokens=False).offsets)) > most:
+            # What is cut may be spelt by other tokens than before, and a character by several.
+            text = text[max(spans[-most][0], 1) :] if most else ""
+        return text, count
+
+    return tail
+
+
 def _found(tokenizer: str | Path) -> Path:
     path = Path(tokenizer)
     return path / "tokenizer.json" if path.is_dir() else path
 
 
-def _read(path: Path) -> Any:
-    """Read a ``tokenizer.json``.
+def _read(path: Path, where: str = "TokenMode: ") -> Any:
+    """Read a ``tokenizer.json``, which was given ``where``.
 
     Raises:
         ConfigError: It is missing or is none, or the extra is not installed.
@@ -236,12 +257,12 @@ def _read(path: Path) -> Any:
     except ImportError:
         raise ConfigError("a local tokenizer needs tokenizers: pip install 'trunkline[tokens]'") from None
     if not path.is_file():
-        raise ConfigError(f"TokenMode: tokenizer: there is no file {excerpt(str(path))}")
+        raise ConfigError(f"{where}tokenizer: there is no file {excerpt(str(path))}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
         said = excerpt(str(error), 200)
-        raise ConfigError(f"TokenMode: tokenizer: {excerpt(str(path))} is no tokenizer.json: {said}") from None
+        raise ConfigError(f"{where}tokenizer: {excerpt(str(path))} is no tokenizer.json: {said}") from None
     # Some files were saved with the limit of a training run.
     tokenizer.no_truncation()
     tokenizer.no_padding()
