@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 from aiohttp import web
+from llama_server import llama_server
 
+from trunkline._core import read_reply
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.capabilities import ABILITIES, Capabilities, needs, probe, require
+from trunkline.llm.capabilities import (
+    ABILITIES,
+    Capabilities,
+    find_regions,
+    needs,
+    other_apis,
+    probe,
+    require,
+    require_region,
+)
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.types import Reply
 from trunkline.runner.run import arun
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
@@ -191,3 +205,50 @@ async def test_settings_that_cannot_be_kept_are_refused_before_anything_is_sent(
     mode = TokenMode(api="completions", tokenizer=str(tmp_path / "none.json"))
     with pytest.raises(ConfigError, match="there is no file"):
         await arun(agent, [Task.ask("x")], llm=EndpointSpec("http://127.0.0.1:9/v1", tokens=mode), workers=0)
+
+
+async def test_a_server_that_writes_and_encodes_in_two_steps_has_all_that_completions_need():
+    async with llama_server("no idea, ") as server:
+        spec = EndpointSpec(server.url, max_retries=0)
+        spent: list[Reply] = []
+        found = await probe(partial(EndpointSpec.open, spec), "m", spent=spent)
+    assert (found.ids, found.completions, found.generate) == (False, True, False)
+    assert (found.tokenize, found.detokenize, found.seeds, found.n) == (True, True, True, True)
+    assert found.reasoning_logprobs is None, "nothing was thought"
+    assert sum(reply.generated for reply in spent) == server.generated
+    assert {reply.endpoint for reply in spent} == {server.url}
+    mode = needs(TokenMode(), tools=False)
+    assert other_apis(found, mode) == ["completions", "generate"]
+    with pytest.raises(ConfigError, match=r"this server has them with TokenMode\(api='completions'\)"):
+        require(found, mode, found)
+
+
+@pytest.mark.parametrize("said", ["\u65e0\u53ef\u5949\u544a\u3002 ", "no idea \U0001f937 "])
+async def test_characters_of_several_tokens_are_not_taken_for_thoughts(said: str):
+    async with llama_server(said) as server:
+        spec = EndpointSpec(server.url, max_retries=0)
+        found = await probe(partial(EndpointSpec.open, spec), "m")
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": "?"}], "max_tokens": 99, "logprobs": True}
+        llm = spec.open()
+        data = await llm.call("/chat/completions", json.dumps(body).encode())
+        await llm.close()
+        asked, question = Sampling(max_tokens=99, logprobs=True), json.dumps(body["messages"][0]).encode()
+        regions = await find_regions(partial(EndpointSpec.open, spec), "m", asked, [question])
+    assert (found.logprobs, found.reasoning_logprobs) == (True, None)
+    assert found.completions is None, "other texts have all their ids"
+    reply = read_reply(data)
+    assert not reply.choices[0].has_ids
+    assert regions.all is None
+    require_region(regions, "all", "a strategy")
+
+
+def test_a_server_that_gives_ids_nowhere_sends_nobody_round_in_a_circle():
+    none = Capabilities(site="http://host/v1", model="m", ids=False, completions=False, generate=False, logprobs=True)
+    for api in ("chat", "completions", "generate"):
+        wanted = needs(TokenMode(api=api), tools=False)
+        assert other_apis(none, wanted)
+        with pytest.raises(ConfigError, match="no other API of this server gives them either"):
+            require(none, wanted, none)
+    unsure = Capabilities(site="http://host/v1", model="m", ids=False, logprobs=True)
+    with pytest.raises(ConfigError, match=r"try TokenMode\(api='completions'\) or TokenMode\(api='generate'\)"):
+        require(unsure, needs(TokenMode(), tools=False), unsure)

@@ -10,6 +10,7 @@ import chat_templates
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llama_server import CLOSE, encode, llama_server, template
 from tokenizers import Tokenizer
 
 from trunkline.errors import ConfigError, LLMError
@@ -240,3 +241,20 @@ async def test_an_answer_without_ids_ends_the_rollout_alone(answer: bytes):
 
     with pytest.raises(LLMError, match="no list of token ids"):
         await ServerRenderer(post, "m").render([user("x")])
+
+
+async def test_a_server_that_writes_and_encodes_in_two_steps_renders_as_it_does_for_a_chat():
+    async with llama_server() as server:
+        llm = EndpointSpec(server.url, max_retries=0).open()
+        try:
+            renderer = ServerRenderer(llm.call, "m")
+            talk = [user("who?"), assistant("the one<|op"), user("so?")]
+            prompt = await renderer.render(talk[:1])
+            assert prompt == encode(template(talk[:1], opened=True))
+            sampled = [*encode("the one<|op"), CLOSE]
+            for end in (sampled, sampled[:-1]):
+                assert prompt + end + await renderer.extend(end, talk[2:]) == encode(template(talk, opened=True))
+            assert await renderer.text("abc") == list(b"abc")
+            assert await renderer.decode(sampled) == "the one<|op<|close|>"
+        finally:
+            await llm.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from trunkline._core import read_reply
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm import request
 from trunkline.llm.types import Reply, ReplyChoice, Request
+
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,6 +33,7 @@ __all__ = [
     "Regions",
     "find_regions",
     "needs",
+    "other_apis",
     "probe",
     "require",
     "require_region",
@@ -52,7 +55,8 @@ ABILITIES: Final = {
 """What is looked for, by name."""
 
 _ALTERNATIVES: Final = {
-    "ids": "vLLM 0.10.2 or later gives them with return_token_ids; for SGLang use TokenMode(api='generate')",
+    "ids": "vLLM 0.10.2 or later gives them with return_token_ids; for llama.cpp use TokenMode(api='completions'), for "
+    "SGLang TokenMode(api='generate')",
     "logprobs": "start the server with log-probs allowed, or leave TokenMode out",
     "tool_logprobs": "use TokenMode(api='completions') or 'generate', where the server takes no calls apart",
     "reasoning_logprobs": "start the server without a reasoning parser, or use TokenMode(api='completions')",
@@ -60,9 +64,12 @@ _ALTERNATIVES: Final = {
     "seeds": "without them a run cannot be repeated; nothing else depends on it",
     "tokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
     "detokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
-    "completions": "use TokenMode(api='chat'), or 'generate' on SGLang",
-    "generate": "use TokenMode(api='completions') on vLLM",
+    "completions": "vLLM and llama.cpp have it",
+    "generate": "SGLang has it",
 }
+
+_APIS: Final = {"chat": "ids", "completions": "completions", "generate": "generate"}
+"""What each ``TokenMode(api=...)`` takes token ids from."""
 
 _TOKENS: Final = 96
 _THOUGHT: Final = 1536
@@ -172,20 +179,37 @@ def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, st
     return found
 
 
-def require(capabilities: Capabilities, wanted: Mapping[str, str]) -> None:
+def other_apis(capabilities: Capabilities, wanted: Mapping[str, str]) -> list[str]:
+    """Return what else could give token ids, by the name of its ability, if what was wanted does not."""
+    lacking = any(name in wanted and getattr(capabilities, name) is False for name in _APIS.values())
+    return [name for name in _APIS.values() if name not in wanted] if lacking else []
+
+
+def require(capabilities: Capabilities, wanted: Mapping[str, str], others: Capabilities | None = None) -> None:
     """Refuse a server that lacks what something needs. What did not show is not held against it.
 
     Args:
         capabilities: What was found.
         wanted: Names of abilities, and who needs each.
+        others: What was found of :func:`other_apis`; None if that was not asked.
 
     Raises:
         ConfigError: Names the server, each thing that is missing, who needs it, and what can be done.
     """
     missing = [name for name in wanted if getattr(capabilities, name) is False]
     if missing:
-        told = [f"{ABILITIES[name]} (needed by {wanted[name]}; {_ALTERNATIVES[name]})" for name in missing]
+        ways = _ALTERNATIVES if others is None else _ALTERNATIVES | dict.fromkeys(_APIS.values(), _instead(others))
+        told = [f"{ABILITIES[name]} (needed by {wanted[name]}; {ways[name]})" for name in missing]
         raise ConfigError(f"{capabilities.site} lacks, for {capabilities.model!r}: {'; '.join(told)}")
+
+
+def _instead(others: Capabilities) -> str:
+    """Which API gives token ids, as far as was found."""
+    found = [f"TokenMode(api={api!r})" for api, ability in _APIS.items() if getattr(others, ability)]
+    if found:
+        return f"this server has them with {' and '.join(found)}"
+    open_ = [f"TokenMode(api={api!r})" for api, ability in _APIS.items() if getattr(others, ability) is None]
+    return "no other API of this server gives them either" if len(open_) < 2 else f"try {' or '.join(open_)}"
 
 
 class _Probe:
@@ -241,8 +265,7 @@ class _Probe:
         return {
             "ids": bool(self._prompt) and choice.has_ids and _covers(reply, len(choice.tokens)),
             "logprobs": _shown(choice),
-            # What was generated and is neither text nor listed was thought and kept back.
-            "reasoning_logprobs": covered if listed and (reasoned or not covered) else None,
+            "reasoning_logprobs": _reasoning(reply, choice, listed, covered=covered, reasoned=reasoned),
         }
 
     async def _calls(self) -> dict[str, bool | None]:
@@ -252,7 +275,9 @@ class _Probe:
         )
         if reply is None or not reply.choices[0].tool_calls:
             return {"tool_logprobs": None}
-        return {"tool_logprobs": _covers(reply, _listed(reply.choices[0]))}
+        choice = reply.choices[0]
+        covered = _covers(reply, _listed(choice))
+        return {"tool_logprobs": None if not covered and _merged(reply, choice, _listed(choice)) else covered}
 
     async def _siblings(self) -> dict[str, bool | None]:
         reply = await self._ask(request.CHAT, self._chat(_ASK, n=2))
@@ -278,22 +303,27 @@ class _Probe:
 
     async def _tokenize(self) -> dict[str, bool | None]:
         body: dict[str, JSON] = {"model": self._model, "messages": list(_ASK), "add_generation_prompt": True}
-        data = await self._post("//tokenize", body)
-        try:
-            found = msgspec.json.decode(data or b"{}", type=_Tokenized).tokens
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            found = []
-        self._prompt = found or self._prompt
-        return {"tokenize": bool(found)}
+        found = await self._decoded("//tokenize", body, _Tokenized)
+        if not found.tokens:
+            # llama.cpp has two routes for that.
+            written = await self._decoded("//apply-template", body, _Text)
+            text: dict[str, JSON] = {"model": self._model, "content": written.prompt, "add_special": True}
+            found = await self._decoded("//tokenize", text, _Tokenized) if written.prompt else found
+        self._prompt = found.tokens or self._prompt
+        return {"tokenize": bool(found.tokens)}
 
     async def _detokenize(self) -> dict[str, bool | None]:
         ids = await self._ids()
-        data = await self._post("//detokenize", {"model": self._model, "tokens": list(ids)})
+        found = await self._decoded("//detokenize", {"model": self._model, "tokens": list(ids)}, _Text)
+        return {"detokenize": bool(found.prompt or found.content)}
+
+    async def _decoded(self, route: str, body: dict[str, JSON], kind: type[_Answer]) -> _Answer:
+        """The answer of a route; an empty one if it has none."""
+        data = await self._post(route, body)
         try:
-            found = bool(msgspec.json.decode(data or b"{}", type=_Detokenized).prompt)
+            return msgspec.json.decode(data or b"{}", type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            found = False
-        return {"detokenize": found}
+            return kind()
 
     async def _completions(self) -> dict[str, bool | None]:
         body: dict[str, JSON] = {
@@ -304,7 +334,12 @@ class _Probe:
             "return_token_ids": True,
         }
         reply = await self._ask(request.COMPLETIONS, body, "completion")
-        return {"completions": reply is not None and reply.choices[0].aligned}
+        if reply is not None and not _listed(reply.choices[0]):
+            # llama.cpp lists no token unless an alternative is asked for.
+            reply = await self._ask(request.COMPLETIONS, body | {"logprobs": 1}, "completion") or reply
+        if reply is None or reply.choices[0].aligned:
+            return {"completions": reply is not None}
+        return {"completions": None if _merged(reply, reply.choices[0], _listed(reply.choices[0])) else False}
 
     async def _generate(self) -> dict[str, bool | None]:
         body: dict[str, JSON] = {
@@ -359,8 +394,9 @@ def _cost(reply: ParsedReply, site: str) -> Reply:
     return Reply([_NOTHING] * len(reply.choices), prompt, cached, generated, 1, 0, endpoint=site)
 
 
-class _Detokenized(msgspec.Struct):
+class _Text(msgspec.Struct):
     prompt: str = ""
+    content: str = ""
 
 
 class _Tokenized(msgspec.Struct):
@@ -385,6 +421,24 @@ def _shown(choice: ParsedChoice) -> bool | None:
 def _covers(reply: ParsedReply, listed: int) -> bool:
     """Whether so many tokens are all that were generated, but for the last, which some servers leave out."""
     return reply.generated is not None and 0 < listed >= reply.generated - 1
+
+
+def _merged(reply: ParsedReply, choice: ParsedChoice, listed: int) -> bool:
+    """Whether all tokens may be listed, those of one character as one, as llama.cpp does."""
+    calls = "".join(name + arguments for _, name, arguments in choice.tool_calls)
+    texts = (choice.content, choice.reasoning or "", calls)
+    more = sum(len(text.encode("utf-8", "replace")) - len(text) for text in texts)
+    generated = reply.generated or 0
+    # Some servers leave the last token out.
+    return more > 0 and 0 < listed < generated <= listed + more + 1
+
+
+def _reasoning(reply: ParsedReply, choice: ParsedChoice, listed: int, *, covered: bool, reasoned: bool) -> bool | None:
+    """Whether there are log-probs of reasoning; None if that does not show."""
+    if not listed or (covered and not reasoned) or (not covered and _merged(reply, choice, listed)):
+        return None
+    # What was generated and is neither text nor listed was thought and kept back.
+    return covered
 
 
 REGIONS: Final = {
@@ -500,7 +554,9 @@ def _regions(reply: ParsedReply, site: str, model: str) -> Regions:
     listed = 0 if choice.logprobs is None else len(choice.logprobs)
     think, tool, some = (not math.isnan(figure) for figure in choice.tokens.entropy)
     # Some servers leave the last token out.
-    whole = some and (reply.generated is None or listed >= reply.generated - 1)
+    whole: bool | None = some and (reply.generated is None or listed >= reply.generated - 1)
+    if some and not whole and _merged(reply, choice, listed):
+        whole = None
     thought = bool(choice.reasoning or reply.reasoning) or "<think>" in choice.content
     called = bool(choice.tool_calls) or "<tool_call>" in choice.content
     return Regions(

@@ -194,13 +194,16 @@ async def _exact(
 ) -> None:
     """What token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
-    from trunkline.llm.capabilities import needs, probe, require  # noqa: PLC0415
+    from trunkline.llm.capabilities import needs, other_apis, probe, require  # noqa: PLC0415
 
     tools = bool(agent.tools) and dialect.native
     wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
     for url in llm.base_urls:
         one = msgspec.structs.replace(llm, base_urls=(url,))
-        require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted), spent), wanted)
+        opened = partial(EndpointSpec.open, one)
+        found = await probe(opened, agent.model, tuple(wanted), spent)
+        others = other_apis(found, wanted)
+        require(found, wanted, await probe(opened, agent.model, others) if others else None)
 
 
 async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect, spent: list[Reply]) -> None:

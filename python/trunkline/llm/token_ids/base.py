@@ -19,7 +19,7 @@ from trunkline.llm import request
 from trunkline.tree.records import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trunkline._internal.text import JSON
     from trunkline.llm.request import Sampling
@@ -39,7 +39,8 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         api: How the server is asked. ``chat``: chat completions; the server renders, and says which ids it rendered
-            (vLLM's ``return_token_ids``). ``completions``: ``/v1/completions`` with the path's ids as the prompt.
+            (vLLM's ``return_token_ids``). ``completions``: ``/v1/completions`` with the path's ids as the prompt
+            (vLLM, llama.cpp).
             ``generate``: SGLang's ``/generate`` with the path's ids. With the last two what was sampled is never
             rendered again; a renderer writes what comes between.
         drift: What becomes of a prompt whose ids do not begin with those of its path, as when a server that renders
@@ -94,7 +95,9 @@ class Form(NamedTuple):
     reading: ReplyOptions
 
 
-def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None) -> Form:
+def form_of(
+    mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None, *, least: int = 0
+) -> Form:
     """Make the constant parts of an agent's requests.
 
     Args:
@@ -103,6 +106,7 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"",
         sampling: How to sample; log-probs are asked for whatever it says.
         tools: Tool definitions as a JSON array; a chat's body has them, elsewhere the renderer writes them.
         version: Of the weights that are asked; each token keeps its number.
+        least: The fewest alternatives to ask for at each token, for a server that else lists none.
 
     Raises:
         ConfigError: The mode needs ``sampling.max_tokens``, since servers stop after 16 or 128 tokens without it, or
@@ -125,7 +129,7 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"",
             f"TokenMode(api={mode.api!r}) cannot keep sampling.extra['chat_template_kwargs']: the renderer writes the "
             "prompt; use a template of your own (TokenMode(tokenizer=..., template=...)) or api='chat'"
         )
-    top = fields.pop("top_logprobs", 0)
+    top = max(least, int(str(fields.pop("top_logprobs", 0))))
     fields.pop("logprobs", None)
     if mode.api == "completions":
         constant = b"]," + _inside({**fields, "logprobs": top, "return_token_ids": True})
@@ -212,10 +216,13 @@ class Suffix:
 
     Args:
         render: Writes a conversation.
+        prefills: Says whether it leaves an assistant's last message open, for the model to go on with (llama.cpp): what
+            closes a turn then stands before what follows it.
     """
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, prefills: Callable[[], bool] = bool) -> None:
         self._render = render
+        self._prefills = prefills
         # By number of tool calls in the stand-in: its ids, and what of them comes after the sentinel.
         self._bases: dict[int, tuple[list[int], list[int]]] = {}
 
@@ -227,7 +234,7 @@ class Suffix:
         """
         _, closing = await self._base(0, messages)
         ids = closing + await self._new(closing, messages)
-        return ids[_overlap(previous, closing) :]
+        return ids[_overlap(previous, ids if self._prefills() else closing) :]
 
     async def _new(self, closing: list[int], messages: Sequence[Message]) -> list[int]:
         """What the new messages are, and what opens the next turn."""

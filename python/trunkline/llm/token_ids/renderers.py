@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline._internal.text import excerpt, scrub
 from trunkline._internal.validation import check_text, type_phrase
-from trunkline.errors import BadRequest, ConfigError, LLMError
+from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.token_ids.base import Suffix
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def _tokens(config: dict[str, Any]) -> dict[str, str]:
 
 
 _ENCODE = "//tokenize"
-
+_TEMPLATE = "//apply-template"
 
 _DECODE = "//detokenize"
 
@@ -332,21 +332,32 @@ class _TokenizeReply(msgspec.Struct):
 
 
 class _Decoded(msgspec.Struct):
+    prompt: str | None = None
+    content: str | None = None
+
+
+class _Written(msgspec.Struct):
     prompt: str
 
 
 class ServerRenderer:
     """Renders with ``/tokenize``, so that template and tokenizer are the server's own.
 
+    vLLM's takes messages. llama.cpp's takes a text, which ``/apply-template`` writes.
+
     Args:
         post: Posts to the server.
         model: The model's name there.
+
+    Attributes:
+        template_apart: Whether the server writes and encodes in two steps, as llama.cpp does; False before it shows.
     """
 
     def __init__(self, post: Post, model: str) -> None:
         self._post = post
         self._model = model
-        self._suffix = Suffix(partial(self._messages, tools=()))
+        self.template_apart = False
+        self._suffix = Suffix(partial(self._messages, tools=()), lambda: self.template_apart)
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
         """Write a conversation; see :meth:`.base.Renderer.render`."""
@@ -364,9 +375,13 @@ class ServerRenderer:
         except BadRequest as error:
             raise ConfigError(f"the server does not decode these ids: {error}") from None
         try:
-            return msgspec.json.decode(data, type=_Decoded).prompt
+            decoded = msgspec.json.decode(data, type=_Decoded)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise LLMError("the answer of /detokenize has no text; use TokenMode(tokenizer=...)") from None
+            decoded = _Decoded()
+        text = decoded.content if decoded.prompt is None else decoded.prompt
+        if text is None:
+            raise LLMError("the answer of /detokenize has no text; use TokenMode(tokenizer=...)")
+        return text
 
     async def text(self, text: str) -> list[int]:
         """Token ids of a plain text, without special tokens around it.
@@ -375,13 +390,34 @@ class ServerRenderer:
             ConfigError: The server does not take it.
             LLMError: The server gave no answer.
         """
+        if self.template_apart:
+            return await self._tokens({"content": text, "add_special": False, "parse_special": True})
         return await self._tokens({"prompt": text, "add_special_tokens": False})
 
     async def _messages(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
         body: dict[str, JSON] = {"messages": list(messages), "add_generation_prompt": opened}
         if tools:
             body["tools"] = list(tools)
-        return await self._tokens(body)
+        if not self.template_apart:
+            tokens = await self._tokens(body)
+            if tokens:
+                return tokens
+        written = await self._written(body)
+        self.template_apart = True
+        return await self._tokens({"content": written, "add_special": True, "parse_special": True})
+
+    async def _written(self, body: dict[str, JSON]) -> str:
+        """The text of a conversation, as a server's template writes it."""
+        try:
+            data = await self._post(_TEMPLATE, msgspec.json.encode({"model": self._model, **body}))
+            return msgspec.json.decode(data, type=_Written).prompt
+        except BadRequest as error:
+            raise ConfigError(f"the server's chat template does not take this conversation: {error}") from None
+        except (EndpointError, msgspec.MsgspecError, UnicodeDecodeError):
+            raise LLMError(
+                "/tokenize gives no token ids of messages, and /apply-template no text of them; use "
+                "TokenMode(tokenizer=...)"
+            ) from None
 
     async def _tokens(self, body: dict[str, JSON]) -> list[int]:
         try:

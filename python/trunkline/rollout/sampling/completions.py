@@ -230,7 +230,8 @@ class CompletionClient:
         """Send a request, whose draws count from ``first`` on, and return what came of its first draw."""
         n = request.n
         # SGLang gives every completion of one request the same seed.
-        if n > 1 and not (self._together and request.route != GENERATE):
+        apart = request.route == GENERATE or (self.token_prompts is not None and self.token_prompts.one_by_one)
+        if n > 1 and (apart or not self._together):
             return await self._one_by_one(request, turns, first, range(n))
         start = time.perf_counter_ns()
         try:

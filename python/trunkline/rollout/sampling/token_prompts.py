@@ -67,6 +67,7 @@ class _Way(NamedTuple):
         renderer: Writes its prompts; None where the server does.
         tools: Tool definitions, for the renderer.
         parting: What to do with a prompt that drifts.
+        listing: Whether the server (llama.cpp) lists tokens only where an alternative is asked for.
     """
 
     compiled: CompiledAgent
@@ -74,6 +75,7 @@ class _Way(NamedTuple):
     renderer: Renderer | None
     tools: Sequence[JSON]
     parting: tuple[str, int]
+    listing: bool = False
 
 
 class TokenPromptBuilder:
@@ -88,6 +90,11 @@ class TokenPromptBuilder:
         self._mode = mode
         self._renderer = renderer
         self._ways: dict[int, _Way] = {}
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether draws must be asked for one by one: llama.cpp says of the first alone how many ids it should have."""
+        return any(way.listing for way in self._ways.values())
 
     @property
     def inside(self) -> bool:
@@ -112,15 +119,16 @@ class TokenPromptBuilder:
             LLMError: A server that renders gave no answer.
         """
         way = self._way(compiled)
-        form = way.form
-        end = bodies.draws(seed, n, form.route)
-        tail = form.constant + end
         if way.renderer is None:
-            return TokenPrompt(said.body(leaf, form.head, tail), len(end), form, None, way.parting)
+            form, end = way.form, bodies.draws(seed, n, way.form.route)
+            return TokenPrompt(said.body(leaf, form.head, form.constant + end), len(end), form, None, way.parting)
         try:
             context = await _settle(core, leaf, way.renderer, way)
         except ConfigError as error:
             raise BadRequest(f"the prompt cannot be rendered: {error}") from None
+        form = self._way(compiled).form
+        end = bodies.draws(seed, n, form.route)
+        tail = form.constant + end
         return TokenPrompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
 
     def recorded(self, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
@@ -156,7 +164,7 @@ class TokenPromptBuilder:
         if way.renderer is None:
             raise BadRequest(f"the first {kept.tokens} tokens of a turn cannot be gone on from in a chat")
         ids, text = await _beginning(core, kept, way.renderer)
-        form = _shorter(self._mode, compiled, len(ids))
+        form = _shorter(self._mode, compiled, len(ids), int(self._way(compiled).listing))
         end = bodies.draws(seed, n, form.route)
         tail = b"".join((*(b",%d" % token for token in ids), form.constant, end))
         context = core.node(kept.turn).context
@@ -178,6 +186,10 @@ class TokenPromptBuilder:
             blind = mode.api == "chat" and mode.drift == "bridge" and sampling.stop is not None
             parting = "realign" if blind else mode.drift, mode.realign_limit
             known = self._ways[id(compiled)] = _Way(compiled, form, renderer, tools, parting)
+        elif getattr(known.renderer, "template_apart", False) and not known.listing:
+            mode, sampling = self._mode, compiled.dialect.sampling
+            form = form_of(mode, compiled.agent.model, sampling, version=compiled.version, least=1)
+            known = self._ways[id(compiled)] = known._replace(form=form, listing=True)
         return known
 
 
@@ -227,7 +239,7 @@ async def _beginning(core: CoreTree, kept: KeptPrefix, renderer: Renderer) -> tu
     )
 
 
-def _shorter(mode: TokenMode, compiled: CompiledAgent, tokens: int) -> Form:
+def _shorter(mode: TokenMode, compiled: CompiledAgent, tokens: int, least: int) -> Form:
     """The form of a request for the rest of a turn, of which so many tokens are there: all of it has one limit."""
     sampling = compiled.dialect.sampling
     left = (sampling.max_tokens or 0) - tokens
@@ -235,9 +247,8 @@ def _shorter(mode: TokenMode, compiled: CompiledAgent, tokens: int) -> Form:
         raise BadRequest(
             f"{tokens} tokens are kept of a turn that may have {sampling.max_tokens} (sampling.max_tokens)"
         )
-    return form_of(
-        mode, compiled.agent.model, msgspec.structs.replace(sampling, max_tokens=left), version=compiled.version
-    )
+    shorter = msgspec.structs.replace(sampling, max_tokens=left)
+    return form_of(mode, compiled.agent.model, shorter, version=compiled.version, least=least)
 
 
 class TokenTurnReader(TurnReader):

@@ -203,6 +203,13 @@ impl Tree {
 /// What a choice lacks whose every token must be known.
 pub(crate) fn fault(choice: &ParsedChoice) -> Option<String> {
     let ids = choice.tokens.as_ref().map_or(0, |tokens| tokens.ids.len());
+    if let (0, true, Some(listed)) = (ids, choice.by_entry, &choice.listed) {
+        let listed = listed.logprobs.len();
+        return Some(format!(
+            "the server gave ids of {listed} tokens, which are not all that it generated: it lists the tokens of one \
+             character as one; {ASK}"
+        ));
+    }
     if ids == 0 {
         return Some(format!("the server gave no token ids of what it generated; {ASK}"));
     }
