@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._internal.text import cells, printable, quoted
+from trunkline._internal.text import cells, format_error, printable, quoted
 
 
 @settings(max_examples=300, deadline=None)
@@ -41,3 +41,26 @@ def test_cut_text_ends_in_an_ellipsis_and_counts_wide_characters() -> None:
     assert printable("abc", 0) == ""
     assert len(printable("x" * 10**7, 10)) == 10
     assert quoted('say "hi"') == '"say \\"hi\\""'
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_error_that_cannot_say_what_it_is_ends_nothing(kind: type[BaseException]) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise kind
+
+    assert format_error(Silent()) == "(its message cannot be read)"
+
+
+def test_a_message_is_a_plain_text_whatever_class_it_is_of() -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            raise SystemExit
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return Text("a\tb")
+
+    assert format_error(Odd()) == "a\\tb"

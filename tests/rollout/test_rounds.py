@@ -210,17 +210,18 @@ async def test_who_is_stopped_before_its_steps_are_over_is_not_asked_for_its_val
     assert tree.core.statistics()[0][0] == 1, "one of them backs up"
 
 
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, BaseException, GeneratorExit, SystemExit])
 @pytest.mark.parametrize("hook", ["start", "stepped", "ended"])
-async def test_a_hook_that_cancels_itself_broke(hook: str):
-    def cancel(view: View) -> list[Move]:
-        raise asyncio.CancelledError
+async def test_a_hook_that_raises_anything_broke(hook: str, kind: type[BaseException]):
+    def leave(view: View) -> list[Move]:
+        raise kind
 
-    strategy = Rounds(Fork(), **{hook: cancel})
+    strategy = Rounds(Fork(), **{hook: leave})
     with pytest.raises(ExceptionGroup) as caught:
         await grow(strategy, steps(2))
     (error,) = caught.value.exceptions
     assert isinstance(error, ConfigError if hook == "start" else StrategyError)
-    assert f"strategy Rounds raised in {hook}() of task 'q': CancelledError" in str(error)
+    assert f"strategy Rounds raised in {hook}() of task 'q': {kind.__name__}" in str(error)
 
 
 async def test_user_code_that_cancels_itself_within_a_rollout_ends_that_rollout_alone():

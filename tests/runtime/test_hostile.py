@@ -86,6 +86,13 @@ def test_a_flood_of_observations_reaches_the_file_whole(tmp_path: Path):
     assert (tmp_path / "r").stat().st_size > 48 * 4 * 6 * 80_000 / 2, "the observations are there"
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     children = tmp_path / "children"
     children.mkdir()
@@ -93,9 +100,9 @@ def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path, monk
     with serving(calls_twice) as server:
         llm = EndpointSpec(server.url, max_concurrency=2)
         result = run(agent(tools=[leave_a_child]), tasks()[:1], llm=llm, workers=1, out=tmp_path / "r")
-    for child in children.iterdir():
-        os.kill(int(child.name), signal.SIGKILL)  # raises if it is gone, and what it held open with it
-    assert any(children.iterdir())
+    left = [int(child.name) for child in children.iterdir()]
+    assert left
+    assert not [pid for pid in left if is_alive(pid)], "it ends with the worker, in whichever session"
     assert {r.termination for t in result for r in t.rollouts} == {Termination.LOST}
 
 

@@ -133,6 +133,24 @@ async def leave_later(_trajectory: Trajectory) -> float:
     raise KeyboardInterrupt
 
 
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def be_silent(_trajectory: Trajectory) -> float:
+    raise Silent
+
+
+def close(_trajectory: Trajectory) -> float:
+    raise GeneratorExit
+
+
+async def close_later(_trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    raise GeneratorExit
+
+
 def cancel(_trajectory: Trajectory) -> float:
     raise asyncio.CancelledError("mine")
 
@@ -177,6 +195,9 @@ async def impatient(_trajectory: Trajectory) -> float:
     [
         (leave, "leave raised SystemExit: no judge"),
         (leave_later, "leave_later raised KeyboardInterrupt: "),
+        (be_silent, "be_silent raised Silent: (its message cannot be read)"),
+        (close, "close raised GeneratorExit: "),
+        (close_later, "close_later raised GeneratorExit: "),
         (cancel, "cancel raised CancelledError: mine"),
         (cancel_later, "cancel_later raised CancelledError: "),
         (impatient, "impatient raised TimeoutError: its own"),

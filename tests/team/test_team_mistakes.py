@@ -56,6 +56,38 @@ def test_a_role_that_cannot_be_asked_so_ends_its_rollout_with_the_reason(
     assert message in told(asked, **slots)
 
 
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (SystemExit(3), "the program raised SystemExit: 3"),
+        (GeneratorExit(), "the program raised GeneratorExit: "),
+        (BaseException("odd"), "the program raised BaseException: odd"),
+        (
+            BaseExceptionGroup("all", [KeyboardInterrupt()]),
+            "the program raised BaseExceptionGroup: all (1 sub-exception)",
+        ),
+        (Silent(), "(its message cannot be read)"),
+    ],
+)
+def test_whatever_a_program_raises_ends_its_rollout_alone(error: BaseException, message: str) -> None:
+    class Leaving(Duo):
+        async def play(self, rollout: TeamPlay) -> str:
+            said = await rollout.ask(self.writer, tone="kindly")
+            if rollout.question == "Who?":
+                raise error
+            return said
+
+    left, answered = play(Leaving(model="m"), ["Who?", "What?"], lambda _prompt: "x")
+    facts = left.core.rollout(0)
+    assert (facts.termination, message in str(facts.error)) == ("lost", True), facts.error
+    assert answered.answer == "x"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -81,6 +81,11 @@ class Rude(Exception):
         raise RuntimeError("no words")
 
 
+class Rudest(Exception):
+    def __str__(self):
+        raise SystemExit("no words")
+
+
 class Own(BaseException):
     pass
 
@@ -93,6 +98,7 @@ class Own(BaseException):
         (ToolError("try another query"), "try another query"),
         (SystemExit(3), "Error: boom failed with SystemExit: 3"),
         (Rude(), "Error: boom failed: Rude"),
+        (Rudest(), "Error: boom failed: Rudest"),
         (Own("x"), "Error: boom failed with Own: x"),
         (GeneratorExit(), "Error: boom failed: GeneratorExit"),
         (TimeoutError("its own"), "Error: boom failed with TimeoutError: its own"),
@@ -119,6 +125,25 @@ async def test_whatever_a_tool_raises_becomes_an_observation(error, text, run_as
         assert "Traceback" in caplog.text
         assert "\x1b" not in caplog.text
     assert (await tools.call("add", '{"a": 1}')).ok
+    await tools.close()
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __len__(self):
+        raise SystemExit(3)
+
+    encode = __getitem__ = __contains__ = __len__
+
+
+@pytest.mark.parametrize("run_async", [True, False])
+async def test_methods_of_a_result_cannot_end_the_process(run_async):
+    async def odd_async() -> object:
+        return Text("abc")
+
+    tools = box(tool(name="odd")(odd_async if run_async else lambda: Text("abc")))
+    assert (await tools.call("odd", "{}"))[:2] == ("abc", True)
     await tools.close()
 
 

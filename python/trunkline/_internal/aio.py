@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -23,7 +24,9 @@ __all__ = [
     "ShrinkableSemaphore",
     "Timer",
     "close_loop",
+    "current_task",
     "off_the_loop",
+    "raised_by_user_code",
     "wait_uninterrupted",
 ]
 
@@ -63,6 +66,28 @@ async def off_the_loop(function: Callable[[], object]) -> None:
         function()
     else:
         await running
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """The task that runs; None outside of an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def raised_by_user_code(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether user code raised an error itself, which is then data, and not the interpreter or a signal.
+
+    Args:
+        error: The error; no ``CancelledError``.
+        task: The task that called the user code.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as in a worker
+    if isinstance(error, GeneratorExit):
+        return current_task() is task  # else the coroutine is closed by who collects it
+    return True
 
 
 class Timer(Protocol):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._internal.old_names import current_name
+from trunkline._internal.text import format_error
 from trunkline.errors import CrossingError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def load(serialized: SerializedObject) -> Any:
             raise
         except (Exception, SystemExit) as error:
             raise CrossingError(
-                f"{serialized.what}: the worker cannot rebuild it: {type(error).__name__}: {error}"
+                f"{serialized.what}: the worker cannot rebuild it: {type(error).__name__}: {format_error(error)}"
             ) from error
     name, qualname = current_name(serialized.module, serialized.qualname)
     if serialized.script:
@@ -101,7 +102,7 @@ def load(serialized: SerializedObject) -> Any:
             module = importlib.import_module(name)
         except (Exception, SystemExit) as error:
             raise CrossingError(
-                f"{serialized.what}: the worker cannot import {name!r}: {type(error).__name__}: {error}"
+                f"{serialized.what}: the worker cannot import {name!r}: {type(error).__name__}: {format_error(error)}"
             ) from error
     found = resolve(module, qualname)
     if found is None:
@@ -122,7 +123,7 @@ def _filled(found: Any, serialized: SerializedObject) -> Any:
     except Exception as error:
         raise CrossingError(
             f"{serialized.what}: {serialized.script or serialized.module} has another {serialized.qualname!r}, "
-            f"which cannot be made of what it was: {type(error).__name__}: {error}"
+            f"which cannot be made of what it was: {type(error).__name__}: {format_error(error)}"
         ) from error
 
 
@@ -243,7 +244,7 @@ def _by_value(value: Any, what: str, *, allowed: bool) -> SerializedObject:
     except Exception as error:
         kind = "function" if isinstance(value, FunctionType) else type(value).__name__
         raise CrossingError(
-            f"{what}: this {kind} cannot be sent to a worker process ({type(error).__name__}: {error}); "
+            f"{what}: this {kind} cannot be sent to a worker process ({type(error).__name__}: {format_error(error)}); "
             "define it at the top level of a module, or run with workers=0 to stay in this process"
         ) from error
 
@@ -283,7 +284,7 @@ def _script_module(path: str, what: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise CrossingError(
-            f"{what}: the worker cannot import the script {path}: {type(error).__name__}: {error}"
+            f"{what}: the worker cannot import the script {path}: {type(error).__name__}: {format_error(error)}"
         ) from error
     finally:
         _state["importing"] = False

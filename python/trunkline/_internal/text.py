@@ -14,6 +14,7 @@ __all__ = [
     "excerpt",
     "format_error",
     "loads",
+    "message_of",
     "printable",
     "quoted",
     "redact",
@@ -94,10 +95,16 @@ def quoted(text: str, width: int = 60) -> str:
 
 def format_error(error: BaseException, width: int | None = 300) -> str:
     """What an exception says, on one printable line; foreign ones may fail even at that."""
+    said = message_of(error)
+    return "(its message cannot be read)" if said is None else printable(said, width)
+
+
+def message_of(error: BaseException) -> str | None:
+    """What an exception says, or None: its own ``__str__`` may raise anything, ``SystemExit`` included."""
     try:
-        return printable(str(error), width)
-    except Exception:  # noqa: BLE001 - its own __str__ is anybody's code
-        return "(its message cannot be read)"
+        return str.__str__(str(error))
+    except BaseException:  # noqa: BLE001
+        return None
 
 
 HIDDEN = "(not stored)"

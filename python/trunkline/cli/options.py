@@ -131,7 +131,9 @@ def load_named(name: str, what: str) -> Any:
         module_name, attribute = current_name(module_name, attribute)
         found = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {format_error(error)}"
+        ) from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
             raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import format_error
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ProgramError, UsageError
@@ -112,9 +113,15 @@ class ProgramDriver:
 
     async def _run(self, play: ProgramContext) -> Any:
         """Run the program, whose mistakes end one rollout and never the run."""
+        own = asyncio.current_task()
         try:
             return await self._program.function(play)
         except UsageError as problem:
             raise ProgramError(f"{type(problem).__name__}: {format_error(problem)}") from problem
-        except SystemExit:
-            raise ProgramError("the program left with SystemExit") from None
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as problem:
+            # No task can end with it: the event loop would.
+            if not raised_by_user_code(problem, own):
+                raise
+            raise ProgramError(f"the program raised {type(problem).__name__}: {format_error(problem)}") from None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
+from trunkline._internal.aio import current_task, raised_by_user_code
 from trunkline._internal.text import format_error
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, StrategyError, TreeError
@@ -66,9 +66,12 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
     ask = getattr(strategy, hook, None)
     if ask is None:
         return []
+    own = current_task()
     try:
         listed = list(ask(view))
-    except (Exception, asyncio.CancelledError) as problem:
+    except BaseException as problem:
+        if not raised_by_user_code(problem, own):
+            raise
         what = f"{type(problem).__name__}: {format_error(problem)}"
         raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
     for move in listed:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import InfrastructureError, UsageError
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop
@@ -390,6 +391,7 @@ class TreeRunner:
 
     async def _play(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and find out what it is worth."""
+        own = asyncio.current_task()
         try:
             self._running.enter(rollout.id)
             rollout.effects.check()
@@ -398,8 +400,8 @@ class TreeRunner:
             await self._program(rollout)
         except (InfrastructureError, UsageError):
             raise
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and cancelled():
+        except BaseException as error:
+            if cancelled() if isinstance(error, asyncio.CancelledError) else not raised_by_user_code(error, own):
                 raise
             end = ending_of(rollout.effects.unresolved_effect or error)
             if end.termination is Termination.LOST:

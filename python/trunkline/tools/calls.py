@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline._internal.text import excerpt, scrub
+from trunkline._internal.text import excerpt, message_of, scrub
 from trunkline.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def as_text(value: object, limit: int = LIMIT) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return bounded(value, limit)
+        return bounded(str.__str__(value), limit)  # methods of a class derived from it are the tool's code
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("the tool returned bytes, which are not text; decode them with .decode()")
     try:
@@ -161,12 +161,10 @@ def describe(name: str, error: BaseException) -> str:
         name: The tool's name.
         error: What it raised.
     """
-    try:
-        message = str(error) if isinstance(error, ToolError) else excerpt(str(error), _MESSAGE)
-    except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
-        message = ""
+    message = message_of(error) or ""
     if isinstance(error, ToolError):
         return message
+    message = excerpt(message, _MESSAGE)
     kind = type(error).__name__
     return f"Error: {name} failed with {kind}: {message}" if message else f"Error: {name} failed: {kind}"
 

@@ -17,7 +17,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trunkline._internal.text import printable
+from trunkline._internal.text import format_error, printable
 from trunkline.tools.calls import as_text, describe
 from trunkline.tools.isolation.process_pool import ToolProcessPool
 
@@ -298,14 +298,19 @@ class Executor:
         name = self._tool.name
         try:
             value = await self._user_code.run(function, self._tool.is_async, self._timeout)
-            if isinstance(value, Raised):
-                return self._failed(value.error), False
-            return as_text(value, self._limit), True
         except TimeoutError:
             self._warn()
             return f"Error: {name} gave no result within {self._timeout:g} s and was stopped.", False
         except (ExhaustedError, TypeError) as error:
             return f"Error: {name} gave no result: {error}.", False
+        if isinstance(value, Raised):
+            return self._failed(value.error), False
+        try:
+            return as_text(value, self._limit), True
+        except TypeError as error:
+            return f"Error: {name} gave no result: {format_error(error)}.", False
+        except BaseException as error:  # noqa: BLE001 - methods of a result are the tool's code
+            return self._failed(error), False
 
     def _failed(self, error: BaseException) -> str:
         if _log.isEnabledFor(logging.DEBUG):

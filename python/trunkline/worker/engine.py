@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import CoreTree
+from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import format_error
 from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
@@ -382,10 +383,11 @@ class Engine:
 
     async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
         """Run one session to its end, whatever that end is."""
+        own = asyncio.current_task()
         try:
             await runner.run()
-        except (Exception, asyncio.CancelledError) as problem:
-            if isinstance(problem, asyncio.CancelledError) and cancelled():
+        except BaseException as problem:
+            if cancelled() if isinstance(problem, asyncio.CancelledError) else not raised_by_user_code(problem, own):
                 raise
             error = _first(problem)
             if isinstance(error, InfrastructureError | UsageError):
@@ -412,7 +414,7 @@ class Engine:
         if isinstance(error, TrunklineError):
             self._send(Fatal(type(error).__name__, str(error)))
         else:
-            self._send(Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {error}"))
+            self._send(Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {format_error(error)}"))
 
 
 def _first(error: BaseException) -> BaseException:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trunkline._core import TURN
+from trunkline._internal.aio import current_task, raised_by_user_code
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import check_choice, short_repr
@@ -95,10 +96,13 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
     """
     core = group.tree.core
     before = [(rollout.id, rollout.note) for rollout in group.rollouts]
+    own = current_task()
     for one in filters:
         try:
             _note(core, [_checked(entry, core.rollouts) for entry in one.judge(group)])
-        except (Exception, SystemExit) as problem:  # noqa: BLE001 - anybody's code
+        except BaseException as problem:
+            if not raised_by_user_code(problem, own):
+                raise
             what = f"{type(problem).__name__}: {format_error(problem)}"
             task = printable(group.tree.task.id, 80)
             logger.warning("filter %s raised on task %s, which is left unjudged: %s", name_of(one), task, what)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import msgspec
 
+from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import check_float, short_repr
 from trunkline.errors import ConfigError, TrunklineError
@@ -101,6 +102,7 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
 
 async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[object, str | None]:
     """What a reward says in this thread, or what went wrong in it: whatever it raises is data here."""
+    own = asyncio.current_task()
     seconds = _within(policy)
     deadline = asyncio.timeout(None if math.isinf(seconds) else seconds)
     try:
@@ -108,10 +110,10 @@ async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[ob
         if inspect.isawaitable(result):
             async with deadline:
                 result = await result
-    except GeneratorExit:
-        raise
     except BaseException as problem:
         if isinstance(problem, asyncio.CancelledError) and cancelled():
+            raise
+        if isinstance(problem, GeneratorExit) and not raised_by_user_code(problem, own):
             raise
         if not deadline.expired():
             return None, f"{_name(reward)} raised {type(problem).__name__}: {format_error(problem)}"

@@ -31,7 +31,7 @@ import msgspec
 
 from trunkline._internal.leftovers import children, make_folder, remove_folder, sweep
 from trunkline._internal.serialization import load
-from trunkline._internal.text import scrub
+from trunkline._internal.text import format_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
 from trunkline.tools.calls import as_text, bounded, calling, describe
 from trunkline.tools.isolation.messages import (
@@ -166,7 +166,7 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise CrossingError(f"cannot import {module!r}: {type(error).__name__}: {error}") from error
+        raise CrossingError(f"cannot import {module!r}: {type(error).__name__}: {format_error(error)}") from error
 
 
 async def _awaited(value: Any) -> object:
@@ -181,7 +181,7 @@ def _taken() -> int:
 def _trace(error: BaseException) -> str:
     try:
         return scrub("".join(traceback.format_exception(error))[-_TRACEBACK:])
-    except Exception:  # noqa: BLE001 - a foreign exception's own methods may fail
+    except BaseException:  # noqa: BLE001 - a foreign exception's own methods may raise anything
         return ""
 
 
