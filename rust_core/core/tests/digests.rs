@@ -188,12 +188,9 @@ impl Reply {
         let or_null = |figure: &Option<u8>| figure.map_or("null".to_owned(), |figure| figure.to_string());
         let ids = if *exact { format!(r#","token_ids":[{said}]"#) } else { String::new() };
         let thought = reasoning.map_or(String::new(), |number| format!(r#","reasoning":"hm {number}""#));
-        let likely = |number, list| match list {
-            true => format!(r#"[{{"token":"{said}","logprob":-0.{number}}},{{"token":"x","logprob":-{number}}}]"#),
-            false => "[]".to_owned(),
-        };
         let listed = |(number, list)| {
-            let top = likely(number, list);
+            let likely = format!(r#"{{"token":"{said}","logprob":-0.{number}}},{{"token":"x","logprob":-{number}}}"#);
+            let top = if list { format!("[{likely}]") } else { "[]".to_owned() };
             format!(r#","logprobs":{{"content":[{{"token":"{said}","logprob":-0.{number},"top_logprobs":{top}}}]}}"#)
         };
         let listed = logprobs.map_or(String::new(), listed);

@@ -219,7 +219,7 @@ fn a_refusal_quotes_next_to_nothing_of_what_is_long() {
     tree.open(NodeId::ROOT, &path, 0).unwrap();
     let delta = tree.delta().unwrap().unwrap();
     let twice = seal(0, 0, &payload(&delta).repeat(2));
-    let drift = [&[3, 0x80, 0x80, 4, 0xff, 0xff, 0xff, 0xff, 0xf][..], &[1; 0xffff]].concat();
+    let drift = [&[3, 0x80, 0x80, 4, 0xff, 0xff, 0xff, 0xff, 0xf][..], &[1].repeat(0xffff)].concat();
     for delta in [twice, seal(0, 0, &drift)] {
         let text = Tree::new().apply(&delta).unwrap_err().to_string();
         assert!(text.contains(" and 2621") || text.contains(" and 65520 more"), "{text}");

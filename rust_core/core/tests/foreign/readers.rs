@@ -16,7 +16,7 @@ use trunkline_core::{
 const MOST: u64 = 1 << 18;
 
 /// Nodes at which prompts are settled, each on a copy of the tree.
-const SETTLED: u32 = 24;
+const SETTLED: u32 = 12;
 
 /// Read a tree in every way.
 pub fn read(tree: &Tree) {
