@@ -73,6 +73,22 @@ pub fn seal(record: &[u8], payload: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What a tree becomes by a delta after as many edits as leave it sound, one by one.
+pub fn changed(before: &Tree, delta: &[u8], edits: &[u8]) -> Tree {
+    let apply = |delta: &[u8]| {
+        let mut tree = before.clone();
+        (tree.apply(delta) == Ok(true)).then_some(tree)
+    };
+    let (mut delta, mut tree) = (delta.to_vec(), apply(delta));
+    for edit in edits.chunks_exact(5) {
+        let next = seal(&delta, &edited(&delta, edit));
+        if let Some(other) = apply(&next) {
+            (delta, tree) = (next, Some(other));
+        }
+    }
+    tree.unwrap_or_default()
+}
+
 /// The payload of a record with some bytes changed, put in, taken out, or copied elsewhere: five bytes an edit.
 pub fn edited(record: &[u8], edits: &[u8]) -> Vec<u8> {
     let mut payload = record[HEADER..record.len() - CHECKSUM].to_vec();
