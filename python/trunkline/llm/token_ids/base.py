@@ -40,9 +40,8 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         api: How the server is asked. ``chat``: chat completions; the server renders, and says which ids it rendered
             (vLLM's ``return_token_ids``). ``completions``: ``/v1/completions`` with the path's ids as the prompt
-            (vLLM, llama.cpp).
-            ``generate``: SGLang's ``/generate`` with the path's ids. With the last two what was sampled is never
-            rendered again; a renderer writes what comes between.
+            (vLLM, llama.cpp). ``generate``: SGLang's ``/generate`` with the path's ids. With the last two what was
+            sampled is never rendered again; a renderer writes what comes between.
         drift: What becomes of a prompt whose ids do not begin with those of its path, as when a server that renders
             anew cuts sampled words into other tokens. ``bridge`` keeps the sampled ids and appends the new messages' to
             them; where it cannot tell those apart, as never in a chat with stop strings, it realigns. ``realign`` takes
