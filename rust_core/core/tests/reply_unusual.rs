@@ -229,6 +229,21 @@ fn usage_of_the_first_choice_is_completed_by_estimates() {
     ] {
         assert_eq!(counts(rest), expected, "{rest}");
     }
+    let entry = r#"{"id":7,"token":"a","logprob":-1}"#;
+    let said = |index: u32, text: &str, entries: usize| {
+        let listed = vec![entry; entries].join(",");
+        format!(r#"{{"index":{index},"message":{{"content":"{text}"}},"logprobs":{{"content":[{listed}]}}}}"#)
+    };
+    let listed = |choices: &[String], usage: u32| {
+        let reply = answered(&choices.join(","), &format!(r#","usage":{{"completion_tokens":{usage}}}"#), None);
+        (reply.counts.generated, reply.estimated)
+    };
+    assert_eq!(listed(&[said(0, "abc", 3), said(1, "abcdef", 9)], 3), (Some(12), 0), "all are listed");
+    assert_eq!(
+        listed(&[said(0, "abc", 3), said(1, "abcd\u{e9}", 2)], 3),
+        (Some(9), 6),
+        "a character may be two tokens"
+    );
     let alone = answered(r#"{"message":{"content":"a b c"}}"#, r#","usage":{"completion_tokens":1}"#, None);
     assert_eq!((alone.counts.generated, alone.estimated), (Some(1), 0));
 }

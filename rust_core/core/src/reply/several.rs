@@ -19,9 +19,10 @@ pub fn settle(reply: &mut ParsedReply, predicted: Option<u32>, options: &ReplyOp
     let told = reply.counts.generated;
     if let Some(told) = told.filter(|&told| is_of_first(&reply.choices, told, predicted)) {
         let each = each(&reply.choices, told);
-        reply.counts.generated = Some(sum(each.iter().copied()));
-        reply.estimated = sum(each.iter().skip(1).copied());
-        reply.each = Some(each);
+        reply.estimated = sum(each.iter().filter(|(_, exact)| !exact).map(|&(count, _)| count));
+        let counts = each.into_iter().map(|(count, _)| count).collect::<Vec<_>>();
+        reply.counts.generated = Some(sum(counts.iter().copied()));
+        reply.each = Some(counts);
     }
     let listed = reply.choices.iter().map(ParsedChoice::listed_tokens).collect::<Option<Vec<_>>>();
     let complete = told.is_some() && told == listed.map(sum);
@@ -57,17 +58,30 @@ fn least(choice: &ParsedChoice) -> u32 {
         .max(1)
 }
 
-/// Tokens of each choice: of the first as told, of the others by how much longer or shorter they are.
-fn each(choices: &[ParsedChoice], told: u32) -> Vec<u32> {
+/// Tokens of each choice, and whether that is exact: of the first as told, of the others those that are listed, if those
+/// of the first are all listed, else by how much longer or shorter they are.
+fn each(choices: &[ParsedChoice], told: u32) -> Vec<(u32, bool)> {
     let first = choices.first().map_or(1, length);
+    let listed = choices.first().and_then(ParsedChoice::listed_tokens) == Some(told);
     let share = |(place, choice): (usize, &ParsedChoice)| {
         let own = length(choice);
         // No model needs more tokens than bytes, but for what is not shown.
         let most = own.max(told.into());
         let share = (u64::from(told) * own + first / 2) / first;
-        if place == 0 { told } else { u32::try_from(share.clamp(1, most.max(1))).unwrap_or(u32::MAX) }
+        match choice.listed_tokens() {
+            _ if place == 0 => (told, true),
+            // A character of several tokens may be one entry.
+            Some(count) if listed && (!choice.by_entry || is_ascii(choice)) => (count, true),
+            _ => (u32::try_from(share.clamp(1, most.max(1))).unwrap_or(u32::MAX), false),
+        }
     };
     choices.iter().enumerate().map(share).collect()
+}
+
+fn is_ascii(choice: &ParsedChoice) -> bool {
+    let message = &choice.message;
+    let thought = message.reasoning.as_deref().is_none_or(str::is_ascii);
+    thought && message.text().is_ascii() && message.tool_calls.iter().all(|call| call.arguments.is_ascii())
 }
 
 /// How long what a choice says is, in bytes; 1 where it says nothing.
