@@ -16,6 +16,7 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import DamagedRunFile, InfrastructureError, RunFileError
+from trunkline.store.amend import Amender
 from trunkline.store.derive import rows, taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
@@ -84,7 +85,7 @@ def killed(tmp_path: Path) -> Path:
 
 
 def problems(path: Path) -> list[str]:
-    with RunReader.open(path) as reader:
+    with RunReader.open(path, partial=True) as reader:
         return reader.check()
 
 
@@ -208,12 +209,23 @@ def test_a_log_that_was_torn_at_any_byte_loses_its_tail_and_no_more(killed: Path
     assert found[0] < found[-1] == (3, 1)
 
 
-def test_a_copy_without_its_log_is_a_run_that_is_only_beginning(killed: Path) -> None:
+def test_a_copy_without_its_log_is_named_as_that(killed: Path) -> None:
     killed.with_name("run-wal").unlink()
-    with pytest.raises(RunFileError, match="was stopped before it began: run its command again"):
-        RunWriter.open(killed)
-    with RunWriter.create(killed, {}, TASKS, over_stub=True) as writer:
+    for _ in range(2):  # looking at it may leave an empty log
+        for attempt in (RunWriter.open, RunReader.open, Amender.open):
+            with pytest.raises(DamagedRunFile, match=r"its log .*run-wal is not beside it, .* put it there, or "):
+                attempt(killed)
+        with pytest.raises(RunFileError, match="is an unfinished Trunkline run of 6 tasks"):
+            RunWriter.create(killed, {}, TASKS, over_stub=True)
+    (problem,) = problems(killed)
+    assert "is not beside it" in problem
+    with RunWriter.open(killed, partial=True) as writer:
         assert writer.progress.finished == []
+        grow(writer, 4)
+    assert problems(killed)[1:] == []
+    with RunReader.open(killed) as reader:
+        (resumption,) = resumptions(reader.meta)
+    assert "is not beside it" in resumption.changed[0]
 
 
 def test_a_copy_with_its_log_goes_on_as_the_file_would(killed: Path) -> None:

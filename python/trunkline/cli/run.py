@@ -235,7 +235,11 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     help="Run file; one that is there is resumed.  [default: runs/TIME-MODEL-SETTINGS.run, the newest unfinished one]",
 )
 @click.option("--fresh", is_flag=True, help="Begin anew; a run at --out is renamed FILE.1, FILE.2 and so on.")
-@click.option("--force", is_flag=True, help="Resume although settings are others that give the results their meaning.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Resume although settings are others that give the results their meaning, or a part of the file is lost.",
+)
 @click.option("--durable", is_flag=True, help="Sync every commit to the disk: what is done survives a loss of power.")
 @watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
@@ -280,7 +284,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         return
     if anew and (aside := set_aside(path)) is not None:
         tell(f"--fresh: the run at {path} is now {aside}")
-    said, as_json = run_file_status(path, resume=resume), given["as_json"]
+    said, as_json = run_file_status(path, resume=resume, forced=given["force"]), given["as_json"]
     ctx.exit(
         drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=as_json, said=said, **options)
     )
@@ -417,6 +421,7 @@ _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "
 @click.option(
     "--budget", type=BudgetOption(), metavar="WHAT=N,...", help="The most the run may spend.  [default: as before]"
 )
+@click.option("--force", is_flag=True, help="Go on from what is whole where a part of RUN is lost.")
 @click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
 @click.option(
     "--fail-on-error",
@@ -434,10 +439,10 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     Imports the code that RUN names, from the folders that it names: only for files that you trust.
     """
     path = Path(run).absolute()
-    with RunReader.open(path) as reader:
+    with RunReader.open(path, partial=given["force"]) as reader:
         meta, settings = reader.meta, reader.settings
     job, stored = stored_job(path, meta)
-    said = run_file_status(path, resume=True)
+    said = run_file_status(path, resume=True, forced=given["force"])
     options: dict[str, Any] = {
         **_of_job(job),
         **_of_file(settings),
@@ -446,7 +451,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
         "workers": stored.workers if given["workers"] is None else given["workers"],
         "durable": stored.durable if given["durable"] is None else given["durable"],
         "out": path,
-        "resume": True,
+        "resume": "force" if given["force"] else True,
     }
     threshold, as_json = given["fail_on_error"], given["as_json"]
     ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))

@@ -29,6 +29,7 @@ from trunkline.cli.tables import (
 )
 from trunkline.cli.tree_view import picture
 from trunkline.scoring.confidence import CONFIDENCES, entropy
+from trunkline.store.log import refuse
 from trunkline.store.reader import RunReader
 from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
@@ -118,9 +119,10 @@ def show_run(
 
     Raises:
         RunFileError: The file is not a readable run.
+        DamagedRunFile: It is damaged; where its log is, that is raised behind what is whole.
         UsageError: There is no such task.
     """
-    with RunReader.open(path) as reader:
+    with RunReader.open(path, partial=True) as reader:
         calibration = None if confidence is None else calibrated(reader, read_confidence(confidence))
         # Both are of log-probs, and users try the first.
         other = "entropy" if confidence == "logprob" and calibration is None and calibrated(reader, entropy) else ""
@@ -143,6 +145,7 @@ def show_run(
         write_json(_data(shown, time=time))
     else:
         _print(shown, calls=calls, time=time)
+    refuse(reader.path, reader.loss, partial=False)
 
 
 class _Shown(NamedTuple):
@@ -366,9 +369,9 @@ def check(ctx: click.Context, run: str) -> None:
 
     Prints each problem found and exits with 1, or one line and exits with 0.
     """
-    with RunReader.open(run) as reader:
+    with RunReader.open(run, partial=True) as reader:
         problems = reader.check()
-        tasks = len(reader.tasks())
+        tasks = 0 if problems else len(reader.tasks())
     for problem in problems:
         put(printable(problem))
     if problems:

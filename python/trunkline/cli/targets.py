@@ -303,9 +303,9 @@ def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]],
     return (None if fresh else _newest(labels)) or run_path(None, labels[0]), not fresh
 
 
-def run_file_status(path: Path, *, resume: bool) -> str:
+def run_file_status(path: Path, *, resume: bool, forced: bool = False) -> str:
     """Return a line on what becomes of a run file that is there, or that there is a new one."""
-    there = ResumableRun.at(path) if resume else None
+    there = ResumableRun.at(path, partial=forced) if resume else None
     name = printable(str(path))
     if there is None:
         return f"begins {name}"

@@ -145,7 +145,7 @@ class RunSpec:
         self._out = _out(told.out)
         self._resume = _resume(told)
         self._durable = _durable(told)
-        self._resumable = ResumableRun.at(self._out) if self._resume else None
+        self._resumable = ResumableRun.at(self._out, partial=self._resume == "force") if self._resume else None
         if self._resumable is None:
             self._begin(agent, tasks, told)
         else:
@@ -413,6 +413,7 @@ class PreparedRun(RunSpec):
             facts={STORED: self._stored()},
             changed=[str(change) for change in self._changed],
             forced=any(gives_meaning(change.field) for change in self._changed),
+            partial=self._resume == "force",
         )
 
     def _stored(self) -> dict[str, Any]:

@@ -143,6 +143,7 @@ class ResumableRun:
 
     Args:
         path: The file.
+        partial: Also one whose log is missing or damaged.
 
     Attributes:
         path: The file.
@@ -154,9 +155,10 @@ class ResumableRun:
         RunFileError: It is no run that can be read here.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, partial: bool = False) -> None:
         self.path = path
-        with RunReader.open(path) as reader:
+        self._partial = partial
+        with RunReader.open(path, partial=partial) as reader:
             self.settings: dict[str, Any] = reader.settings
             self._records = reader.records()
             self.state = reader.meta.get("state", "")
@@ -164,9 +166,9 @@ class ResumableRun:
             self.finished = reader.finished
 
     @classmethod
-    def at(cls, path: Path | None) -> ResumableRun | None:
+    def at(cls, path: Path | None, *, partial: bool = False) -> ResumableRun | None:
         """Return the run at a path, whether it is finished or not; None where none has begun."""
-        return None if path is None or not os.path.lexists(path) or is_stub(path) else cls(path)
+        return None if path is None or not os.path.lexists(path) or is_stub(path) else cls(path, partial=partial)
 
     @property
     def size(self) -> int:
@@ -175,7 +177,7 @@ class ResumableRun:
 
     def tasks(self) -> list[Task]:
         """Return its tasks."""
-        with RunReader.open(self.path) as reader:
+        with RunReader.open(self.path, partial=self._partial) as reader:
             return reader.tasks()
 
     @property

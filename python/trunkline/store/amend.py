@@ -112,8 +112,7 @@ class Amender:
                 # Whether it may be written shows here, and not after an hour of asking.
                 with folded_on_error(connection):
                     keep_log(connection, durable=False)
-                    with transaction(connection):
-                        Seal.load(connection).put(connection, {"holder": as_text(msgspec.to_builtins(Holder.here()))})
+                    Seal.resumed(connection, {"holder": as_text(msgspec.to_builtins(Holder.here()))})
             return cls(path, connection, lock)
         except BaseException:
             if connection is not None:

@@ -40,7 +40,7 @@ from trunkline.store.schema import (
     checksum,
     delta_keys,
 )
-from trunkline.store.sqlite import versions_of
+from trunkline.store.sqlite import READ_ERRORS, versions_of
 from trunkline.store.stats.calls import cached
 from trunkline.store.sums import SEALED, Seal, rows_sum, total
 from trunkline.types import Task, Usage
@@ -469,6 +469,6 @@ def check(connection: sqlite3.Connection) -> list[str]:
             problems.extend(_sealed(connection, problems))
         finally:
             connection.execute("COMMIT")
-    except sqlite3.Error as problem:
+    except (*READ_ERRORS, OverflowError) as problem:
         problems.append(f"SQLite: {printable(str(problem), 200)}")
     return problems

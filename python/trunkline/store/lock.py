@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["Holder", "Lock", "is_written", "remove", "remove_stub", "set_aside", "sync_folders", "taken_by"]
+__all__ = [
+    "Holder",
+    "Lock",
+    "is_held_here",
+    "is_written",
+    "remove",
+    "remove_stub",
+    "set_aside",
+    "sync_folders",
+    "taken_by",
+]
 
 
 _held: set[tuple[int, int]] = set()
@@ -99,7 +109,7 @@ class Lock:
             RunFileError: Another process writes it, which the message names.
             InfrastructureError: It may not be written, or cannot be locked.
         """
-        if _is_held_here(path):
+        if is_held_here(path):
             raise taken_by(path)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -141,7 +151,7 @@ class Lock:
 
 def is_written(path: Path) -> bool:
     """Whether a process writes this run file now, this one included."""
-    if _is_held_here(path):
+    if is_held_here(path):
         return True
     try:
         # A named pipe has no writer, and is not waited for.
@@ -163,7 +173,8 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def _is_held_here(path: Path) -> bool:
+def is_held_here(path: Path) -> bool:
+    """Whether this process writes a run file."""
     try:
         return _identity(path.stat()) in _held
     except OSError:

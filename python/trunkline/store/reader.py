@@ -15,9 +15,12 @@ import msgspec
 from trunkline import _core
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import printable, quoted
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
 from trunkline.llm.pricing import MAIN, Price, prices_named
 from trunkline.store.check import check
+from trunkline.store.lock import is_written
+from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
 from trunkline.store.schema import (
     CALL_NAMED,
     CALLS_NAMED,
@@ -38,7 +41,7 @@ from trunkline.store.schema import (
     checksum,
     delta_keys,
 )
-from trunkline.store.sqlite import connect, damaged, fault, files_of, irregular, versions_of
+from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_of, irregular, versions_of
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import Bill, Spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
@@ -71,22 +74,27 @@ class RunReader:
 
     Attributes:
         path: The file.
+        loss: What is missing of the file, as the end of a sentence; None where all is there.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, cleanup: Callable[[], None] | None = None) -> None:
         self.path = path
+        self.loss: str | None = None
         self._connection = connection
         self._cleanup = cleanup
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
+    def open(cls, path: str | Path, *, partial: bool = False) -> Self:
         """Open a run file. Nothing is written, so a copy that may not be written will do.
 
         Args:
             path: The file.
+            partial: Also one whose log is missing or damaged: what is whole of it is read.
 
         Raises:
-            RunFileError: There is none, it is not a run, or its schema or its deltas have another version.
+            RunFileError: There is none, it is not a run, its schema or its deltas have another version, or the log
+                beside it is another run's.
+            DamagedRunFile: Its log is missing or damaged.
         """
         path = Path(path)
         shown = printable(str(path))
@@ -95,17 +103,24 @@ class RunReader:
         if (found := irregular(path)) is not None:
             raise RunFileError(f"{shown} {found}, expected a run file")
         try:
+            logged, loss = log_size(path) > 0, loss_in_log(path)
             connection, cleanup, found = _open(path)
-        except sqlite3.Error as problem:
+        except READ_ERRORS as problem:
             foreign = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB
             what = "is not a Trunkline run" if foreign else "cannot be read"
-            raise RunFileError(f"{shown} {what}: {problem}") from None
+            raise RunFileError(f"{shown} {what}: {printable(str(problem), 200)}") from None
         except OSError as problem:
             raise RunFileError(f"{shown} cannot be read: {problem.strerror or problem}") from None
         reader = cls(path, connection, cleanup)
-        if found is not None:
-            reader.close()
-            raise RunFileError(f"{shown} {found}")
+        with contextlib.ExitStack() as stack:
+            stack.callback(reader.close)
+            if found is not None:
+                raise RunFileError(f"{shown} {found}")
+            reader.loss = loss if logged else missing_log(path, connection)
+            if not logged and reader.loss is not None and is_written(path):
+                reader.loss = None
+            refuse(path, reader.loss, partial=partial)
+            stack.pop_all()
         return reader
 
     def __iter__(self) -> Iterator[Tree]:
@@ -128,11 +143,11 @@ class RunReader:
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as problem:
+        except READ_ERRORS as problem:
             raise self._damaged(str(problem)) from None
 
     def _damaged(self, what: str) -> DamagedRunFile:
-        return damaged(self.path, what)
+        return damaged(self.path, printable(what, 300))
 
     @contextlib.contextmanager
     def _moment(self) -> Iterator[None]:
@@ -189,15 +204,21 @@ class RunReader:
         if (seal := self._seal()) is not None:
             try:
                 self._differ(seal, "tasks", total(self._connection.execute(SEALED["tasks"])))
-            except sqlite3.Error as problem:
+            except READ_ERRORS as problem:
                 raise self._damaged(str(problem)) from None
         return int(count)
 
-    def _known(self, table: str, number: int) -> int:
+    def _known(self, table: str, number: object) -> int:
         """The number of a task as it stands in a row."""
-        if not 0 <= number < self._size:
-            raise self._damaged(f"{table}: rows of task number {number}, which is in no row of tasks")
+        if not isinstance(number, int) or not 0 <= number < self._size:
+            raise self._damaged(f"{table}: rows of task number {short_repr(number)}, which is in no row of tasks")
         return number
+
+    def _rows_sum(self, number: int) -> int:
+        try:
+            return rows_sum(self._connection, number)
+        except READ_ERRORS as problem:
+            raise self._damaged(str(problem)) from None
 
     def _sums_of(self, column: str, number: int | None = None) -> dict[int, int]:
         """A column of checksums by the finished task, of one or of all; those that have none are left out."""
@@ -292,7 +313,7 @@ class RunReader:
     def _tree(self, number: int) -> Tree:
         with self._moment():
             tree, stored = self.grown(number), self._sums_of("rows_sum", number).get(number)
-            found = None if stored is None else rows_sum(self._connection, number)
+            found = None if stored is None else self._rows_sum(number)
             digests = self._query("SELECT digest FROM trees WHERE task = ?", number)
         where = f"task {quoted(tree.task.id)}"
         if found != stored:
@@ -398,14 +419,14 @@ class RunReader:
                 undone.add(number)
             yield self._known("rollouts", number), self._convert("rollouts", tuple(values), RolloutRow)
         # What does not fit may have been written meanwhile: it is looked at again, at one moment.
-        for number in sorted({number for number, stored in sums.items() if found.get(number) != stored} | undone):
-            self._fitting(number)
+        for number in {number for number, stored in sums.items() if found.get(number) != stored} | undone:
+            self._fitting(self._known("rollouts", number))
 
     def _fitting(self, number: int) -> None:
         """Refuse rows of a task that are not those that were written."""
         with self._moment():
             stored = self._query(f"SELECT {'rows_sum' if self._has_sums else 'NULL'} FROM trees WHERE task = ?", number)  # noqa: S608 - our own names
-            found = rows_sum(self._connection, number)
+            found = self._rows_sum(number)
         if not stored:
             raise self._damaged(f"rollouts: rows of task number {number}, which is not finished")
         if stored[0][0] not in {None, found}:
@@ -428,10 +449,11 @@ class RunReader:
                 if number in left:
                     left[number] -= checksum((number, seq, endpoint, *values[1:-1], agent))
                 yield self._known("calls", number), self._convert("calls", tuple(values), CallRow)
-        except sqlite3.Error as problem:
+        except READ_ERRORS as problem:
             raise self._damaged(str(problem)) from None
         self._all_used("calls", left)
-        self._differ(seal, "endpoints", total(self._query(SEALED["endpoints"])))
+        for table in ("endpoints", "agents"):
+            self._differ(seal, table, total(self._query(SEALED[table])))
 
     def tool_calls(self) -> Iterator[tuple[int, ToolRow]]:
         """The rows of all tool calls, each with the task's number, in the order in which they were written."""
@@ -442,7 +464,7 @@ class RunReader:
                     left[number] -= checksum((number, seq, *values))
                 row = (*values[:2], bool(values[2]), *values[3:])
                 yield self._known("uses", number), self._convert("uses", row, ToolRow)
-        except sqlite3.Error as problem:
+        except READ_ERRORS as problem:
             raise self._damaged(str(problem)) from None
         self._all_used("uses", left)
 
@@ -519,7 +541,7 @@ class RunReader:
         Returns:
             One printable line for each problem, naming task and field; empty if all is well.
         """
-        return check(self._connection)
+        return [*([] if self.loss is None else [self.loss]), *check(self._connection)]
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, Callable[[], None] | None, str | None]:
@@ -531,7 +553,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Callable[[], None] | None, st
         connection.close()
         if problem.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-    except sqlite3.Error:
+    except READ_ERRORS:
         connection.close()
         raise
     # SQLite wants to make its index beside a file that has a log, and may not make it here.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "READ_ERRORS",
     "as_text",
     "connect",
     "connect_to_write",
@@ -42,6 +43,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+READ_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a damaged file raises: also that a message of SQLite is no text."""
+
 _WAIT = 10.0  # seconds that a lock of another program is waited for before it is said
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -61,6 +65,8 @@ def keep_log(connection: sqlite3.Connection, *, durable: bool) -> None:
     """
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    # Its writer writes the log back, see Seal.
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
 
 
 def as_text(value: JSON) -> str:
@@ -91,6 +97,8 @@ def written(path: Path) -> Iterator[None]:
         raise InfrastructureError(
             f"{printable(str(path))} cannot be written: {problem.strerror or problem}"
         ) from problem
+    except UnicodeDecodeError as problem:
+        raise damaged(path, printable(str(problem), 200)) from problem
     except sqlite3.DatabaseError as problem:
         if (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF in _DAMAGE:
             raise damaged(path, str(problem)) from problem
@@ -241,7 +249,7 @@ def is_stub(path: Path) -> bool:
             return not tables or bool(state == ("beginning",))
         finally:
             connection.close()
-    except sqlite3.Error:
+    except READ_ERRORS:
         return False
 
 
@@ -271,7 +279,7 @@ def describe(path: Path) -> str:
             (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
         finally:
             connection.close()
-    except (sqlite3.Error, TypeError):
+    except (*READ_ERRORS, TypeError):
         return "is a file, and not a database that can be read"
     over = state in {"done", "exhausted"}
     size = f"{tasks} task{'' if tasks == 1 else 's'}"

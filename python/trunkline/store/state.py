@@ -25,7 +25,7 @@ from trunkline.store.schema import (
     TakenRow,
     delta_keys,
 )
-from trunkline.store.sqlite import as_text, damaged, keep_log, transaction
+from trunkline.store.sqlite import as_text, damaged, keep_log
 from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats
 from trunkline.store.sums import Seal
@@ -261,16 +261,13 @@ def resume(
         raise damaged(path, printable(str(problem), 300)) from None
     times.append(Resumption(time.time(), len(found.finished), found.state, list(changed), forced))
     keep_log(connection, durable=durable)
-    with transaction(connection):
-        facts = {
-            **facts,
-            "state": "running",
-            "holder": as_text(msgspec.to_builtins(Holder.here())),
-            _KEY: as_text(redact(msgspec.to_builtins(times))),
-        }
-        seal = Seal.load(connection).put(connection, facts, without=["finished"])
-    # What a log held that was torn, or damaged, goes with it: nothing behind it is taken for this sitting's.
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    facts = {
+        **facts,
+        "state": "running",
+        "holder": as_text(msgspec.to_builtins(Holder.here())),
+        _KEY: as_text(redact(msgspec.to_builtins(times))),
+    }
+    seal = Seal.resumed(connection, facts, without=["finished"])
     return Resumed(found, calls, seconds, seal)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from trunkline.store.schema import ROLLOUT_COLUMNS, SCHEMA_VERSION, SUM_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, checksum
+from trunkline.store.sqlite import transaction
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,7 +51,7 @@ def rows_sum(connection: sqlite3.Connection, task: int) -> int:
     return total(row for query in _ROWS for row in connection.execute(query, (task,)))
 
 
-class Seal(msgspec.Struct, frozen=True):
+class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
     """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was.
 
     Attributes:
@@ -58,6 +59,8 @@ class Seal(msgspec.Struct, frozen=True):
         finished: Finished tasks.
         tables: Checksums of tables by their names.
         meta: The sum of the checksums of the rows of ``meta``, but for this one.
+        follows: Whether more stands in a log beside the file: so it is where it was written back last, and nowhere in
+            the log itself.
         rows: Checksums of these rows; they are not stored.
     """
 
@@ -65,6 +68,7 @@ class Seal(msgspec.Struct, frozen=True):
     finished: int
     tables: dict[str, int]
     meta: int = 0
+    follows: bool = False
     rows: dict[str, int] = {}
 
     @classmethod
@@ -118,13 +122,21 @@ class Seal(msgspec.Struct, frozen=True):
         """With so many more finished tasks."""
         return msgspec.structs.replace(self, finished=self.finished + tasks)
 
-    def put(self, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
+    def put(
+        self,
+        connection: sqlite3.Connection,
+        facts: Mapping[str, str],
+        without: Sequence[str] = (),
+        *,
+        follows: bool = False,
+    ) -> Self:
         """Write rows of the table ``meta`` and the checksums; a later value of a key replaces an earlier one.
 
         Args:
             connection: The file, in a transaction.
             facts: The rows.
             without: Keys of rows to remove.
+            follows: See there.
 
         Returns:
             What holds once the transaction is committed.
@@ -133,10 +145,29 @@ class Seal(msgspec.Struct, frozen=True):
         for key in without:
             rows.pop(key, None)
             connection.execute("DELETE FROM meta WHERE key = ?", (key,))
-        made = msgspec.structs.replace(self, meta=sum(rows.values()), rows={})
+        made = msgspec.structs.replace(self, meta=sum(rows.values()), follows=follows, rows={})
         stored = msgspec.json.encode(made, order="deterministic").decode()
         connection.executemany(_PUT, [*facts.items(), (_KEY, stored)])
         return msgspec.structs.replace(made, rows=rows)
+
+    @classmethod
+    def resumed(cls, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
+        """Go on with a file: see :meth:`load` and :meth:`written_back`."""
+        with transaction(connection):
+            known = cls.load(connection)
+        # What of a log was torn, or damaged, is nowhere behind what is written from here on.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return known.written_back(connection, facts, without)
+
+    def written_back(
+        self, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()
+    ) -> Self:
+        """Write rows of ``meta``, and then the log back: the file itself says from here on that a log is of it."""
+        with transaction(connection):
+            seal = self.put(connection, facts, without, follows=True)
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        with transaction(connection):
+            return seal.put(connection, {})
 
     def holds(self, meta: Mapping[str, str]) -> bool:
         """Whether the rows of ``meta`` are those that were written."""

@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 from trunkline._internal.text import printable, redact, redact_command
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.store.lock import Holder, Lock, remove, remove_stub, sync_folders
+from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
 from trunkline.store.schema import (
     APPLICATION_ID,
     DELTAS,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunWriter"]
 
+_LOG = 4_000_000  # bytes of the log from which on it is written back
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
 _DELTA = "INSERT INTO deltas VALUES (?, ?) ON CONFLICT DO NOTHING"
@@ -158,9 +160,7 @@ class RunWriter:
                         connection.execute(statement)
                     rows = [(number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)]
                     connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
-                    seal = Seal.new(total(rows)).put(connection, meta)
-                # From here on, the file itself says what run it is.
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                seal = Seal.new(total(rows)).written_back(connection, meta)
         except BaseException:
             if connection is not None:
                 connection.close()
@@ -179,6 +179,7 @@ class RunWriter:
         facts: Mapping[str, JSON] | None = None,
         changed: Sequence[str] = (),
         forced: bool = False,
+        partial: bool = False,
     ) -> Self:
         """Open a run file to go on in it: from now on the run is ``running`` again.
 
@@ -189,6 +190,7 @@ class RunWriter:
             facts: As for :meth:`create`.
             changed: What of it is other than before, a line for each.
             forced: Whether some of it gives the results another meaning; this is recorded, as what has changed is.
+            partial: Go on from what is whole where the file's log is missing or damaged; this is recorded, too.
 
         Returns:
             The writer, holding the file's lock.
@@ -200,6 +202,9 @@ class RunWriter:
         path = Path(path)
         if not path.is_file():
             raise RunFileError(f"{printable(str(path))}: no such run file")
+        # Before it is open for writing: as it closes, SQLite does away with a log of which it could read a part.
+        logged = log_size(path) > 0
+        refuse(path, loss := loss_in_log(path), partial=partial)
         lock = Lock.take(path)
         connection: sqlite3.Connection | None = None
         try:
@@ -208,7 +213,9 @@ class RunWriter:
                 found = fault(connection)
                 if found is not None:
                     raise RunFileError(f"{printable(str(path))} {found}")
+                refuse(path, loss := loss if logged else missing_log(path, connection), partial=partial)
                 meta = _meta(facts, settings)
+                changed = [*changed, *([] if loss is None else [f"log: {loss}"])]
                 with folded_on_error(connection):
                     resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
             return cls(path, connection, lock, resumed)
@@ -244,6 +251,9 @@ class RunWriter:
         with self._guard:
             if self._gone or time.monotonic() - self._looked >= _LOOK_EVERY:
                 self._look()
+                if log_size(self.path) > _LOG:
+                    with written(self.path):
+                        self._seal = self._seal.written_back(self._connection, {})
             self._commit(deltas, finished, calls, tools)
 
     def _commit(
@@ -302,11 +312,8 @@ class RunWriter:
 
     def begin(self) -> None:
         """Note that everything is in the file that the run needs to begin, and to be resumed."""
-        with self._guard, written(self.path), transaction(self._connection) as connection:
-            seal = self._seal.put(connection, {"state": "running"})
-        self._seal = seal
-        with written(self.path):
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        with self._guard, written(self.path):
+            self._seal = self._seal.written_back(self._connection, {"state": "running"})
 
     def _look(self) -> None:
         """Refuse to go on writing into a file that nobody will find again."""
