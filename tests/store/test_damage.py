@@ -172,7 +172,8 @@ def test_any_edited_or_deleted_row(files: Path, data: st.DataObject, table: str,
             except (sqlite3.IntegrityError, UnicodeEncodeError):
                 assume(False)
             now = file.execute(f"SELECT * FROM {table}").fetchall()
-        changed.append(repr(now) != repr(held))
+        # Without its checksum a task's rows are read as those of earlier schemas are.
+        changed.append(repr(now) != repr(held) and not (str(column).endswith("_sum") and value is None))
 
     found = attacked(files, "e", attack)
     assert found == changed[0]

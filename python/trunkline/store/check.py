@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ from trunkline.store.schema import (
 )
 from trunkline.store.sqlite import READ_ERRORS, versions_of
 from trunkline.store.stats.calls import cached
-from trunkline.store.sums import SEALED, Seal, rows_sum, total
+from trunkline.store.sums import SEALED, Seal, rows_sum, total, unfinished_sums
 from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ __all__ = ["CallTotals", "audit", "check", "misfits", "turns_by_agent"]
 # The names in these statements are our own.
 _CALLS = f"SELECT task, call, {CALL_NAMED} FROM {CALLS_NAMED} ORDER BY call"  # noqa: S608
 _LOOSE = (
-    "SELECT task, count(*) FROM {table} AS made WHERE NOT EXISTS "
-    "(SELECT 1 FROM deltas WHERE delta = (made.task << 32) + made.seq) GROUP BY task ORDER BY task"
+    "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
+    "(SELECT 1 FROM deltas WHERE delta = (calls.task << 32) + calls.seq) GROUP BY task ORDER BY task"
 )
-_GAPS = "SELECT coalesce(max({key}), 0) - count(*) FROM {table}"
+_GAPS = "SELECT coalesce(max({key}) - count(*) + (min({key}) <> 1), 0) FROM {table}"
 
 _UNKNOWN = -1
 _FIGURES = [column for column in CALL_COLUMNS if column not in {"endpoint", "agent"}]
@@ -109,7 +110,9 @@ def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iter
     Yields:
         A printable line for each problem that lies in the calls themselves.
     """
-    yield from _placed(connection, "calls", "call")
+    for task, count in connection.execute(_LOOSE):
+        yield f"calls: {count} of task number {_shown(task)} came with a delta that is not there"
+    yield from _gaps(connection, "calls", "call")
     for task, number, *values in connection.execute(_CALLS):
         try:
             call = _call(values)
@@ -119,10 +122,7 @@ def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iter
             totals.setdefault(task, CallTotals()).add(call)
 
 
-def _placed(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]:
-    """Say which rows of calls or tool calls came with no delta, and whether some are missing."""
-    for task, count in connection.execute(_LOOSE.format(table=table)):
-        yield f"{table}: {count} of task number {_shown(task)} came with a delta that is not there"
+def _gaps(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]:
     ((gaps,),) = connection.execute(_GAPS.format(table=table, key=key))
     if gaps:
         yield f"{table}: {gaps} are missing between the first and the last"
@@ -130,7 +130,7 @@ def _placed(connection: sqlite3.Connection, table: str, key: str) -> Iterator[st
 
 def _tools(connection: sqlite3.Connection) -> Iterator[str]:
     """Check tool calls, which nothing but their checksums follows from."""
-    yield from _placed(connection, "uses", "use")
+    yield from _gaps(connection, "uses", "use")
     for number, *values in connection.execute(f"SELECT use, {', '.join(TOOL_COLUMNS)} FROM uses ORDER BY use"):  # noqa: S608
         try:
             row = msgspec.convert((*values[:2], bool(values[2]), *values[3:]), ToolRow)
@@ -145,9 +145,7 @@ def _events(connection: sqlite3.Connection) -> Iterator[str]:
         f"events: number {_shown(number)} of kind {_shown(kind)} is of task number {_shown(task)}"
         for number, kind, task in connection.execute(_STRAYS)
     )
-    ((gaps,),) = connection.execute(_GAPS.format(table="events", key="event"))
-    if gaps:
-        yield f"events: {gaps} are missing between the first and the last"
+    yield from _gaps(connection, "events", "event")
     for number, at, kind, worker, data in connection.execute("SELECT event, at, kind, worker, data FROM events"):
         try:
             row = EventRow(at, kind, worker, None, msgspec.json.decode(data, type=dict[str, Any]))
@@ -160,7 +158,7 @@ def _events(connection: sqlite3.Connection) -> Iterator[str]:
 def _made(connection: sqlite3.Connection) -> dict[str, str]:
     """What is in a database that rows of ours could come from, or be changed by, and how it is made."""
     found = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE type <> 'index' AND sql IS NOT NULL")
-    return {f"{kind} {name}": " ".join(sql.split()) for kind, name, sql in found}
+    return {f"{kind} {name}": re.sub(r"\s*([(),]|\s)\s*", r"\1", sql) for kind, name, sql in found}
 
 
 def _layout(connection: sqlite3.Connection) -> Iterator[str]:
@@ -171,7 +169,7 @@ def _layout(connection: sqlite3.Connection) -> Iterator[str]:
     there = _made(connection)
     ((version,),) = connection.execute("PRAGMA user_version")
     if version < SCHEMA_VERSION:
-        wanted = {name: sql.replace(f", {' INTEGER, '.join(SUM_COLUMNS)} INTEGER", "") for name, sql in wanted.items()}
+        wanted = {name: sql.replace(f",{' INTEGER,'.join(SUM_COLUMNS)} INTEGER", "") for name, sql in wanted.items()}
     for name, sql in wanted.items():
         if name not in there:
             yield f"SQLite: there is no {name}"
@@ -222,6 +220,7 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
         return
     ((finished,),) = connection.execute("SELECT count(*) FROM trees")
     found = {table: total(connection.execute(query)) == seal.tables.get(table) for table, query in SEALED.items()}
+    found |= {table: sums == seal.tables.get(table) for table, sums in unfinished_sums(connection).items()}
     found |= {"meta": seal.holds(meta), "trees": finished == seal.finished}
     for place in (place for place, holds in found.items() if not holds and wrong(place)):
         yield f"{place}: its rows are not those that were written"
@@ -235,7 +234,8 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
 def _contradicted(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     """Yield finished tasks whose rows are not those of their checksums, each behind the name of a table."""
     for table, column, query in (("calls", "calls_sum", CALL_ROWS), ("uses", "tools_sum", TOOL_ROWS)):
-        left = dict(connection.execute(f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL"))  # noqa: S608
+        sums = connection.execute(f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL")  # noqa: S608
+        left = {task: found if isinstance(found, int) else -1 for task, found in sums}
         for row in connection.execute(query):
             if row[0] in left:
                 left[row[0]] -= checksum(row)

@@ -146,6 +146,14 @@ class RunReader:
         except READ_ERRORS as problem:
             raise self._damaged(str(problem)) from None
 
+    def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Rows as they are asked for."""
+        try:
+            for row in self._connection.execute(statement):  # noqa: UP028 - left early, it would close the cursor
+                yield row
+        except READ_ERRORS as problem:
+            raise self._damaged(str(problem)) from None
+
     def _damaged(self, what: str) -> DamagedRunFile:
         return damaged(self.path, printable(what, 300))
 
@@ -202,10 +210,7 @@ class RunReader:
         if count and (least, most) != (0, count - 1):
             raise self._damaged(f"tasks: {count} rows with numbers from {least} to {most}")
         if (seal := self._seal()) is not None:
-            try:
-                self._differ(seal, "tasks", total(self._connection.execute(SEALED["tasks"])))
-            except READ_ERRORS as problem:
-                raise self._damaged(str(problem)) from None
+            self._differ(seal, "tasks", total(self._rows(SEALED["tasks"])))
         return int(count)
 
     def _known(self, table: str, number: object) -> int:
@@ -220,18 +225,31 @@ class RunReader:
         except READ_ERRORS as problem:
             raise self._damaged(str(problem)) from None
 
-    def _sums_of(self, column: str, number: int | None = None) -> dict[int, int]:
-        """A column of checksums by the finished task, of one or of all; those that have none are left out."""
+    def _sums_of(self, column: str, number: int | None = None) -> dict[int, int | None]:
+        """A column of checksums by the finished task, of one or of all; None where a task has none."""
         if not self._has_sums:
             return {}
-        query = f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL"  # noqa: S608 - our own names
-        return dict(self._query(query) if number is None else self._query(f"{query} AND task = ?", number))
+        query = f"SELECT task, {column} FROM trees"  # noqa: S608 - our own names
+        found = dict(self._query(query) if number is None else self._query(f"{query} WHERE task = ?", number))
+        for task, stored in found.items():
+            if not isinstance(stored, int | None):
+                raise self._damaged(f"trees: {column} of task number {short_repr(task)} is {short_repr(stored)}")
+        return found
 
-    def _all_used(self, table: str, left: dict[int, int]) -> None:
-        """Refuse rows of tasks that do not add up to their checksums."""
-        for task, rest in left.items():
-            if rest & SUM_MASK:
+    def _summed(self, table: str, column: str, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Pass on rows of calls or tool calls, each behind the values that its checksum is of, and compare these."""
+        seal, sums, growing = self._seal(), self._sums_of(column), 0
+        for summed, *row in rows:
+            task = summed[0]
+            if seal is not None and task not in sums:
+                growing += checksum(summed)
+            elif (left := sums.get(task)) is not None:
+                sums[task] = left - checksum(summed)
+            yield tuple(row)
+        for task, rest in sums.items():
+            if rest is not None and rest & SUM_MASK:
                 raise self._damaged(f"{table}: the rows of task number {task} are {_WRITTEN}")
+        self._differ(seal, table, growing & SUM_MASK)
 
     @property
     def meta(self) -> dict[str, str]:
@@ -419,7 +437,8 @@ class RunReader:
                 undone.add(number)
             yield self._known("rollouts", number), self._convert("rollouts", tuple(values), RolloutRow)
         # What does not fit may have been written meanwhile: it is looked at again, at one moment.
-        for number in {number for number, stored in sums.items() if found.get(number) != stored} | undone:
+        changed = {number for number, stored in sums.items() if stored not in {None, found.get(number)}}
+        for number in changed | undone:
             self._fitting(self._known("rollouts", number))
 
     def _fitting(self, number: int) -> None:
@@ -443,30 +462,22 @@ class RunReader:
         They are read as they are asked for: a run may have made millions. Behind the last one, they are compared with
         the checksums of their tasks.
         """
-        left, seal = self._sums_of("calls_sum"), self._seal()
-        try:
-            for number, seq, endpoint, agent, *values in self._connection.execute(_CALLS):
-                if number in left:
-                    left[number] -= checksum((number, seq, endpoint, *values[1:-1], agent))
-                yield self._known("calls", number), self._convert("calls", tuple(values), CallRow)
-        except READ_ERRORS as problem:
-            raise self._damaged(str(problem)) from None
-        self._all_used("calls", left)
+        seal = self._seal()
+        found = (
+            ((task, seq, endpoint, *values[1:-1], agent), task, *values)
+            for task, seq, endpoint, agent, *values in self._rows(_CALLS)
+        )
+        for number, *values in self._summed("calls", "calls_sum", found):
+            yield self._known("calls", number), self._convert("calls", tuple(values), CallRow)
         for table in ("endpoints", "agents"):
             self._differ(seal, table, total(self._query(SEALED[table])))
 
     def tool_calls(self) -> Iterator[tuple[int, ToolRow]]:
         """The rows of all tool calls, each with the task's number, in the order in which they were written."""
-        left = self._sums_of("tools_sum")
-        try:
-            for number, seq, *values in self._connection.execute(_TOOLS):
-                if number in left:
-                    left[number] -= checksum((number, seq, *values))
-                row = (*values[:2], bool(values[2]), *values[3:])
-                yield self._known("uses", number), self._convert("uses", row, ToolRow)
-        except READ_ERRORS as problem:
-            raise self._damaged(str(problem)) from None
-        self._all_used("uses", left)
+        found = (((task, seq, *values), task, *values) for task, seq, *values in self._rows(_TOOLS))
+        for number, *values in self._summed("uses", "tools_sum", found):
+            row = (*values[:2], bool(values[2]), *values[3:])
+            yield self._known("uses", number), self._convert("uses", row, ToolRow)
 
     uses = old_method("uses", "tool_calls")
 

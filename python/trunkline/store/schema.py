@@ -43,6 +43,7 @@ __all__ = [
     "TOOL_COLUMNS",
     "TOOL_ROWS",
     "TREE_COLUMNS",
+    "UNFINISHED",
     "CallRow",
     "CallTable",
     "EventRow",
@@ -436,7 +437,7 @@ CALL_ROWS: Final = (
 TOOL_ROWS: Final = "SELECT task, seq, rollout, tool, failed, micros, started FROM uses"
 """Rows of calls and of tool calls, as their checksums are of them; these are added up for each task."""
 
-_UNFINISHED: Final = " WHERE task NOT IN (SELECT task FROM trees)"
+UNFINISHED: Final = " WHERE task NOT IN (SELECT task FROM trees)"
 SUM_MASK: Final = 0xFFFFFFFF
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -513,6 +514,7 @@ class CallTable:
         # what is written just now adds to them.
         self._sums: dict[int, tuple[int, int]] = {}
         self._fresh: dict[int, tuple[int, int]] = {}
+        self._total = 0, 0
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, created: float) -> Self:
@@ -528,7 +530,7 @@ class CallTable:
         names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
         table = cls(max(int((time.time() - created) * 1e6), last), names)
         for query, tools in ((CALL_ROWS, False), (TOOL_ROWS, True)):
-            table._count(connection.execute(query + _UNFINISHED), tools=tools)
+            table._count(connection.execute(query + UNFINISHED), tools=tools)
         table.keep(names)
         return table
 
@@ -578,6 +580,19 @@ class CallTable:
         (calls, used), (more_calls, more_used) = (table.get(task, (0, 0)) for table in (self._sums, self._fresh))
         return calls + more_calls & SUM_MASK, used + more_used & SUM_MASK
 
+    def unfinished(self, finished: Iterable[int] = ()) -> dict[str, int]:
+        """What the checksums of the calls of all unfinished tasks add up to, and those of their tool calls.
+
+        Args:
+            finished: Tasks that are finished with what is written just now.
+        """
+        calls, used = self._total
+        for fresh_calls, fresh_used in self._fresh.values():
+            calls, used = calls + fresh_calls, used + fresh_used
+        for done_calls, done_used in map(self.sums, finished):
+            calls, used = calls - done_calls, used - done_used
+        return {"calls": calls & SUM_MASK, "uses": used & SUM_MASK}
+
     def keep(self, names: tuple[_Names, _Names], finished: Iterable[int] = ()) -> None:
         """Remember what is in the file now; of what was rolled back, nothing.
 
@@ -586,6 +601,8 @@ class CallTable:
             finished: Tasks that have no more calls.
         """
         self._names = names
+        left = self.unfinished(finished)
+        self._total = left["calls"], left["uses"]
         for task, (calls, used) in self._fresh.items():
             before = self._sums.get(task, (0, 0))
             self._sums[task] = before[0] + calls, before[1] + used

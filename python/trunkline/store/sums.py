@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from trunkline.store.schema import ROLLOUT_COLUMNS, SCHEMA_VERSION, SUM_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, checksum
+from trunkline.store.schema import (
+    CALL_ROWS,
+    ROLLOUT_COLUMNS,
+    SCHEMA_VERSION,
+    SUM_COLUMNS,
+    SUM_MASK,
+    TAKEN_COLUMNS,
+    TOOL_ROWS,
+    TREE_COLUMNS,
+    UNFINISHED,
+    checksum,
+)
 from trunkline.store.sqlite import transaction
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ROWS_SUM", "SEALED", "Seal", "rows_sum", "total"]
+__all__ = ["ROWS_SUM", "SEALED", "Seal", "rows_sum", "total", "unfinished_sums"]
 
 
 # The names in these statements are our own.
@@ -32,6 +43,7 @@ SEALED: Final = {
 }
 """Tables that follow from nothing else, and the rows that their checksums are of."""
 
+_OPEN: Final = {"calls": CALL_ROWS, "uses": TOOL_ROWS}
 ROWS_SUM: Final = "UPDATE trees SET rows_sum = ? WHERE task = ?"
 _KEY: Final = "sums"
 _FINISHED: Final = "SELECT count(*) FROM trees"
@@ -51,13 +63,21 @@ def rows_sum(connection: sqlite3.Connection, task: int) -> int:
     return total(row for query in _ROWS for row in connection.execute(query, (task,)))
 
 
+def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
+    """What the checksums of the calls of all unfinished tasks add up to, and those of their tool calls."""
+    return {
+        table: sum(checksum(row) for row in connection.execute(query + UNFINISHED)) & SUM_MASK
+        for table, query in _OPEN.items()
+    }
+
+
 class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
     """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was.
 
     Attributes:
         of: An identity of the run, which its log holds as well, wherever the log lies.
         finished: Finished tasks.
-        tables: Checksums of tables by their names.
+        tables: Checksums of tables by their names; of calls and tool calls, those of unfinished tasks, added up.
         meta: The sum of the checksums of the rows of ``meta``, but for this one.
         follows: Whether more stands in a log beside the file: so it is where it was written back last, and nowhere in
             the log itself.
@@ -78,7 +98,7 @@ class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
         Args:
             tasks: The checksum of its tasks.
         """
-        return cls(secrets.token_hex(8), 0, {"tasks": tasks, "endpoints": 0, "agents": 0, "events": 0})
+        return cls(secrets.token_hex(8), 0, dict.fromkeys([*SEALED, *_OPEN], 0) | {"tasks": tasks})
 
     @classmethod
     def stored(cls, meta: Mapping[str, str]) -> Self | None:
@@ -105,13 +125,13 @@ class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         known = cls.stored(meta)
         if known is None:
-            known = msgspec.structs.replace(cls.new(0), tables=_tables(connection))
+            known = cls.new(0).with_tables({name: total(connection.execute(query)) for name, query in SEALED.items()})
         ((finished,),) = connection.execute(_FINISHED)
         return msgspec.structs.replace(known, finished=finished, rows=_each(meta))
 
-    def with_table(self, table: str, found: int) -> Self:
-        """With another checksum of a table."""
-        return msgspec.structs.replace(self, tables=self.tables | {table: found})
+    def with_tables(self, found: Mapping[str, int]) -> Self:
+        """With other checksums of some tables."""
+        return msgspec.structs.replace(self, tables={**self.tables, **found})
 
     def with_names(self, connection: sqlite3.Connection) -> Self:
         """With the names of endpoints and agents as they are now."""
@@ -154,7 +174,7 @@ class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
     def resumed(cls, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
         """Go on with a file: see :meth:`load` and :meth:`written_back`."""
         with transaction(connection):
-            known = cls.load(connection)
+            known = cls.load(connection).with_tables(unfinished_sums(connection))
         # What of a log was torn, or damaged, is nowhere behind what is written from here on.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return known.written_back(connection, facts, without)
@@ -176,7 +196,3 @@ class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _each(meta: Mapping[str, str]) -> dict[str, int]:
     return {key: checksum((key, value)) for key, value in meta.items() if key != _KEY}
-
-
-def _tables(connection: sqlite3.Connection) -> dict[str, int]:
-    return {table: total(connection.execute(query)) for table, query in SEALED.items()}

@@ -278,7 +278,7 @@ class RunWriter:
             numbers = self._calls.add(connection, news)
             used = {(task, seq): made for task, seq, made in tools if (task, seq) in fresh}
             self._calls.used(connection, used)
-            seal = self._seal
+            seal, ended = self._seal, {task for task, _, _ in finished}
             for task, tree, rollouts in finished:
                 known = connection.execute(_SUMS, (task,)).fetchone()
                 sums = known or self._calls.sums(task)
@@ -288,8 +288,8 @@ class RunWriter:
                 seal = seal.with_finished(known is None)
             if numbers is not self._calls.names:
                 seal = seal.with_names(connection)
-            seal = seal.put(connection, self._times())
-        self._calls.keep(numbers, [task for task, _, _ in finished])
+            seal = seal.with_tables(self._calls.unfinished(ended)).put(connection, self._times())
+        self._calls.keep(numbers, ended)
         self._seal = seal
 
     def _times(self) -> dict[str, str]:
@@ -366,7 +366,7 @@ class RunWriter:
             row = (time.time(), kind, worker, task, as_text(redact(data)))
             connection.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)", row)
             events = checksum(row, self._seal.tables["events"])
-            seal = self._seal.with_table("events", events).put(connection, {})
+            seal = self._seal.with_tables({"events": events}).put(connection, {})
         self._seal = seal
 
     def finish(self, state: str = "done") -> None:
