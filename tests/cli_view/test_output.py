@@ -7,11 +7,13 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from trunkline.cli import output
 from trunkline.cli.output import put
 from trunkline.errors import InfrastructureError
 from trunkline.store.derive import rows
@@ -148,3 +150,20 @@ def test_another_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Failing(OSError(5, "Input/output error")))
     with pytest.raises(InfrastructureError, match=r"^cannot write to standard output: Input/output error$"):
         put("text")
+
+
+def test_long_work_with_large_files_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    told = threading.Event()
+    monkeypatch.setattr(output, "_SOON", 0.0)
+    monkeypatch.setattr(output, "tell", lambda line: [said.append(line), told.set()])
+    file = tmp_path / "run"
+    with output.telling("reading", file):
+        assert not told.wait(0.05), "there is no such file"
+    with file.open("wb") as large:
+        large.truncate(output._LARGE)
+    with output.telling("reading", file, quiet=True):
+        assert not told.wait(0.05)
+    with output.telling("reading", file):
+        assert told.wait(60)
+    assert said == ["reading"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar, Unpack
 
 import click
 
-from trunkline.cli.output import tell
+from trunkline.cli.output import tell, telling
 from trunkline.cli.show import print_summary
 from trunkline.cli.tables import duration
 from trunkline.errors import ConfigError
@@ -336,7 +336,8 @@ def drive(
     if lines:
         # A run that was over is not run again.
         tell(lines.pop())
-    summary = result.summary()
+    with telling(f"summing up all rows of {result.path}", result.path, quiet=as_json):
+        summary = result.summary()
     print_summary(summary, as_json=as_json)
     tell(f"run file: {options['out']}")
     team = agent if isinstance(agent, Team) else options.get("program")

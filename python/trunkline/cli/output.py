@@ -7,6 +7,8 @@ import json
 import json as stdjson
 import os
 import sys
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -28,7 +30,18 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["plain", "print_outline", "put", "silence", "summary_data", "task_data", "tell", "tree_data", "write_json"]
+__all__ = [
+    "plain",
+    "print_outline",
+    "put",
+    "silence",
+    "summary_data",
+    "task_data",
+    "tell",
+    "telling",
+    "tree_data",
+    "write_json",
+]
 
 
 def put(text: str) -> None:
@@ -64,6 +77,39 @@ def tell(line: str) -> None:
     """Print one line for people on standard error, safe for a terminal; nowhere if nobody reads there."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(printable(line), err=True)
+
+
+_SOON: Final = 1.0
+"""Seconds that work may take before it is said what it is."""
+
+_LARGE: Final = 32 << 20
+"""Bytes of files from which on reading them may take that long."""
+
+
+@contextlib.contextmanager
+def telling(line: str, *files: str | Path, quiet: bool = False) -> Iterator[None]:
+    """Print a line on standard error if the work with large files takes longer than about a second.
+
+    Args:
+        line: What is done.
+        *files: The files.
+        quiet: Print nothing.
+    """
+    timer = threading.Timer(_SOON, tell, (line,))
+    timer.daemon = True
+    if not quiet and sum(map(_size, files)) >= _LARGE:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _size(file: str | Path) -> int:
+    try:
+        return Path(file).stat().st_size
+    except (OSError, ValueError):
+        return 0
 
 
 def silence() -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from trunkline._internal.text import cells, printable
 from trunkline.cli.options import read_confidence
-from trunkline.cli.output import plain, put, summary_data, task_data, tree_data, write_json
+from trunkline.cli.output import plain, put, summary_data, task_data, telling, tree_data, write_json
 from trunkline.cli.tables import (
     TableRow,
     agents_table,
@@ -81,17 +81,6 @@ def print_summary(summary: Summary, *, as_json: bool = False) -> None:
     put(drawn.get().removesuffix("\n"))
 
 
-def _interesting(reader: RunReader) -> str | None:
-    """The task to show when none was named: one whose rollouts differ in reward, else one that is done."""
-    rewards: dict[int, set[float]] = {}
-    for number, row in reader.rollouts():
-        if row.reward is not None:
-            rewards.setdefault(number, set()).add(row.reward)
-    mixed = [number for number, found in rewards.items() if len(found) > 1]
-    done = mixed or [number for number, _row in reader.rows()]
-    return reader.tasks()[done[0]].id if done else None
-
-
 def show_run(
     path: str | Path,
     task: str | None = None,
@@ -122,12 +111,12 @@ def show_run(
         DamagedRunFile: It is damaged; where its log is, that is raised behind what is whole.
         UsageError: There is no such task.
     """
-    with RunReader.open(path, partial=True) as reader:
+    with telling(f"reading all rows of {path}", path, quiet=json), RunReader.open(path, partial=True) as reader:
         calibration = None if confidence is None else calibrated(reader, read_confidence(confidence))
         # Both are of log-probs, and users try the first.
         other = "entropy" if confidence == "logprob" and calibration is None and calibrated(reader, entropy) else ""
         chosen = task is not None or not (tasks or calls or time or metrics or confidence)
-        named = _interesting(reader) if chosen and task is None else task
+        named = reader.differing() if chosen and task is None else task
         several = len(reader.agents()) > 1
         shown = _Shown(
             str(path),
@@ -350,7 +339,8 @@ def _table(found: Comparison, most: int) -> str:
 @click.option("--json", is_flag=True, help="Print one JSON object, with all tasks that changed.")
 def compare(a: str, b: str, metric: str, tasks: int, common: bool, json: bool) -> None:
     """Compare the runs A and B task by task: what B is better at, and whether by more than chance."""
-    found = compared(a, b, metric, common=common)
+    with telling(f"reading all rows of {a} and {b}", a, b, quiet=json):
+        found = compared(a, b, metric, common=common)
     if json:
         # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
         data = msgspec.json.decode(msgspec.json.encode(found))
@@ -369,7 +359,7 @@ def check(ctx: click.Context, run: str) -> None:
 
     Prints each problem found and exits with 1, or one line and exits with 0.
     """
-    with RunReader.open(run, partial=True) as reader:
+    with telling(f"checking all of {run}", run), RunReader.open(run, partial=True) as reader:
         problems = reader.check()
         tasks = 0 if problems else len(reader.tasks())
     for problem in problems:

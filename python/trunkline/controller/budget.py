@@ -25,7 +25,7 @@ from trunkline.store.reader import RunReader
 from trunkline.store.stats.summary import BUDGET, ESTIMATED, BudgetReport, estimated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from trunkline.llm.pricing import Price
@@ -83,15 +83,21 @@ def spent_in(path: Path, prices: Mapping[str, Price], progress_so_far: RunProgre
     """
     taken = {task: row.rollouts for task, row in progress_so_far.taken.items()}
     with RunReader.open(path) as reader:
-        grown = [pair for pair in reader.rollouts() if pair[0] not in progress_so_far.begun]
-        for task in progress_so_far.begun:
-            core = CoreTree()
-            for data in reader.deltas(task):
-                core.apply(data)
-            grown += [(task, row) for row in rows(core)[1]]
+        grown = _grown(reader, progress_so_far.begun)
         own = (row for task, row in grown if row.rollout >= taken.get(task, 0))
         calls = (call for _, call in reader.calls())
         return spent_so_far(calls, own, prices, estimated(reader.meta), ended=progress_so_far.state != "running")
+
+
+def _grown(reader: RunReader, begun: Sequence[int]) -> Iterator[tuple[int, RolloutRow]]:
+    """Yield the rollouts of finished tasks, and then those of tasks that were begun and are not finished."""
+    unfinished = set(begun)
+    yield from (pair for pair in reader.rollouts() if pair[0] not in unfinished)
+    for task in begun:
+        core = CoreTree()
+        for data in reader.deltas(task):
+            core.apply(data)
+        yield from ((task, row) for row in rows(core)[1])
 
 
 def spent_so_far(

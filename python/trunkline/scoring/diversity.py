@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from trunkline.scoring.answers import action
+from trunkline.scoring.metrics.columns import NestedColumn
 from trunkline.tree.answers import normalise
 from trunkline.tree.views import Kind
 from trunkline.types import UNSCORED
@@ -18,7 +20,17 @@ if TYPE_CHECKING:
 
     from trunkline.tree.views import Tree
 
-__all__ = ["Distinct", "Diversity", "Try", "diversity", "effective", "intraclass", "tries"]
+__all__ = [
+    "Distinct",
+    "Diversity",
+    "DiversityCounter",
+    "Try",
+    "clusters",
+    "diversity",
+    "effective",
+    "intraclass",
+    "tries",
+]
 
 Clusters = Sequence[Sequence[float]]
 """Rewards of one task, in one list for each initial chain; NaN is unscored."""
@@ -101,18 +113,24 @@ def intraclass(tasks: Sequence[Clusters]) -> float | None:
         The estimate; 0.0 by construction where no two scored rollouts come from one chain. None where nothing is
         scored, no task has two chains, or rewards within tasks vary too little to tell.
     """
-    scored = [_scored(task) for task in tasks]
-    flat = [[reward for chain in task for reward in chain] for task in scored]
-    if not any(flat):
+    freedom = loose = 0
+    varies = False
+    unit: float | None = None
+    for task in map(_scored, tasks):
+        if task:
+            freedom += len(task) - 1
+            loose += sum(len(chain) - 1 for chain in task)
+            varies |= len({reward for chain in task for reward in chain}) > 1
+            unit = max(unit or 0.0, *(abs(reward) for chain in task for reward in chain))
+    if unit is None:
         return None
-    if not _shared(scored):
+    if not loose:
         return 0.0
-    freedom = sum(len(task) - 1 for task in scored if task)
-    if not freedom or all(len(set(task)) <= 1 for task in flat):
+    if not freedom or not varies:
         return None
-    between, within, size = _squares(scored)
+    between, within, size = _squares(tasks, unit)
     msb = between / freedom
-    msw = within / sum(len(chain) - 1 for task in scored for chain in task)
+    msw = within / loose
     scale = msb + (size / freedom - 1) * msw
     # What is left of rounding is no variance.
     return max((msb - msw) / scale, -1.0) if scale > 1e-12 * msw else None
@@ -147,20 +165,66 @@ def diversity(tasks: Iterable[Sequence[Try]]) -> Diversity | None:
     Returns:
         Means over tasks; None if there are no tries.
     """
-    tried = [task for task in tasks if task]
-    if not tried:
-        return None
-    clusters = [_clusters(task) for task in tried]
-    rho = intraclass(clusters)
-    sizes = [found for task in clusters if (found := [len(chain) for chain in task])]
-    return Diversity(
-        actions=_distinct([[given.action for given in task] for task in tried]),
-        answers=_distinct([[given.answer and normalise(given.answer) for given in task] for task in tried]),
-        scored=_mean([sum(task) for task in sizes]) if sizes else 0.0,
-        shared=_shared(clusters),
-        rho=rho,
-        effective=None if rho is None else _mean([effective(task, rho) for task in sizes]),
-    )
+    counter = DiversityCounter()
+    for task in tasks:
+        counter.add(task)
+    return counter.diversity()
+
+
+class DiversityCounter:
+    """Counts what :func:`diversity` says, one task at a time."""
+
+    def __init__(self) -> None:
+        self._clusters = NestedColumn()
+        self._actions = _DistinctCounter()
+        self._answers = _DistinctCounter()
+
+    def add(self, task: Sequence[Try]) -> None:
+        """Count a task, if it has tries."""
+        if task:
+            self._clusters.append(clusters(task))
+            self._actions.add(given.action for given in task)
+            self._answers.add(given.answer and normalise(given.answer) for given in task)
+
+    def diversity(self) -> Diversity | None:
+        """What they come to; None without tries."""
+        count = len(self._clusters)
+        if not count:
+            return None
+        rho = intraclass(self._clusters)
+        scored = tasks = 0
+        shared = False
+        worth = array("d")
+        for task in self._clusters:
+            if sizes := [len(chain) for chain in task]:
+                tasks += 1
+                scored += sum(sizes)
+                shared |= any(size > 1 for size in sizes)
+                if rho is not None:
+                    worth.append(effective(sizes, rho))
+        return Diversity(
+            actions=self._actions.mean(count),
+            answers=self._answers.mean(count),
+            scored=scored / tasks if tasks else 0.0,
+            shared=shared,
+            rho=rho,
+            effective=None if rho is None else _mean(worth),
+        )
+
+
+class _DistinctCounter:
+    """Adds up different ones over tasks."""
+
+    def __init__(self) -> None:
+        self._found = self._of = 0
+
+    def add(self, task: Iterable[str | None]) -> None:
+        keys = [key for key in task if key]
+        self._found += len(set(keys))
+        self._of += len(keys)
+
+    def mean(self, tasks: int) -> Distinct:
+        return Distinct(self._found / tasks, self._of / tasks)
 
 
 def tries(tree: Tree) -> list[Try]:
@@ -181,7 +245,8 @@ def tries(tree: Tree) -> list[Try]:
     return found
 
 
-def _clusters(task: Sequence[Try]) -> list[list[float]]:
+def clusters(task: Sequence[Try]) -> list[list[float]]:
+    """Return the rewards of a task's scored tries by the initial chain that they were expanded for."""
     chains: dict[int, list[float]] = {}
     for given in task:
         chains.setdefault(given.subgroup, []).append(given.reward)
@@ -194,18 +259,11 @@ def _scored(task: Clusters) -> list[list[float]]:
     return [chain for chain in chains if chain]
 
 
-def _shared(tasks: Sequence[Clusters]) -> bool:
-    return any(len(chain) > 1 for task in tasks for chain in task)
-
-
-def _squares(tasks: Sequence[Clusters]) -> tuple[float, float, float]:
+def _squares(tasks: Sequence[Clusters], unit: float) -> tuple[float, float, float]:
     """Return the sums over chains in MSB, MSW and m0 (:func:`intraclass`), in units of the largest reward."""
     # Squares of what a float can hold may be more than that; no unit changes the estimate.
-    unit = max(abs(reward) for task in tasks for chain in task for reward in chain)
-    between: list[float] = []
-    within: list[float] = []
-    size: list[float] = []
-    for task in filter(None, tasks):
+    between, within, size = array("d"), array("d"), array("d")
+    for task in filter(None, map(_scored, tasks)):
         chains = [[reward / unit for reward in chain] for chain in task]
         rewards = [reward for chain in chains for reward in chain]
         level = _mean(rewards)
@@ -215,11 +273,6 @@ def _squares(tasks: Sequence[Clusters]) -> tuple[float, float, float]:
             within.extend((reward - own) ** 2 for reward in chain)
             size.append(len(chain) - len(chain) ** 2 / len(rewards))
     return math.fsum(between), math.fsum(within), math.fsum(size)
-
-
-def _distinct(tasks: Sequence[Sequence[str | None]]) -> Distinct:
-    given = [[key for key in task if key] for task in tasks]
-    return Distinct(_mean([len(set(keys)) for keys in given]), _mean([len(keys) for keys in given]))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -68,6 +68,13 @@ _ROLLOUT_ROWS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts ORDER 
 
 _WRITTEN = "not those that were written"
 
+_DIFFERING = """
+SELECT id FROM tasks WHERE task = coalesce(
+    (SELECT task FROM rollouts GROUP BY task HAVING min(reward) < max(reward) ORDER BY task LIMIT 1),
+    (SELECT min(task) FROM trees)
+)
+"""
+
 
 class RunReader:
     """A run file, open for reading; make it with :meth:`open`. The run may still be going on.
@@ -377,6 +384,11 @@ class RunReader:
         """
         return self._tree(self.number(task_id))
 
+    def differing(self) -> str | None:
+        """The id of the first task whose rollouts differ in reward, else of the first that is done, if any is."""
+        found = self._query(_DIFFERING)
+        return str(found[0][0]) if found else None
+
     def require_one_reward(self) -> None:
         """Refuse a run that is scored again in part: what is trained or measured on two rewards means nothing.
 
@@ -412,11 +424,12 @@ class RunReader:
 
     def rows(self) -> Iterator[tuple[int, TreeRow]]:
         """The rows of finished tasks, each with the task's number."""
-        seal, rows = self._seal(), self._query(_TREE_ROWS)
-        if seal is not None and seal.finished != len(rows) and self._seal() == seal:
-            raise self._damaged(f"trees: {len(rows)} rows of {seal.finished} finished tasks")
-        for number, *values in rows:
+        seal, count = self._seal(), 0
+        for number, *values in self._rows(_TREE_ROWS):
+            count += 1
             yield self._known("trees", number), self._convert("trees", tuple(values), TreeRow)
+        if seal is not None and seal.finished != count and self._seal() == seal:
+            raise self._damaged(f"trees: {count} rows of {seal.finished} finished tasks")
 
     def rollouts(self) -> Iterator[tuple[int, RolloutRow]]:
         """The rows of all rollouts of finished tasks, each with the task's number.
@@ -425,12 +438,12 @@ class RunReader:
         """
         self._check_meta()
         sums = self._sums_of("rows_sum")
-        found = {number: checksum(values) for number, *values in self._query(_TREE_ROWS)}
-        for number, *values in self._query(_TAKEN_ROWS):
+        found = {number: checksum(values) for number, *values in self._rows(_TREE_ROWS)}
+        for number, *values in self._rows(_TAKEN_ROWS):
             if number in found:
                 found[number] = checksum(values, found[number])
         undone = set()
-        for number, *values in self._query(_ROLLOUT_ROWS):
+        for number, *values in self._rows(_ROLLOUT_ROWS):
             if number in found:
                 found[number] = checksum(values, found[number])
             else:
@@ -453,7 +466,7 @@ class RunReader:
 
     def taken(self) -> Iterator[tuple[int, TakenRow]]:
         """What was taken over of an earlier run, each task with its number; empty for a run that began anew."""
-        for number, *values in self._query(_TAKEN_ROWS):
+        for number, *values in self._rows(_TAKEN_ROWS):
             yield self._known("taken", number), self._convert("taken", tuple(values), TakenRow)
 
     def calls(self) -> Iterator[tuple[int, CallRow]]:
@@ -539,9 +552,8 @@ class RunReader:
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""
         prices, meta, tasks = self.prices, self._check_meta(), self._size
-        trees = list(self.rows())
-        broken = {number for number, row in trees if row.error is not None}
-        rows = (row for _number, row in trees)
+        broken = {number for (number,) in self._query("SELECT task FROM trees WHERE error IS NOT NULL")}
+        rows = (row for _number, row in self.rows())
         taken = list(self.taken())
         events = [event.kind for event in self.events()]
         return summarise(meta, tasks, rows, self.rollouts(), self.calls(), prices, taken, broken, events)

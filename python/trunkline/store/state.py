@@ -54,7 +54,7 @@ __all__ = [
 
 # The names in these statements are our own.
 _TAKEN = f"SELECT task, {', '.join(TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
-_ROLLOUTS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts"  # noqa: S608
+_ROLLOUTS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task"  # noqa: S608
 _ENDS = "SELECT termination, count(*) FROM rollouts WHERE termination IS NOT NULL GROUP BY termination"
 _CALLS = (
     "SELECT coalesce(sum(draws), 0), coalesce(sum(attempts - 1) FILTER (WHERE attempts > 0), 0), "
@@ -153,9 +153,9 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
 def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
     """Count the groups that can be trained on."""
     filter_stats = FilterStats(scored=scored)
+    broken = {task for (task,) in connection.execute("SELECT task FROM trees WHERE error IS NOT NULL")}
     for task, *values in connection.execute(_ROLLOUTS):
         filter_stats.add(task, msgspec.convert(values, RolloutRow))
-    broken = {task for (task,) in connection.execute("SELECT task FROM trees WHERE error IS NOT NULL")}
     return len(filter_stats.kept - broken)
 
 

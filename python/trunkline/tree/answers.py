@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -100,7 +101,12 @@ def normalise(answer: str) -> str:
         The normalised answer; empty only if the answer is blank.
     """
     stripped = answer.strip()
-    return stripped.casefold() if len(stripped) > LONG else fold(stripped)
+    return stripped.casefold() if len(stripped) > LONG else _folded(stripped)
+
+
+@lru_cache(maxsize=1024)
+def _folded(text: str) -> str:
+    return fold(text)
 
 
 def fold(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "AnswerClasses",
+    "MajorityAtK",
     "Metric",
     "PerSolved",
     "majority_at_k",
@@ -134,13 +137,21 @@ def _mean(
 ) -> Estimate | None:
     if k < 1:
         raise UsageError(f"{name}{k} has no meaning: k must be at least 1")
-    tasks = [found for found in map(scored, rewards) if len(found) >= k]
-    means = [chance(len(task), sum(reward >= threshold for reward in task), k) for task in tasks]
-    # As many sets of k could have been drawn with tries of their own; more would make the interval too narrow where few
-    # tasks agree by chance.
-    found = estimate(means, sum(len(task) // k for task in tasks), sum(map(len, rewards)), bounded=True)
-    return None if found is None else msgspec.structs.replace(found, scored=sum(map(len, tasks)))
+    means, sets, behind = array("d"), 0, 0
+    usual = lru_cache(_USUAL)(chance)
+    for task in map(scored, rewards):
+        if len(task) >= k:
+            means.append(usual(len(task), sum(reward >= threshold for reward in task), k))
+            # As many sets of k could have been drawn with tries of their own; more would make the interval too narrow
+            # where few tasks agree by chance.
+            sets += len(task) // k
+            behind += len(task)
+    found = estimate(means, sets, sum(map(len, rewards)), bounded=True)
+    return None if found is None else msgspec.structs.replace(found, scored=behind)
 
+
+_USUAL: Final = 4096
+"""Chances that are kept: most tasks of a run have as many tries as others."""
 
 _NOTHING: Final = 10**20
 """What happens in a smaller share of the subsets than one over this is left out: a float cannot tell it from never."""
@@ -305,8 +316,7 @@ def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> 
     Returns:
         The estimate over the tasks whose leading answers are scored, or None if there is none.
     """
-    means: list[float] = []
-    tries = 0
+    means, tries = array("d"), 0
     for said, worth in _matched(answers, rewards):
         tries += len(worth)
         mean = majority_of(said, worth)
@@ -326,18 +336,74 @@ def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) 
     Returns:
         The mean, or None with fewer than k scored tries.
     """
-    counted = [position for position, reward in enumerate(rewards) if not math.isnan(reward)]
-    if len(counted) < k:
-        return None
-    worth = [rewards[position] for position in counted]
-    classes = vote(answers[position] for position in counted)
-    sizes = tuple(len(votes.voters) for votes in classes)
-    won = shares(sizes, len(counted) - sum(sizes), k)
-    # Which members of a class are in a subset is a fair draw too, so each class is worth the mean over its members.
-    means = [math.fsum(worth[voter] for voter in votes.voters) / len(votes.voters) for votes in classes]
-    value = math.fsum(share * mean for share, mean in zip(won, means, strict=True))
-    # Chances that add up to 1 may do so but for a rounding.
-    return max(min(0.0, *worth), min(max(0.0, *worth), value))
+    return AnswerClasses(answers, rewards).worth(k)
+
+
+class AnswerClasses:
+    """The scored tries of one task, grouped by answer once for votes of any number of them.
+
+    Args:
+        answers: The answers of its tries.
+        rewards: The rewards of the same tries; what was not scored does not vote.
+    """
+
+    def __init__(self, answers: Sequence[str | None], rewards: Sequence[float]) -> None:
+        counted = [position for position, reward in enumerate(rewards) if not math.isnan(reward)]
+        worth = [rewards[position] for position in counted]
+        classes = vote(answers[position] for position in counted)
+        self.tries = len(rewards)
+        self.scored = len(counted)
+        self._sizes = tuple(len(votes.voters) for votes in classes)
+        # Which members of a class are in a subset is a fair draw too, so each class is worth the mean over its members.
+        self._means = [math.fsum(worth[voter] for voter in votes.voters) / len(votes.voters) for votes in classes]
+        self._ends = min(worth, default=0.0), max(worth, default=0.0)
+
+    def worth(self, k: int) -> float | None:
+        """What a vote among k of them is worth; see :func:`worth_of_k`."""
+        if self.scored < k:
+            return None
+        won = shares(self._sizes, self.scored - sum(self._sizes), k)
+        value = math.fsum(share * mean for share, mean in zip(won, self._means, strict=True))
+        least, most = self._ends
+        # Chances that add up to 1 may do so but for a rounding.
+        return max(min(0.0, least), min(max(0.0, most), value))
+
+
+class MajorityAtK:
+    """Adds up votes among k tries, one task at a time; see :func:`majority_at_k`.
+
+    Args:
+        k: Tries in a vote, at least 1.
+
+    Raises:
+        UsageError: It is less.
+    """
+
+    def __init__(self, k: int) -> None:
+        if k < 1:
+            raise UsageError(f"majority@{k} has no meaning: k must be at least 1")
+        self._k = k
+        self._means = array("d")
+        self._tries = self._votes = self._behind = 0
+
+    def add(self, classes: AnswerClasses) -> None:
+        """Add a task."""
+        self._tries += classes.tries
+        mean = classes.worth(self._k)
+        if mean is not None:
+            self._means.append(mean)
+            self._behind += classes.scored
+            # As many votes of k could have been held with tries of their own.
+            self._votes += classes.scored // self._k
+
+    def estimate(self, *, bounded: bool) -> Estimate | None:
+        """The mean over tasks; None without one that counts.
+
+        Args:
+            bounded: Whether every reward lies between 0 and 1.
+        """
+        held = estimate(self._means, self._votes, self._tries, bounded=bounded)
+        return None if held is None else msgspec.structs.replace(held, scored=self._behind)
 
 
 def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: int) -> Estimate | None:
@@ -355,21 +421,10 @@ def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: 
     Returns:
         The estimate over the tasks with at least k scored tries, or None if there is none.
     """
-    if k < 1:
-        raise UsageError(f"majority@{k} has no meaning: k must be at least 1")
-    means: list[float] = []
-    tries = votes = behind = 0
+    votes = MajorityAtK(k)
     for said, worth in _matched(answers, rewards):
-        tries += len(worth)
-        mean = worth_of_k(said, worth, k)
-        if mean is not None:
-            means.append(mean)
-            found = len(scored(worth))
-            behind += found
-            # As many votes of k could have been held with tries of their own.
-            votes += found // k
-    held = estimate(means, votes, tries, bounded=inside(rewards))
-    return None if held is None else msgspec.structs.replace(held, scored=behind)
+        votes.add(AnswerClasses(said, worth))
+    return votes.estimate(bounded=inside(rewards))
 
 
 def _matched(

@@ -7,6 +7,7 @@ and a result without a single scored try behind it is None: nothing that was not
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -121,8 +122,8 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float:
         first: One value a task.
         second: Another one, of the same tasks.
     """
-    above = [value - math.fsum(first) / len(first) for value in first]
-    below = [value - math.fsum(second) / len(second) for value in second]
+    middle, centre = math.fsum(first) / len(first), math.fsum(second) / len(second)
+    above, below = array("d", (value - middle for value in first)), array("d", (value - centre for value in second))
     size = math.sqrt(math.fsum(x * x for x in above)) * math.sqrt(math.fsum(y * y for y in below))
     if size <= 0:
         return 0.0
@@ -194,9 +195,12 @@ def accuracy(rewards: Rewards) -> Estimate | None:
     Returns:
         The estimate, or None if nothing is scored.
     """
-    tasks = [found for found in map(scored, rewards) if found]
-    means = [math.fsum(found) / len(found) for found in tasks]
-    return estimate(means, sum(map(len, tasks)), sum(map(len, rewards)), bounded=inside(rewards))
+    means, behind = array("d"), 0
+    for found in map(scored, rewards):
+        if found:
+            means.append(math.fsum(found) / len(found))
+            behind += len(found)
+    return estimate(means, behind, sum(map(len, rewards)), bounded=inside(rewards))
 
 
 def avg_at_k(rewards: Rewards, k: int) -> Estimate | None:
@@ -227,7 +231,11 @@ def best_of_n(rewards: Rewards) -> Estimate | None:
     Returns:
         The estimate, or None if nothing is scored.
     """
-    tasks = [found for found in map(scored, rewards) if found]
+    most, behind = array("d"), 0
+    for found in map(scored, rewards):
+        if found:
+            most.append(max(found))
+            behind += len(found)
     # One value a task: for the interval each task is one try.
-    best = estimate([max(found) for found in tasks], len(tasks), sum(map(len, rewards)), bounded=inside(rewards))
-    return None if best is None else msgspec.structs.replace(best, scored=sum(map(len, tasks)))
+    best = estimate(most, len(most), sum(map(len, rewards)), bounded=inside(rewards))
+    return None if best is None else msgspec.structs.replace(best, scored=behind)

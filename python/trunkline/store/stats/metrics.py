@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.scoring.metrics.at_k import PerSolved, majority_at_k, mean_pass_at_k, mean_pass_hat_k, per_solved
+from trunkline.scoring.metrics.at_k import (
+    AnswerClasses,
+    MajorityAtK,
+    PerSolved,
+    mean_pass_at_k,
+    mean_pass_hat_k,
+    per_solved,
+)
+from trunkline.scoring.metrics.columns import RaggedColumn
 from trunkline.scoring.metrics.comparison import Calibration, calibration
-from trunkline.scoring.metrics.intervals import Estimate, accuracy, best_of_n
+from trunkline.scoring.metrics.intervals import Estimate, accuracy, best_of_n, inside
 from trunkline.scoring.notes import graded
-from trunkline.store.stats.tasks import tried
-from trunkline.types import UNSCORED
+from trunkline.store.stats.tasks import each_task, tried
+from trunkline.types import UNSCORED, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trunkline.scoring.diversity import Try
     from trunkline.store.reader import RunReader
-    from trunkline.store.schema import RolloutRow
+    from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.stats.calls import Spending
     from trunkline.tree.views import Trajectory
-    from trunkline.types import Usage
 
 __all__ = ["RunMetrics", "calibrated", "run_metrics"]
 
@@ -70,34 +77,90 @@ def run_metrics(reader: RunReader) -> RunMetrics:
     Raises:
         RunFileError: It is damaged.
     """
-    tasks = reader.by_task()
-    found: dict[int, list[Try]] = {number: [] for number, _row in reader.rows()}
-    parts = _Parts()
-    for number, row in reader.rollouts():
-        if number in found:
-            found[number].append(tried(row))
-            parts.add(number, row)
-    costs = reader.costs()
-    spent = [costs.get(task.task) for task in tasks] if reader.prices else None
-    return _run_metrics(list(found.values()), [task.usage for task in tasks], spent, parts.means())
+    before = dict(reader.taken())
+    costs = reader.costs() if reader.prices else None
+    totals, parts = _Totals(), _Parts()
+    for number, rows in _finished(reader):
+        totals.add(rows, before.get(number))
+        parts.add(rows)
+    grouped = (_classes(rows) for _, rows in _finished(reader))
+    spent = None if costs is None else [costs.get(name) for name in _finished_ids(reader)]
+    return _run_metrics(totals, grouped, spent, parts.means())
+
+
+def _finished(reader: RunReader) -> Iterator[tuple[int, list[RolloutRow]]]:
+    """Yield the rollouts of each finished task, of which there may be none, in the order of the tasks."""
+    grown = each_task(reader.rollouts())
+    number, rows = next(grown, (None, []))
+    for finished, _ in reader.rows():
+        while number is not None and number < finished:
+            number, rows = next(grown, (None, []))
+        yield finished, rows if number == finished else []
+
+
+def _finished_ids(reader: RunReader) -> Iterator[str]:
+    """Yield the id of each finished task, in their order."""
+    names = reader.task_ids()
+    yield from (names[number] for number, _ in reader.rows())
+
+
+def _classes(rows: Sequence[RolloutRow]) -> AnswerClasses:
+    """The tries of a task, to vote."""
+    tries = [tried(row) for row in rows]
+    return AnswerClasses([given.answer for given in tries], [given.reward for given in tries])
+
+
+class _Totals:
+    """What the tries of finished tasks come to, but for their answers.
+
+    Attributes:
+        rewards: The rewards of each task.
+        solved: Whether each task is solved.
+        generated: Generated tokens of each task.
+        tokens: Prompt tokens and generated ones of each.
+        unreported: Calls without usage.
+    """
+
+    def __init__(self) -> None:
+        self.rewards = RaggedColumn()
+        self.solved: list[bool] = []
+        self.generated, self.tokens = array("q"), array("q")
+        self.unreported = 0
+        self.most = 0
+        self.reported = False
+
+    def add(self, rows: Sequence[RolloutRow], before: TakenRow | None) -> None:
+        """Add a task, and what it had cost in an earlier run."""
+        rewards = [tried(row).reward for row in rows]
+        self.rewards.append(rewards)
+        self.most = max(self.most, sum(not math.isnan(reward) for reward in rewards))
+        self.solved.append(any(reward >= 1 for reward in rewards))
+        usage = sum((row.usage for row in rows), Usage()) - (Usage() if before is None else before.usage)
+        self.generated.append(usage.generated)
+        self.tokens.append(usage.prompt + usage.generated)
+        self.unreported += usage.unreported
+        self.reported |= bool(usage.prompt or usage.generated)
 
 
 class _Parts:
     """What the parts of a run's reward said."""
 
     def __init__(self) -> None:
-        self._stated: dict[str, dict[int, list[float]]] = {}
+        self._stated: dict[str, RaggedColumn] = {}
 
-    def add(self, task: int, row: RolloutRow) -> None:
-        """Take up what a rollout's note says."""
-        for one in graded(row.note):
-            if one.weight is not None:
-                value = math.nan if one.value is None else one.value
-                self._stated.setdefault(one.reward, {}).setdefault(task, []).append(value)
+    def add(self, rows: Sequence[RolloutRow]) -> None:
+        """Take up what the notes of a task's rollouts say."""
+        values: dict[str, list[float]] = {}
+        for row in rows:
+            for one in graded(row.note):
+                if one.weight is not None:
+                    values.setdefault(one.reward, []).append(math.nan if one.value is None else one.value)
+        for name, stated in values.items():
+            self._stated.setdefault(name, RaggedColumn()).append(stated)
 
     def means(self) -> dict[str, Estimate]:
         """The mean of each; the whole reward, of which a note may say why it has no value, has no mean here."""
-        found = {name: accuracy(list(by_task.values())) for name, by_task in self._stated.items()}
+        found = {name: accuracy(by_task) for name, by_task in self._stated.items()}
         return {name: mean for name, mean in found.items() if mean is not None}
 
 
@@ -124,29 +187,29 @@ def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibr
 
 
 def _run_metrics(
-    tries: Sequence[Sequence[Try]],
-    usage: Sequence[Usage],
+    totals: _Totals,
+    grouped: Iterable[AnswerClasses],
     costs: Sequence[Spending | None] | None,
     parts: dict[str, Estimate],
 ) -> RunMetrics:
-    rewards = [[given.reward for given in task] for task in tries]
-    answers = [[given.answer for given in task] for task in tries]
-    most = max((sum(not math.isnan(reward) for reward in task) for task in rewards), default=0)
+    rewards, solved, most = totals.rewards, totals.solved, totals.most
     counts = _counts(most)
-    solved = [any(reward >= 1 for reward in task) for task in rewards]
-    unreported = sum(each.unreported for each in usage)
-    reported = any(each.prompt or each.generated for each in usage)
+    votes = {k: MajorityAtK(k) for k in counts}
+    for classes in grouped if votes else ():
+        for one in votes.values():
+            one.add(classes)
+    bounded = inside(rewards)
     return RunMetrics(
         tries=most,
         accuracy=accuracy(rewards),
         best=best_of_n(rewards),
         pass_at=_found((k, mean_pass_at_k(rewards, k)) for k in counts),
         pass_hat=_found((k, mean_pass_hat_k(rewards, k)) for k in counts),
-        majority=_found((k, majority_at_k(answers, rewards, k)) for k in counts),
-        generated_per_solved=per_solved([each.generated for each in usage], solved) if reported else None,
-        tokens_per_solved=per_solved([each.prompt + each.generated for each in usage], solved) if reported else None,
+        majority=_found((k, one.estimate(bounded=bounded)) for k, one in votes.items()),
+        generated_per_solved=per_solved(totals.generated, solved) if totals.reported else None,
+        tokens_per_solved=per_solved(totals.tokens, solved) if totals.reported else None,
         cost_per_solved=_cost(costs, solved),
-        unreported=unreported,
+        unreported=totals.unreported,
         parts=parts,
     )
 

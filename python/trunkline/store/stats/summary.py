@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from trunkline.errors import ForkRefused
-from trunkline.scoring.diversity import Diversity, Try, diversity
-from trunkline.scoring.metrics import Estimate, accuracy, best_of_n, majority_at_n
+from trunkline.scoring.diversity import Diversity, DiversityCounter
+from trunkline.scoring.metrics import Estimate, accuracy, best_of_n
+from trunkline.scoring.metrics.at_k import majority_of
+from trunkline.scoring.metrics.columns import RaggedColumn
+from trunkline.scoring.metrics.intervals import estimate, inside
 from trunkline.scoring.notes import replays
 from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, probes, total
-from trunkline.store.stats.tasks import Filtered, FilterStats, Length, length, tokens, tried
+from trunkline.store.stats.tasks import (
+    Filtered,
+    FilterStats,
+    Length,
+    LengthCounter,
+    TokenCounter,
+    each_task,
+    tried,
+)
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Termination, Usage
@@ -327,12 +339,6 @@ def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ())
     )
 
 
-def _seconds_in(column: str, rows: Iterable[RolloutRow], carried: Iterable[TakenRow]) -> float:
-    """Add up a column of microseconds, less what was there before the run."""
-    now, before = (sum(int(getattr(row, column)) for row in part) for part in (rows, carried))
-    return (now - before) / 1e6
-
-
 def _timing(meta: Mapping[str, str]) -> list[str]:
     try:
         settings = msgspec.json.decode(meta.get("settings", "{}"), type=dict[str, object])
@@ -346,6 +352,84 @@ def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[C
     for task, call in calls:
         tasks.add(task)
         yield call
+
+
+class _TreeTotals:
+    """What the trees of a run come to.
+
+    Args:
+        trees: Their rows.
+    """
+
+    def __init__(self, trees: Iterable[TreeRow]) -> None:
+        self.count = self.broken = self.refused = 0
+        self.ended: Counter[str] = Counter()
+        self.tokens, self.ids = TokenCounter(), TokenCounter()
+        for tree in trees:
+            self.count += 1
+            self.broken += tree.error is not None
+            self.refused += tree.refused
+            self.ended[tree.ended] += 1
+            self.tokens.add(tree)
+            if tree.exact == 1:
+                self.ids.add(tree)
+
+
+class _RolloutTotals:
+    """What the rollouts of a run come to, one task at a time.
+
+    Args:
+        scored: Whether the run has a reward.
+
+    Attributes:
+        rewards: The rewards of each task.
+        scored: How many tasks have so many scored rollouts.
+        most: The largest number of rollouts of one task.
+        majorities: What the most frequent answer of each task is worth, where that is known.
+    """
+
+    def __init__(self, *, scored: bool) -> None:
+        self.rewards = RaggedColumn()
+        self.scored: Counter[int] = Counter()
+        self.majorities = array("d")
+        self.terminations: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.filters = FilterStats(scored=scored)
+        self.diversity = DiversityCounter()
+        self.kept, self.cut = LengthCounter(cut=False), LengthCounter(cut=True)
+        self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
+        self.usage = Usage()
+
+    def add(self, task: int, rows: Sequence[RolloutRow]) -> None:
+        """Add the rollouts of a task."""
+        tries = [tried(row) for row in rows]
+        rewards = [given.reward for given in tries]
+        self.rewards.append(rewards)
+        self.scored[sum(not math.isnan(reward) for reward in rewards)] += 1
+        self.most = max(self.most, len(rows))
+        self.solved += any(reward >= 1 for reward in rewards)
+        if (worth := majority_of([given.answer for given in tries], rewards)) is not None:
+            self.majorities.append(worth)
+        self.diversity.add(tries)
+        for row in rows:
+            self.filters.add(task, row)
+            self._add(row)
+
+    def _add(self, row: RolloutRow) -> None:
+        self.kept.add(row)
+        self.cut.add(row)
+        self.turns += row.turns
+        self.replayed += replays(row.note)
+        self.llm_micros += row.llm_micros
+        self.tool_micros += row.tool_micros
+        self.usage += row.usage
+        self.terminations["growing" if row.termination is None else row.termination] += 1
+        if row.termination in FAILED and row.error:
+            self.failures[Failure.decode(row.error).message] += 1
+        elif row.termination == Termination.CANCELLED and row.error:
+            failure = Failure.decode(row.error)
+            self.refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
 
 
 def summarise(
@@ -365,7 +449,7 @@ def summarise(
         meta: The run file's table of that name.
         tasks: How many tasks the run has.
         trees: The rows of finished tasks.
-        rollouts: The rows of their rollouts with the number of the task.
+        rollouts: The rows of their rollouts with the number of the task; those of one task stand together.
         calls: The rows of all calls with the number of the task.
         prices: Prices by base URL.
         taken: What was taken over of an earlier run, with the number of the task.
@@ -375,73 +459,59 @@ def summarise(
     Returns:
         The summary.
     """
-    trees = list(trees)
     settings = _settings(meta)
-    filter_stats = FilterStats(scored=settings.reward is not None)
-    rows: list[RolloutRow] = []
-    tries: dict[int, list[Try]] = {}
-    terminations: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    refusals: Counter[str] = Counter()
-    usage = Usage()
-    for task, row in rollouts:
-        rows.append(row)
-        tries.setdefault(task, []).append(tried(row))
-        terminations["growing" if row.termination is None else row.termination] += 1
-        if row.termination in FAILED and row.error:
-            failures[Failure.decode(row.error).message] += 1
-        filter_stats.add(task, row)
-        if row.termination == Termination.CANCELLED and row.error:
-            failure = Failure.decode(row.error)
-            refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
-        usage += row.usage
-    carried = [row for task, row in taken if task in tries]
-    usage -= sum((row.usage for row in carried), Usage())
+    known = dict(taken)
+    grown = _TreeTotals(trees)
+    found = _RolloutTotals(scored=settings.reward is not None)
+    carried: list[TakenRow] = []
+    for task, rows in each_task(rollouts):
+        found.add(task, rows)
+        if task in known:
+            carried.append(known[task])
+    usage = found.usage - sum((row.usage for row in carried), Usage())
     called: set[int] = set()
     endpoints = by_endpoint(_noting(calls, called), prices or {}, estimated_usage(meta), probes(meta))
-    listed = [tries[task] for task in sorted(tries)]
-    worth: Sequence[Sequence[float]] = [[given.reward for given in task] for task in listed]
-    most = max(map(len, worth), default=0)
+    worth, terminations = found.rewards, found.terminations
     return Summary(
         state=meta.get("state", "unknown"),
         tasks=tasks,
-        finished=len(trees),
-        broken=sum(tree.error is not None for tree in trees),
+        finished=grown.count,
+        broken=grown.broken,
         rollouts=terminations.total(),
-        scored=sum(not math.isnan(reward) for task in worth for reward in task),
-        tries=most,
-        short=len(trees) - sum(sum(not math.isnan(reward) for reward in task) == most for task in worth),
+        scored=sum(scored * tasks for scored, tasks in found.scored.items()),
+        tries=found.most,
+        short=grown.count - found.scored[found.most],
         accuracy=accuracy(worth),
         best_of_n=best_of_n(worth),
-        majority=majority_at_n([[given.answer for given in task] for task in listed], worth),
-        tokens=tokens(trees),
+        majority=estimate(found.majorities, len(found.majorities), terminations.total(), bounded=inside(worth)),
+        tokens=grown.tokens.tokens(),
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
         failed=sum(count for word, count in terminations.items() if word in FAILED),
-        failures=_frequent(failures),
-        forks_refused=refusals.total(),
-        refusals=_frequent(refusals),
-        replayed=max(0, sum(replays(row.note) for row in rows) - sum(row.replayed for row in carried)),
-        llm_seconds=_seconds_in("llm_micros", rows, carried),
-        tool_seconds=_seconds_in("tool_micros", rows, carried),
+        failures=_frequent(found.failures),
+        forks_refused=found.refusals.total(),
+        refusals=_frequent(found.refusals),
+        replayed=max(0, found.replayed - sum(row.replayed for row in carried)),
+        llm_seconds=(found.llm_micros - sum(row.llm_micros for row in carried)) / 1e6,
+        tool_seconds=(found.tool_micros - sum(row.tool_micros for row in carried)) / 1e6,
         seconds=wall_seconds(meta),
         endpoints=endpoints,
         events=dict(Counter(events)),
         spent=total(endpoints),
         called=len(called),
-        solved=sum(any(reward >= 1 for reward in task) for task in worth),
-        filters=filter_stats.filtered(),
+        solved=found.solved,
+        filters=found.filters.filtered(),
         groups=settings.refill.get("groups") if settings.refill else None,
-        groups_kept=len(filter_stats.kept.difference(broken)),
+        groups_kept=len(found.filters.kept.difference(broken)),
         strategy=_strategy(meta),
-        ids=tokens([tree for tree in trees if tree.exact == 1]),
-        paths=sum(row.turns for row in rows) - sum(row.paths for row in carried),
-        kept=length(rows, cut=False),
-        cut=length(rows, cut=True),
-        diversity=diversity(listed),
+        ids=grown.ids.tokens(),
+        paths=found.turns - sum(row.paths for row in carried),
+        kept=found.kept.length(),
+        cut=found.cut.length(),
+        diversity=found.diversity.diversity(),
         taken=_taken(meta, [row for _, row in taken], carried),
-        ended=dict(sorted(Counter(tree.ended for tree in trees).items())),
-        refused=sum(tree.refused for tree in trees),
+        ended=dict(sorted(grown.ended.items())),
+        refused=grown.refused,
         budget=budget_report(meta),
         timing=_timing(meta),
     )

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from trunkline.scoring import notes
-from trunkline.scoring.diversity import Try, diversity, effective
+from trunkline.scoring.diversity import Try, clusters, diversity, effective, intraclass
+from trunkline.scoring.metrics.columns import NestedColumn
 from trunkline.tree.tokens import Tokens
 from trunkline.types import UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
 
-__all__ = ["FilterStats", "Filtered", "Length", "TaskSummary", "by_task", "ended", "kept", "length", "tokens", "tried"]
+__all__ = [
+    "FilterStats",
+    "Filtered",
+    "Length",
+    "LengthCounter",
+    "TaskSummary",
+    "TokenCounter",
+    "by_task",
+    "each_task",
+    "ended",
+    "kept",
+    "length",
+    "tried",
+]
 
 
 _CUT: Final = (Termination.CENSORED, None)
@@ -82,36 +98,72 @@ def tried(row: RolloutRow) -> Try:
     return Try(row.subgroup, reward, row.answer if counts else None, row.action)
 
 
-def length(rows: Sequence[RolloutRow], *, cut: bool) -> Length | None:
-    """Measure rollouts; shared trunks count for each.
+class LengthCounter:
+    """Measures rollouts, one at a time; shared trunks count for each.
 
     Args:
-        rows: Rollouts.
         cut: Measure those that were cut (``censored``, or left growing where their task ended), in place of those that
             ended by themselves.
-
-    Returns:
-        Means; None if there are none such.
     """
-    found = [row for row in rows if (row.termination in _CUT if cut else ended(row))]
-    if not found:
-        return None
-    counted = [row.length for row in found if row.length is not None]
-    generated = sum(counted) / len(counted) if counted else None
-    return Length(len(found), sum(row.turns for row in found) / len(found), generated)
+
+    def __init__(self, *, cut: bool) -> None:
+        self._cut = cut
+        self._rollouts = self._turns = self._counted = self._generated = 0
+
+    def add(self, row: RolloutRow) -> None:
+        """Measure a rollout, if it is such a one."""
+        if row.termination in _CUT if self._cut else ended(row):
+            self._rollouts += 1
+            self._turns += row.turns
+            if row.length is not None:
+                self._counted += 1
+                self._generated += row.length
+
+    def length(self) -> Length | None:
+        """Their means; None if there are none such."""
+        if not self._rollouts:
+            return None
+        generated = self._generated / self._counted if self._counted else None
+        return Length(self._rollouts, self._turns / self._rollouts, generated)
 
 
-def tokens(trees: Sequence[TreeRow]) -> Tokens:
-    """Add up the tokens of trees."""
-    return Tokens(
-        flat=sum(tree.flat for tree in trees),
-        tree=sum(tree.tree for tree in trees),
-        flat_generated=sum(tree.flat_generated for tree in trees),
-        tree_generated=sum(tree.tree_generated for tree in trees),
-        longest=max((tree.longest for tree in trees), default=0),
-        unreported=sum(tree.unreported for tree in trees),
-        exact=bool(trees) and all(tree.exact == 1 for tree in trees),
-    )
+def length(rows: Iterable[RolloutRow], *, cut: bool) -> Length | None:
+    """Measure rollouts; see :class:`LengthCounter`."""
+    counter = LengthCounter(cut=cut)
+    for row in rows:
+        counter.add(row)
+    return counter.length()
+
+
+class TokenCounter:
+    """Adds up the tokens of trees, one at a time."""
+
+    def __init__(self) -> None:
+        self._exact: bool | None = None
+        self._longest = self._unreported = 0
+        self._flat = self._tree = self._flat_generated = self._tree_generated = 0
+
+    def add(self, tree: TreeRow) -> None:
+        """Add those of a tree."""
+        self._flat += tree.flat
+        self._tree += tree.tree
+        self._flat_generated += tree.flat_generated
+        self._tree_generated += tree.tree_generated
+        self._longest = max(self._longest, tree.longest)
+        self._unreported += tree.unreported
+        self._exact = tree.exact == 1 and self._exact is not False
+
+    def tokens(self) -> Tokens:
+        """What they come to."""
+        return Tokens(
+            flat=self._flat,
+            tree=self._tree,
+            flat_generated=self._flat_generated,
+            tree_generated=self._tree_generated,
+            longest=self._longest,
+            unreported=self._unreported,
+            exact=bool(self._exact),
+        )
 
 
 def by_task(
@@ -125,7 +177,7 @@ def by_task(
 
     Args:
         trees: Rows of finished tasks with their numbers.
-        rollouts: Rows of their rollouts with the number of the task.
+        rollouts: Rows of their rollouts with the number of the task; those of one task stand together.
         names: Ids of all tasks.
         taken: What was taken over of an earlier run, likewise.
         silent: Numbers of tasks of which no server said what it had cached.
@@ -133,25 +185,39 @@ def by_task(
     Returns:
         A summary of each finished task, in the order of the tasks.
     """
-    rows: dict[int, list[RolloutRow]] = {}
-    for number, row in rollouts:
-        rows.setdefault(number, []).append(row)
-    tries = {number: [tried(row) for row in listed] for number, listed in rows.items()}
-    found = diversity(tries.values())
-    rho = None if found is None else found.rho
-    before = dict(taken)
-    return [
-        _task(
-            names[number],
-            tree,
-            rows.get(number, []),
-            tries.get(number, []),
-            rho,
-            before.get(number),
-            silent=number in silent,
+    finished, before = dict(trees), dict(taken)
+    chains = NestedColumn()
+    places: dict[int, int] = {}
+    found: dict[int, TaskSummary] = {}
+    for number, rows in each_task(rollouts):
+        tries = [tried(row) for row in rows]
+        places[number] = len(chains)
+        chains.append(clusters(tries))
+        if number in finished:
+            found[number] = _task(
+                names[number], finished[number], rows, tries, before.get(number), silent=number in silent
+            )
+    rho = intraclass(chains)
+    summaries = []
+    for number, tree in finished.items():
+        summary = found.pop(number, None) or _task(
+            names[number], tree, [], [], before.get(number), silent=number in silent
         )
-        for number, tree in trees
-    ]
+        if summary.scored and rho is not None:
+            sizes = [len(chain) for chain in chains[places[number]]]
+            summary = msgspec.structs.replace(summary, effective=effective(sizes, rho))
+        summaries.append(summary)
+    return summaries
+
+
+def each_task(rollouts: Iterable[tuple[int, RolloutRow]]) -> Iterator[tuple[int, list[RolloutRow]]]:
+    """Yield the rollouts of one task after the other.
+
+    Args:
+        rollouts: Rows with the number of the task; those of one task stand together.
+    """
+    for number, pairs in groupby(rollouts, itemgetter(0)):
+        yield number, [row for _, row in pairs]
 
 
 def _task(
@@ -159,29 +225,30 @@ def _task(
     tree: TreeRow,
     rows: Sequence[RolloutRow],
     own: Sequence[Try],
-    rho: float | None,
     before: TakenRow | None,
     *,
     silent: bool,
 ) -> TaskSummary:
+    """Sum one task up, but for its independent tries: they depend on all tasks."""
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
-    sizes = list(Counter(given.subgroup for given in scored).values())
     usage = sum((row.usage for row in rows), Usage())
     if before is not None:
         usage -= before.usage
+    counter = TokenCounter()
+    counter.add(tree)
     return TaskSummary(
         task=name,
         rollouts=len(rows),
         scored=len(scored),
         reward=math.fsum(given.reward for given in scored) / len(scored) if scored else None,
-        tokens=tokens([tree]),
+        tokens=counter.tokens(),
         usage=usage,
         silent=silent,
         paths=sum(row.turns for row in rows) - (0 if before is None else before.paths),
         actions=0 if alone is None else round(alone.actions.found),
         answers=0 if alone is None else round(alone.answers.found),
-        effective=effective(sizes, rho) if scored and rho is not None else None,
+        effective=None,
     )
 
 
@@ -220,7 +287,7 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
 
 
 class FilterStats:
-    """Counts what filters said, one rollout at a time.
+    """Counts what filters said, one rollout at a time; those of one task stand together.
 
     Args:
         scored: Whether the run has a reward, which a rollout needs to be trained on.
@@ -228,9 +295,11 @@ class FilterStats:
 
     def __init__(self, *, scored: bool) -> None:
         self._scored = scored
-        self._rollouts: Counter[int] = Counter()
+        self._task: int | None = None
+        self._rollouts = 0
         self._stated: Counter[tuple[str, str]] = Counter()
-        self._dropped: Counter[tuple[str, int]] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._whole: Counter[str] = Counter()
         self._left: set[int] = set()
         self._unjudged: set[int] = set()
 
@@ -241,17 +310,20 @@ class FilterStats:
             task: The number of its task.
             row: Its row.
         """
+        if task != self._task:
+            if self._dropped:
+                self._whole, self._dropped = self._dropped_whole(), Counter()
+            self._task, self._rollouts = task, 0
         said = notes.read(row.note)
-        self._rollouts[task] += 1
+        self._rollouts += 1
         # A filter that says the same twice about a rollout has taken it out once.
         for name, action in {(verdict.filter, verdict.action): None for verdict in said}:
             self._stated[name, action] += 1
             if action == "drop":
-                self._dropped[name, task] += 1
+                self._dropped[name] += 1
             elif action == "failed":
                 self._unjudged.add(task)
-        ended = row.termination is not None and row.termination not in UNSCORED
-        if ended and not notes.masked(said) and (row.reward is not None or not self._scored):
+        if ended(row) and not notes.masked(said) and (row.reward is not None or not self._scored):
             self._left.add(task)
 
     @property
@@ -259,9 +331,13 @@ class FilterStats:
         """Tasks of which something is left to train on, broken ones not known."""
         return self._left - self._unjudged
 
+    def _dropped_whole(self) -> Counter[str]:
+        """How many tasks each filter has dropped whole, the last one included."""
+        return self._whole + Counter(name for name, count in self._dropped.items() if count == self._rollouts)
+
     def filtered(self) -> list[Filtered]:
         """Return what each filter did, by name."""
-        whole = Counter(name for (name, task), count in self._dropped.items() if count == self._rollouts[task])
+        whole = self._dropped_whole()
         return [
             Filtered(
                 name,
