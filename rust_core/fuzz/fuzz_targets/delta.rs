@@ -10,6 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use trunkline_core::Tree;
 
 #[path = "../../core/tests/foreign/story.rs"]
+#[allow(dead_code, reason = "each target uses a part")]
 mod story;
 
 /// A tree that has applied the first of two deltas, and the second.
