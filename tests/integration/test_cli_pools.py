@@ -70,6 +70,19 @@ def test_a_run_over_each_pool_prints_its_summary_alone_and_leaves_no_process(que
     assert marked(mark) == []
 
 
+@pytest.mark.parametrize("pool", ["local", "inline"])
+def test_what_tools_print_is_shown_beside_the_results_and_is_bounded(questions: str, tmp_path: Path, pool: str):
+    with serving(capital_cities) as server:
+        to = ["--base-url", server.url, "-m", "m", "--tools", "atlas:loud", "-o", "r", "--json"]
+        done = command("-m", "trunkline.cli", "run", questions, *to, "--pool", pool, "-w", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["accuracy"]["value"] == 1.0
+    assert "\\x1b[2JFrance\n" in done.stderr or "\\x1b[2JBrazil\n" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "printed more than is shown: " in done.stderr
+    assert len(done.stderr) < 2_000_000, "of 50 MB"
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from trunkline._internal import tool_output
 from trunkline._internal.text import printable
-from trunkline._internal.tool_output import OutputForwarder, OutputLimit
+from trunkline._internal.tool_output import OutputForwarder, OutputLimit, limited_output
 
 NOTICE = re.compile(r"it printed more than is shown: ([\d,]+) bytes were dropped\n$")
 
@@ -106,3 +107,39 @@ def test_output_without_a_standard_error_is_dropped(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(sys, "stderr", stream)
         forward("print('unseen')")
     stream.close()
+
+
+def test_output_of_this_process_is_limited_for_a_while_and_for_all_threads(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(tool_output, "_BURST", 100)
+    monkeypatch.setattr(tool_output, "_RATE", 0)
+    before = sys.stdout, sys.stderr
+    with limited_output("a tool"):
+        sys.stdout.writelines(["to \x1b[31m", "standard output\n"])
+        sys.stderr.write("\ud800\n")
+        writers = [threading.Thread(target=sys.stdout.write, args=("ten bytes\n" * 100,)) for _ in range(4)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        assert sys.stdout.encoding == before[0].encoding
+    assert (sys.stdout, sys.stderr) == before
+    said = capfd.readouterr()
+    assert said.out == ""
+    first, second, *lines, last = said.err.splitlines()
+    assert (first, second) == ("to \\x1b[31mstandard output", "\\ud800")
+    assert lines == ["ten bytes"] * len(lines)
+    assert 0 < len(lines) < 10
+    assert last == f"a tool printed more than is shown: {4000 - 10 * len(lines):,} bytes were dropped"
+
+
+def test_a_pause_ends_the_dropping(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(tool_output, "_LINE", 4)
+    monkeypatch.setattr(tool_output, "_QUIET", 0.01)
+    with limited_output("a tool"):
+        sys.stdout.write("123456")
+        said = ""
+        while "dropped" not in said:
+            said += capfd.readouterr().err
+    assert said == "1234…\na tool printed more than is shown: 2 bytes were dropped\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 
 from trunkline.agent import Agent
@@ -56,6 +57,18 @@ def starter(country: str) -> str:
     """
     subprocess.run(["sleep", "60"], check=True)
     return country
+
+
+@tool(name="lookup")
+def loud(country: str) -> str:
+    """Look a country up, and print a lot.
+
+    Args:
+        country: Its name.
+    """
+    sys.stderr.write(f"\x1b]0;{country}\x07\n")
+    sys.stdout.write(f"\x1b[2J{country}\n" * 200_000)
+    return f"capital: {CAPITALS[country]}"
 
 
 _HOARD: list[bytes] = []

@@ -7,15 +7,15 @@ import select
 import sys
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["OutputForwarder", "OutputLimit"]
+__all__ = ["OutputForwarder", "OutputLimit", "direct_stderr", "limited_output"]
 
 _BURST: Final = 256 * 1024
 _RATE: Final = 64 * 1024
@@ -39,6 +39,9 @@ class OutputLimit:
     Args:
         name: What prints, for the line that says how much was dropped.
         clock: Monotonic seconds.
+
+    Attributes:
+        taken: Bytes that were printed so far.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,6 +52,7 @@ class OutputLimit:
         self._cut = False
         self._dropped = 0
         self._flooded = False
+        self.taken = 0
 
     @property
     def waits(self) -> bool:
@@ -66,6 +70,7 @@ class OutputLimit:
         """
         shown: list[str] = []
         start = 0
+        self.taken += len(data)
         while start < len(data):
             if self._flooded:
                 self._dropped += len(data) - start
@@ -159,12 +164,83 @@ class OutputForwarder:
                 _show(self._limit.settle())
 
 
+class LimitedStream:
+    """Stands for standard output or error while user code runs in this process; all else is as of the stream behind.
+
+    Args:
+        direct: The stream behind.
+        limit: What limits both.
+        lock: Held while it is asked.
+    """
+
+    def __init__(self, direct: Any, limit: OutputLimit, lock: threading.Lock) -> None:
+        self.direct = direct
+        self._limit = limit
+        self._lock = lock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.direct, name)
+
+    def write(self, text: str) -> int:
+        """Show a text on standard error, as far as there is room."""
+        with self._lock:
+            _show(self._limit.take(text.encode("utf-8", "backslashreplace")))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Show several."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Nothing is held back but a line that has not ended."""
+
+
+@contextmanager
+def limited_output(name: str) -> Iterator[None]:
+    """Show what is printed meanwhile on standard error, escaped and bounded; what bypasses ``sys.stdout`` is not seen.
+
+    Args:
+        name: What prints.
+    """
+    limit, lock = OutputLimit(name), threading.Lock()
+    streams = {field: LimitedStream(getattr(sys, field), limit, lock) for field in ("stdout", "stderr")}
+    for field, stream in streams.items():
+        setattr(sys, field, stream)
+    over = threading.Event()
+    pauses = threading.Thread(target=_settle_in_pauses, args=(limit, lock, over), name="tool output", daemon=True)
+    pauses.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pauses.join()
+        _show(limit.settle())
+        for field, stream in streams.items():
+            if getattr(sys, field) is stream:  # else it was replaced meanwhile, and is no concern of ours
+                setattr(sys, field, stream.direct)
+
+
+def _settle_in_pauses(limit: OutputLimit, lock: threading.Lock, over: threading.Event) -> None:
+    taken = 0
+    while not over.wait(_QUIET):
+        with lock:
+            if limit.waits and limit.taken == taken:
+                _show(limit.settle())
+            taken = limit.taken
+
+
+def direct_stderr() -> TextIO | None:
+    """Standard error, past what limits user code."""
+    return getattr(sys.stderr, "direct", sys.stderr)
+
+
 def _show(text: str) -> None:
     """Write to standard error: past Python's own, whose lock must not be held by a thread when the process ends."""
-    stream = sys.stderr
-    if not text:
+    stream = direct_stderr()
+    if not text or stream is None:
         return
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError):
         if stream is not sys.__stderr__:  # that of a notebook, or of a live line
             stream.write(text)
             stream.flush()

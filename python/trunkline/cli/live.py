@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar, Unpack
 
 import click
 
+from trunkline._internal.tool_output import limited_output
 from trunkline.cli.output import tell, telling
 from trunkline.cli.show import print_summary
 from trunkline.cli.tables import duration
@@ -322,7 +323,8 @@ def drive(
         The exit code: 0, or 1 if more rollouts broke than allowed, too few groups were kept, or the run's budget or
         time kept tasks from being begun.
     """
-    with watching(watched) as observed, ProgressLine() as progress:
+    # Tools may run in this process, whose standard output is for results.
+    with watching(watched) as observed, ProgressLine() as progress, limited_output("code that runs in this process"):
         lines = [said] if said else []
 
         def watch(shot: Snapshot) -> None:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import queue
-import sys
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 import msgspec
 
 from trunkline._internal.text import printable, scrub, without_key, without_secrets
+from trunkline._internal.tool_output import direct_stderr
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
@@ -116,7 +116,7 @@ def log_to(target: str | Path | TextIO, level: str = "info") -> LogSink:
 
 def say_to_stderr(level: str = "warning") -> LogSink:
     """Write messages for people on standard error, from a thread as well."""
-    return LogSink(lambda: sys.stderr, plain_line, level_of(level))
+    return LogSink(direct_stderr, plain_line, level_of(level))
 
 
 def json_line(record: logging.LogRecord) -> str:
