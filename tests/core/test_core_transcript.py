@@ -56,8 +56,8 @@ def test_a_transcript_refuses_what_no_prompt_can_hold():
 
 def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
     tree = planted(2)
-    parsed, (choices, prompt, _, generated, served) = parse_reply(ReplyOptions(), BODY, 0)
-    assert (choices, prompt, generated, served) == ([("a", None, [], "stop", 0, 34, "")], 7, -1, "")
+    parsed, (choices, prompt, _, generated, served, estimated) = parse_reply(ReplyOptions(), BODY, 0)
+    assert (choices, prompt, generated, served, estimated) == ([("a", None, [], "stop", 0, 34, "")], 7, -1, "", 0)
     assert parsed.append_turn(tree, 0, 'so"l', "m", None, 0, 5, 1, 2, 1, None, 0, b"[true]", True) == (
         2,
         34,
