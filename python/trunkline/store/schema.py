@@ -439,6 +439,7 @@ TOOL_ROWS: Final = "SELECT task, seq, rollout, tool, failed, micros, started FRO
 
 UNFINISHED: Final = " WHERE task NOT IN (SELECT task FROM trees)"
 SUM_MASK: Final = 0xFFFFFFFF
+_NOTHING: Final = (0, 0)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -570,14 +571,15 @@ class CallTable:
         self._count(rows, tools=True)
 
     def _count(self, rows: Iterable[tuple[Any, ...]], *, tools: bool) -> None:
+        fresh, encode = self._fresh, _encode
         for row in rows:
-            task, found = row[0], checksum(row)
-            calls, used = self._fresh.get(task, (0, 0))
-            self._fresh[task] = (calls, used + found) if tools else (calls + found, used)
+            calls, used = fresh.get(row[0], _NOTHING)
+            found = crc32(encode(row))
+            fresh[row[0]] = (calls, used + found) if tools else (calls + found, used)
 
     def sums(self, task: int) -> tuple[int, int]:
         """What the checksums of a task's calls add up to, and those of its tool calls."""
-        (calls, used), (more_calls, more_used) = (table.get(task, (0, 0)) for table in (self._sums, self._fresh))
+        (calls, used), (more_calls, more_used) = (table.get(task, _NOTHING) for table in (self._sums, self._fresh))
         return calls + more_calls & SUM_MASK, used + more_used & SUM_MASK
 
     def unfinished(self, finished: Iterable[int] = ()) -> dict[str, int]:
@@ -604,7 +606,7 @@ class CallTable:
         left = self.unfinished(finished)
         self._total = left["calls"], left["uses"]
         for task, (calls, used) in self._fresh.items():
-            before = self._sums.get(task, (0, 0))
+            before = self._sums.get(task, _NOTHING)
             self._sums[task] = before[0] + calls, before[1] + used
         self._fresh = {}
         for task in finished:

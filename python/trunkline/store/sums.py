@@ -45,6 +45,7 @@ SEALED: Final = {
 
 _OPEN: Final = {"calls": CALL_ROWS, "uses": TOOL_ROWS}
 ROWS_SUM: Final = "UPDATE trees SET rows_sum = ? WHERE task = ?"
+_STORED: Final = ("of", "finished", "tables", "meta", "follows")
 _KEY: Final = "sums"
 _FINISHED: Final = "SELECT count(*) FROM trees"
 _PUT: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -71,7 +72,7 @@ def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
     }
 
 
-class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
+class Seal(msgspec.Struct, frozen=True):
     """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was.
 
     Attributes:
@@ -161,14 +162,14 @@ class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
         Returns:
             What holds once the transaction is committed.
         """
-        rows = self.rows | _each(facts)
+        rows = {**self.rows, **_each(facts)}
         for key in without:
             rows.pop(key, None)
             connection.execute("DELETE FROM meta WHERE key = ?", (key,))
-        made = msgspec.structs.replace(self, meta=sum(rows.values()), follows=follows, rows={})
-        stored = msgspec.json.encode(made, order="deterministic").decode()
+        made = type(self)(self.of, self.finished, self.tables, sum(rows.values()), follows, rows)
+        stored = msgspec.json.encode({name: getattr(made, name) for name in _STORED}).decode()
         connection.executemany(_PUT, [*facts.items(), (_KEY, stored)])
-        return msgspec.structs.replace(made, rows=rows)
+        return made
 
     @classmethod
     def resumed(cls, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
