@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ from trunkline.scoring.metrics.comparison import Paired, paired
 from trunkline.scoring.metrics.intervals import Estimate, inside
 from trunkline.store.reader import RunReader
 from trunkline.store.stats.calls import Spending
+from trunkline.store.stats.metrics import finished_tasks
 from trunkline.store.stats.tasks import tried
 from trunkline.types import Usage
 
@@ -94,8 +96,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Tries(NamedTuple):
-    answers: list[str | None]
-    rewards: list[float]
+    answers: Sequence[str | None]
+    rewards: Sequence[float]
 
 
 class _Read(NamedTuple):
@@ -131,7 +133,8 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
             again in part; they have different tasks under one id, or no task that can be compared.
     """
     wanted = named(metric)
-    first, second = _read(Path(a)), _read(Path(b))
+    votes = wanted.kind.startswith("majority")
+    first, second = _read(Path(a), votes=votes), _read(Path(b), votes=votes)
     _same_reward(first, second)
     shared = [name for name in first.tasks if name in second.tasks]
     different = [name for name in shared if not _alike(first.tasks[name], second.tasks[name])]
@@ -171,18 +174,20 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     )
 
 
-def _read(path: Path) -> _Read:
+def _read(path: Path, *, votes: bool) -> _Read:
+    """Read what is compared of a run; answers only where they vote."""
     with RunReader.open(path) as reader:
         reader.require_one_reward()
         tasks = reader.tasks()
         names = [task.id for task in tasks]
-        usage = {each.task: each.usage for each in reader.by_task()}
-        tries = {name: _Tries([], []) for name in usage}
-        for number, row in reader.rollouts():
-            found, given = tries.get(names[number]), tried(row)
-            if found is not None:
-                found.answers.append(given.answer)
-                found.rewards.append(given.reward)
+        before = dict(reader.taken())
+        usage, tries = {}, {}
+        for number, rows in finished_tasks(reader):
+            name, given = names[number], [tried(row) for row in rows]
+            paid = before[number].usage if number in before else Usage()
+            usage[name] = sum((row.usage for row in rows), Usage()) - paid
+            answers = [one.answer for one in given] if votes else []
+            tries[name] = _Tries(answers, array("d", (one.reward for one in given)))
         reward = reader.settings.get("reward")
         costs, priced = reader.costs(), bool(reader.prices)
     if not any(not math.isnan(reward) for given in tries.values() for reward in given.rewards):
@@ -214,7 +219,7 @@ def _value(metric: Metric, run: _Read, name: str) -> float | None:
     return metric.value(*run.tries[name])
 
 
-def _rewards(run: _Read, names: Iterable[str]) -> list[list[float]]:
+def _rewards(run: _Read, names: Iterable[str]) -> list[Sequence[float]]:
     return [run.tries[name].rewards for name in names]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trunkline.store.stats.calls import Spending
     from trunkline.tree.views import Trajectory
 
-__all__ = ["RunMetrics", "calibrated", "run_metrics"]
+__all__ = ["RunMetrics", "calibrated", "finished_tasks", "run_metrics"]
 
 
 class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +80,15 @@ def run_metrics(reader: RunReader) -> RunMetrics:
     before = dict(reader.taken())
     costs = reader.costs() if reader.prices else None
     totals, parts = _Totals(), _Parts()
-    for number, rows in _finished(reader):
+    for number, rows in finished_tasks(reader):
         totals.add(rows, before.get(number))
         parts.add(rows)
-    grouped = (_classes(rows) for _, rows in _finished(reader))
+    grouped = (_classes(rows) for _, rows in finished_tasks(reader))
     spent = None if costs is None else [costs.get(name) for name in _finished_ids(reader)]
     return _run_metrics(totals, grouped, spent, parts.means())
 
 
-def _finished(reader: RunReader) -> Iterator[tuple[int, list[RolloutRow]]]:
+def finished_tasks(reader: RunReader) -> Iterator[tuple[int, list[RolloutRow]]]:
     """Yield the rollouts of each finished task, of which there may be none, in the order of the tasks."""
     grown = each_task(reader.rollouts())
     number, rows = next(grown, (None, []))
