@@ -32,7 +32,7 @@ from trunkline.types import Task
 TOGETHER = 1_000
 """Tasks in one transaction."""
 
-READERS = (["show"], ["show", "--metrics"], ["show", "--tasks"], ["show", "--time"], ["answers"])
+READERS = (["show"], ["show", "--metrics"], ["show", "--tasks"], ["show", "--time"])
 
 Grown = tuple[int, bytes, TreeRow, list[RolloutRow], list[CallRow]]
 
