@@ -9,6 +9,7 @@ expectation.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING
 
 from studies.tries import Measures, measure, price
@@ -68,6 +69,7 @@ def chains_measure(pool: Sequence[Try], chains: float) -> Measures:
     """
     below = math.floor(chains)
     share = chains - below
+    pool = tuple(pool)
     shown = _windows(pool, below)
     if share == 0:
         return shown
@@ -75,7 +77,8 @@ def chains_measure(pool: Sequence[Try], chains: float) -> Measures:
     return Measures(*((1 - share) * low + share * high for low, high in zip(shown, above, strict=True)))
 
 
-def _windows(pool: Sequence[Try], count: int) -> Measures:
+@cache
+def _windows(pool: tuple[Try, ...], count: int) -> Measures:
     around = [*pool, *pool]
     starts = range(len(pool) if count < len(pool) else 1)
     found = [measure(around[start : start + count]) for start in starts]
