@@ -276,7 +276,7 @@ fn a_choice_of_as_many_tokens_as_it_may_have_was_cut_off() {
         answered(&choice, &usage, Some(5)).choices.remove(0).finish
     };
     assert_eq!([finish("null", 5), finish("null", 4), finish("\"eos\"", 5)], ["length", "", "length"]);
-    assert_eq!([finish("\"stop\"", 5), finish("\"eos\"", 4)], ["stop", "eos"]);
+    assert_eq!([finish("\"stop\"", 5), finish("\"eos\"", 4), finish("\"abort\"", 5)], ["stop", "eos", "abort"]);
     let two = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"a"}}"#;
     let ends = answered(two, r#","usage":{"completion_tokens":10}"#, Some(5)).choices;
     assert!(ends.iter().all(|choice| choice.finish == "length"));

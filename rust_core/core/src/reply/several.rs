@@ -6,7 +6,8 @@ use super::{ParsedChoice, ParsedReply, ReplyOptions, ReplyResult};
 use crate::storage::tokens::TRUNCATED;
 
 /// Finish reasons of a choice that ended by itself, or that says more than that it was cut off.
-const KNOWN: [&str; 6] = ["stop", "tool_calls", "function_call", "content_filter", "length", "repetition"];
+const KNOWN: [&str; 9] =
+    ["stop", "tool_calls", "function_call", "content_filter", "length", "repetition", "abort", "aborted", "error"];
 
 /// The figure `predicted_n` of llama.cpp's `timings`, which is that of the first choice.
 pub fn predicted(scan: &mut Scanner<'_>) -> ReplyResult<Option<u32>> {
