@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from resuming import digests, environment, kill, start, undo, wait_for
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.state import resumptions
+from trunkline.store.writer import RunWriter
 
 LIBRARY = """
 import sys
@@ -165,6 +167,27 @@ def test_a_damaged_run_is_named_before_another_one_is_begun(folder: Path):
         assert f"runs/{path.name} is damaged" in again.stderr
         assert "--fresh begins anew" in again.stderr
         assert ask(folder, server.url, "--fresh").returncode == 0
+
+
+def test_a_run_of_which_a_part_is_lost_goes_on_when_that_is_said(folder: Path):
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url, "--out", "r.run").returncode == 0
+        whole = digests(folder / "r.run")
+        undo(folder / "r.run", "Japan")
+        with RunWriter.open(folder / "r.run"):
+            shutil.copy(folder / "r.run", folder / "copy.run")
+        sent = len(server.bodies)
+        for more in (["resume", "copy.run", "--base-url", server.url], ["show", "copy.run"]):
+            done = trunkline(folder, *more)
+            assert done.returncode == 3
+            assert "its log copy.run-wal is not beside it" in done.stderr.replace(f"{folder}/", "")
+        assert ask(folder, server.url, "--out", "copy.run").returncode == 3
+        assert len(server.bodies) == sent
+        done = trunkline(folder, "resume", "copy.run", "--base-url", server.url, "--force")
+        assert done.returncode == 0, done.stderr
+    assert digests(folder / "copy.run") == whole
+    with RunReader.open(folder / "copy.run") as reader:
+        assert any("copy.run-wal is not beside it" in line for line in resumptions(reader.meta)[-1].changed)
 
 
 def test_resume_needs_the_file_and_nothing_else(folder: Path, tmp_path_factory: pytest.TempPathFactory):

@@ -213,7 +213,9 @@ def test_a_copy_without_its_log_is_named_as_that(killed: Path) -> None:
     killed.with_name("run-wal").unlink()
     for _ in range(2):  # looking at it may leave an empty log
         for attempt in (RunWriter.open, RunReader.open, Amender.open):
-            with pytest.raises(DamagedRunFile, match=r"its log .*run-wal is not beside it, .* put it there, or "):
+            with pytest.raises(
+                DamagedRunFile, match=r"its log .*run-wal is not beside it, .* put it there; without it, "
+            ):
                 attempt(killed)
         with pytest.raises(RunFileError, match="is an unfinished Trunkline run of 6 tasks"):
             RunWriter.create(killed, {}, TASKS, over_stub=True)

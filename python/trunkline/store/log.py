@@ -29,7 +29,7 @@ _MAGIC: Final = 0x377F0682
 _SUMS: Final = "SELECT key, value FROM meta WHERE key = 'sums'"
 _PAGE: Final = 4096
 _IDENTITY: Final = re.compile(rb'\{"of":"([0-9a-f]{16})"')
-_GO_ON: Final = "resuming it with --force (resume='force') goes on from what is whole, and pays for the rest again"
+_GO_ON: Final = "`trunkline resume --force` (resume='force') goes on from what is whole, and pays for the rest again"
 
 
 class LogScan(NamedTuple):
@@ -91,7 +91,7 @@ def missing_log(path: Path, connection: sqlite3.Connection) -> str | None:
         return None
     return (
         f"its log {printable(str(files_of(path)[1]))} is not beside it, as where a file is copied or moved without it, "
-        f"and what the run did last is missing; put it there, or {_GO_ON}"
+        f"and what the run did last is missing; put it there; without it, {_GO_ON}"
     )
 
 
