@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from large_run import make
-
 from trunkline.store.reader import RunReader
 
 
