@@ -19,7 +19,7 @@ from trunkline.llm.pricing import Price
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import SCHEMA_VERSION, CallRow
-from trunkline.store.stats.calls import Spending, by_endpoint, total
+from trunkline.store.stats.calls import ESTIMATED_USAGE, Spending, by_endpoint, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
@@ -342,15 +342,14 @@ def test_what_was_cached_is_not_known_where_no_server_says_so(tmp_path: Path):
     assert (summary.prompt, summary.cached, summary.uncached) == (20, None, None)
 
 
-def test_tokens_that_are_estimated_are_told_by_endpoint(tmp_path: Path):
+@pytest.mark.parametrize(("noted", "told"), [({A: 2, "elsewhere": 9}, [2, 0]), ([], [0, 0])])
+def test_tokens_that_are_estimated_are_told_by_endpoint(tmp_path: Path, noted: object, told: list[int]):
     write(tmp_path / "run", [[call(A), call(B)]])
-    edit(tmp_path / "run", f"INSERT INTO meta VALUES ('estimated_usage', '{{\"{A}\": 2, \"elsewhere\": 9}}')")
+    with RunWriter.open(tmp_path / "run") as writer:
+        writer.note(ESTIMATED_USAGE, noted)
     with RunReader.open(tmp_path / "run") as reader:
         summary = reader.summary()
-    assert ([endpoint.estimated for endpoint in summary.endpoints], summary.estimated) == ([2, 0], 2)
-    edit(tmp_path / "run", "UPDATE meta SET value = '[]' WHERE key = 'estimated_usage'")
-    with RunReader.open(tmp_path / "run") as reader:
-        assert reader.summary().estimated == 0, "damage that a summary needs nothing of"
+    assert ([endpoint.estimated for endpoint in summary.endpoints], summary.estimated) == (told, sum(told))
 
 
 def test_without_a_price_there_are_no_costs(tmp_path: Path):
