@@ -172,7 +172,7 @@ def test_any_edited_or_deleted_row(files: Path, data: st.DataObject, table: str,
             except (sqlite3.IntegrityError, UnicodeEncodeError):
                 assume(False)
             now = file.execute(f"SELECT * FROM {table}").fetchall()
-        # Without its checksum a task's rows are read as those of earlier schemas are; a key says what comes first alone.
+        # Without its checksum a task's rows are read as those of earlier schemas are; a key says the order alone.
         unseen = (str(column).endswith("_sum") and value is None) or column in {"event", "call", "use"}
         changed.append((repr(now) != repr(held), unseen))
 
