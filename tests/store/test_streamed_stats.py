@@ -177,3 +177,13 @@ def test_a_correlation_of_many_tasks_is_that_of_a_few():
     few = [0.0, 1.0, 2.0, 5.0]
     other = [1.0, 0.0, 3.0, 3.0]
     assert math.isclose(correlation(few * 50_000, other * 50_000), correlation(few, other))
+
+
+def test_rows_that_are_read_in_part_outlive_the_file(tmp_path):
+    with RunWriter.create(tmp_path / "run", {}, [Task.ask("q", id="0")]) as writer:
+        tree = TreeRow(3, 2, "d", 0, 0, 0, 0, 0, 0)
+        writer.commit([], [(0, tree, [ROW, msgspec.structs.replace(ROW, rollout=1)])])
+    with RunReader.open(tmp_path / "run") as reader:
+        rows = reader.rollouts()
+        assert next(rows)[1] == ROW
+    rows.close()
