@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
-__all__ = ["POOL", "SAMPLING", "Cell", "Group", "run_cell"]
+__all__ = ["APART", "POOL", "SAMPLING", "Cell", "Group", "run_cell"]
 
 POOL: Final = "pool"
 """Name of the chains that every arm is compared with."""
@@ -109,14 +109,14 @@ async def _cell(cell: Cell) -> list[Group]:
     judged = {(first + count) % cell.questions for count in range(cell.judged)}
     for place, task in enumerate(load_tasks(cell.tasks, limit=cell.questions)):
         # Chains of another run seed, so that no arm shares a draw with what it is compared with.
-        pool = await grow(task, plain, Chain(cell.pool), SimLLM(Settings()), cell.seed + _APART)
+        pool = await grow(task, plain, Chain(cell.pool), SimLLM(Settings()), cell.seed + APART)
         turn = deciding_turn(task.question, pool) if cell.preset == "null" else None
         groups.append(_group(cell, task, POOL, pool, turn, []))
         known: dict[bytes, Worth] = {}
         for name in cell.arms:
             arm = ARMS[name]
             compiled, ids = compiled_agents[arm.needs], arm.needs == "ids"
-            seed = cell.seed + 3 * _APART * arm.again
+            seed = cell.seed + 3 * APART * arm.again
             tree = await grow(task, compiled, arm.strategy, SimLLM(Settings()), seed, ids=ids, guide=arm.guide)
             found = await _judge(cell, tree, compiled if ids else plain, known, ids=ids) if place in judged else []
             groups.append(_group(cell, task, name, tree, turn, found))
@@ -134,7 +134,7 @@ async def _judge(
     if len(scored) < 2:
         return []
     picked = min(scored, key=lambda rollout: _hash(f"{cell.seed} {tree.task.id} {rollout.path}"))
-    steps = await true_steps(tree, picked, compiled, cell.seed + 2 * _APART, known, cell.continuations, ids=ids)
+    steps = await true_steps(tree, picked, compiled, cell.seed + 2 * APART, known, cell.continuations, ids=ids)
     return guesses(tree, steps)
 
 
@@ -149,5 +149,5 @@ def _hash(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
-_APART: Final = 1_000_003
+APART: Final = 1_000_003
 """Between the seeds of arms, of the chains they are compared with, of continuations and of the repeated control."""

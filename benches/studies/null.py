@@ -1,7 +1,8 @@
 """What the preset ``null`` must show: every strategy at its theoretical value, or something is wrong.
 
 One choice decides a question, right or wrong at even odds, and nothing else says which; over questions, right and
-wrong can be exchanged. So a try is right with one half, and so is the majority, whatever a strategy goes by.
+wrong can be exchanged. So a try is right with one half, and so is the majority, whatever a strategy goes by. That holds
+where one wrong answer can be chosen; questions that have none, or two, are left out.
 
 Rollouts that were forked behind the deciding choice share it. Where a tree's rollouts go back to D draws of it, one at
 least is right with ``1 - 2**-D``; for chains D is their number. That needs forks that depend on nothing that was said.
@@ -26,10 +27,10 @@ from trunkline.sim.world.language import parse_question
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from studies.tries import Measures
+    from studies.tries import Measures, Try
     from trunkline.tree.views import Tree
 
-__all__ = ["Check", "check", "deciding_turn", "draws_of"]
+__all__ = ["Check", "check", "deciding_turn", "draws_of", "even_odds"]
 
 _EVEN = 0.75
 """A choice decides where its right option is less likely than this; elsewhere in ``null`` it is certain."""
@@ -91,6 +92,17 @@ def draws_of(tree: Tree, turn: int) -> int:
             forks = zip(rollout.path[::2], rollout.path[1::2], strict=True)
             draws.add(tuple(fork for fork in forks if fork[0] <= turn))
     return len(draws)
+
+
+def even_odds(tries: Sequence[Try]) -> bool:
+    """Whether a question has one wrong answer; it may have none, or two.
+
+    Args:
+        tries: Independent chains of it in ``null``, which are at even odds if so. A single one that is not right may
+            have broken.
+    """
+    wrong = [each.answer for each in tries if each.reward == 0]
+    return len(wrong) > 1 and len(set(wrong)) == 1
 
 
 def check(arm: str, groups: Sequence[Measures], draws: Sequence[int] | None, family: int) -> list[Check]:

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from studies.arms import ARMS
+from studies.cell import POOL
 from studies.compare import by_preset, comparable, compare, effective, of_arm
-from studies.null import check
+from studies.null import check, even_odds
 from studies.quality import LEAST, qualities
 from studies.sharing import SMALL_CACHE, TREE
 from studies.tries import COSTS, TOKENS, measure
@@ -103,10 +104,11 @@ def checks_of(groups: Sequence[Group], arms: Sequence[str]) -> list[Check]:
         arms: Names of the arms.
     """
     own = by_preset(groups).get("null", [])
+    even = {key for key, pool in of_arm(own, POOL).items() if even_odds(pool.tries)}
     unlabelled = [arm for arm in arms if own and not ARMS[arm].labels]
     found: list[Check] = []
     for arm in unlabelled:
-        trees = list(of_arm(own, arm).values())
+        trees = [tree for key, tree in of_arm(own, arm).items() if key in even]
         draws = [tree.draws for tree in trees] if ARMS[arm].blind else None
         found += check(arm, [measure(tree.tries) for tree in trees], draws, 3 * len(unlabelled))
     return found

@@ -11,8 +11,10 @@ import msgspec
 
 from studies.answers.arms import ARMS
 from studies.answers.readers import Reader, judge
+from studies.cell import APART
 from studies.engine import SimLLM
 from studies.growth import SYSTEM, agent, grow
+from studies.null import even_odds
 from studies.tries import COSTS, TOKENS, price, tries_of
 from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
@@ -44,8 +46,8 @@ _SAMPLING: Final = Sampling(temperature=1.0, max_tokens=4096)
 _IDS: Final = TokenMode(api="chat")
 """Replies come with token ids, so that the log-probability of every token is known."""
 
-_FAILING: Final = 4
-"""Chains that err wherever they can, by which it is found out whether a question can go wrong."""
+_FRESH: Final = 24
+"""Chains of another seed, by which it is found out which questions of ``null`` have one wrong answer."""
 
 
 class Cell(NamedTuple):
@@ -94,8 +96,7 @@ class Asked(NamedTuple):
         seed: Of the cell.
         question: Its id.
         stratum: Its kind and number of hops.
-        certain: In ``null``, whether it can be answered right after the choice that decides went wrong, as where there
-            is nothing wrong to choose. Elsewhere False.
+        even: In ``null``, whether one wrong answer can be chosen: there may be none, or two. Elsewhere False.
         rewards: Of the chains; NaN where one was cut off or broke.
         sure: Their confidences by source; NaN where nobody knows.
         points: Of each arm, what it made of 1, 2, 3, ... chains; of one try, of 1 alone.
@@ -105,7 +106,7 @@ class Asked(NamedTuple):
     seed: int
     question: str
     stratum: str
-    certain: bool
+    even: bool
     rewards: list[float]
     sure: dict[str, list[float]]
     points: dict[str, list[Point]]
@@ -130,18 +131,17 @@ async def _question(cell: Cell, task: Task, compiled: CompiledAgent) -> Asked:
         cell.seed,
         task.id,
         f"{task.metadata['kind']} {task.metadata['hops']}",
-        cell.preset == "null" and await _certain(task, cell.seed),
+        cell.preset == "null" and await _even(task, cell.seed),
         [rollout.reward for rollout in tree.rollouts],
         {by: [one.confidence if one else math.nan for one in pool.tries[by]] for by in SOURCES},
         {name: await pool.points(arm) for name, arm in ARMS.items()},
     )
 
 
-async def _certain(task: Task, seed: int) -> bool:
-    """Whether chains that choose wrong wherever there is something wrong to choose can be right all the same."""
-    llm = SimLLM(Settings(preset="null", dials={"skill": 0.0}))
-    tree = await grow(task, CompiledAgent(agent("sim-agent", Sampling(temperature=1.0))), Chain(_FAILING), llm, seed)
-    return any(rollout.reward > 0 for rollout in tree.rollouts)
+async def _even(task: Task, seed: int) -> bool:
+    """Whether one wrong answer can be chosen, by chains that no arm is given."""
+    compiled = CompiledAgent(agent("sim-agent:null", Sampling(temperature=1.0)))
+    return even_odds(tries_of(await grow(task, compiled, Chain(_FRESH), SimLLM(Settings()), seed + APART)))
 
 
 class _Pool:

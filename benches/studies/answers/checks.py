@@ -2,13 +2,12 @@
 
 In ``null`` one choice decides a question, right or wrong at even odds, and nothing that is said or stated tells which;
 who reads the documents again picks and judges at even odds, too. Right and wrong can be exchanged, so every arm is
-right with one half. A question in which there is nothing wrong to choose is always right. Which ones these are, chains
-show that choose wrong wherever they can.
+right with one half where one wrong answer can be chosen. The other questions are left out: where there is none, every
+arm is right, and where there are two, votes for wrong answers split. Chains that no arm is given show which these are.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from studies.answers.arms import ARMS, MAJORITY, ONE
@@ -28,6 +27,9 @@ LITTLE: Final = 0.06
 
 LEAST: Final = 100
 """Questions from which that is checked: with fewer, the interval is wider than what it is to show."""
+
+EVEN: Final = 0.5
+"""What every arm is right with in ``null``."""
 
 _SHARED: Final = "shared-misbelief"
 _USUAL: Final = "default"
@@ -85,11 +87,10 @@ def nulls(asked: Sequence[Asked]) -> list[Null]:
     Args:
         asked: The questions of a study.
     """
-    own = comparable(asked).get("null", [])
+    own = comparable(one for one in asked if one.even).get("null", [])
     if not own:
         return []
-    theory = math.fsum(1.0 if one.certain else 0.5 for one in own) / len(own)
-    return [Null(arm, theory, mean([each.point.right for each in paid(own, arm)], len(ARMS))) for arm in ARMS]
+    return [Null(arm, EVEN, mean([each.point.right for each in paid(own, arm)], len(ARMS))) for arm in ARMS]
 
 
 def gains(asked: Sequence[Asked]) -> list[Gain]:
