@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from studies.answers import study
 from studies.answers.arms import ARMS, MAJORITY, ONE, Arm
 from studies.answers.cell import Asked, Cell, Point, run_cell
+from studies.answers.cell import _right as right_of
 from studies.answers.checks import LEAST, gains, nulls
 from studies.answers.compare import compare, paid
 from studies.answers.readers import Reader, judge
@@ -25,9 +26,9 @@ from studies.answers.tables import checks_of, markdown
 from studies.tables import NOTICE
 from study import app
 from trunkline.errors import ConfigError
-from trunkline.scoring.aggregators.base import Candidate
+from trunkline.scoring.aggregators.base import Candidate, Decision, Party
 from trunkline.scoring.aggregators.llm import Synthesis
-from trunkline.scoring.aggregators.voting import Majority
+from trunkline.scoring.aggregators.voting import Majority, key_of
 from trunkline.store.datasets.loader import load_tasks
 
 SMALL = Plan(("null", "default"), worlds=2, questions=2, pool=4, most=3, windows=2, processes=0)
@@ -122,6 +123,22 @@ def test_no_arm_is_shown_a_label(files, monkeypatch):
     assert [bool(one.report) for one in seen] == [False] * 2 * third + [True] * third
     assert all("Answer: " in one.report for one in seen[2 * third :] if one.answer)
     assert len(found.rewards) == 6
+
+
+@pytest.mark.parametrize(
+    ("answers", "tied", "right"),
+    [
+        (["a", "b"], True, 0.5),
+        (["b", "a", "c"], True, 1 / 3),
+        (["b", "a"], False, 0.0),
+        (["a"], False, 1.0),
+        ([], False, 0.0),
+    ],
+)
+def test_a_tie_counts_as_its_expectation(answers, tied, right):
+    parties = tuple(Party(answer, (place,), 1.0) for place, answer in enumerate(answers))
+    decision = Decision(answer=answers[0] if answers else None, parties=(*parties, Party("A", (9,), 0.5)), tied=tied)
+    assert right_of(decision, {key_of("a")}) == pytest.approx(right)
 
 
 def test_a_question_in_which_nothing_can_be_chosen_wrongly_is_found(tmp_path):

@@ -28,11 +28,11 @@ from trunkline.store.datasets.loader import load_tasks
 from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from studies.answers.arms import Arm
     from studies.answers.readers import Judged
-    from trunkline.scoring.aggregators.base import Candidate
+    from trunkline.scoring.aggregators.base import Candidate, Decision
     from trunkline.tree.views import Tree
     from trunkline.types import Task, Usage
 
@@ -198,8 +198,11 @@ class _Pool:
         there = [one for one in group if one is not None]
         decision = await arm.make(self._reader).decide(self._task.question, there)
         spent = [self._judged[one.id].usage for one in there] if arm.judged else [decision.usage]
-        right = decision.answer is not None and key_of(decision.answer) in self._accepted
-        return Point(float(right), math.fsum(usage.generated for usage in spent), math.fsum(map(_priced, spent)))
+        return Point(
+            _right(decision, self._accepted),
+            math.fsum(usage.generated for usage in spent),
+            math.fsum(map(_priced, spent)),
+        )
 
     def _point(self, size: int, made: Sequence[Point]) -> Point:
         """The mean of what an arm made of groups of a size, with what the chains cost."""
@@ -207,6 +210,17 @@ class _Pool:
         # Chains are alike, so a group costs its share of the pool.
         share = size / len(self._chains)
         return Point(right, tokens + share * price(self._chains, TOKENS), cost + share * price(self._chains, COSTS))
+
+
+def _right(decision: Decision, accepted: Collection[str]) -> float:
+    """Whether a decision is right; a tie counts as its expectation under a fair draw.
+
+    Aggregators take the first by the alphabet. Numbers of word problems that are wrong come after the right one.
+    """
+    weight = next((party.weight for party in decision.parties if party.answer == decision.answer), None)
+    tied = [party.answer for party in decision.parties if party.weight == weight] if decision.tied else []
+    answers = tied or [answer for answer in (decision.answer,) if answer is not None]
+    return sum(key_of(answer) in accepted for answer in answers) / max(len(answers), 1)
 
 
 def _priced(usage: Usage) -> float:
