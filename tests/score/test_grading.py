@@ -282,6 +282,28 @@ async def test_a_dict_without_a_reward_is_named_and_parts_of_a_part_are_kept() -
     )
 
 
+class Unspeakable:
+    """A key that cannot be written."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+async def test_whatever_else_a_dict_holds_its_reward_counts() -> None:
+    said = await score(lambda _: {"reward": 1, Unspeakable(): 2, 3: Unspeakable()}, ending("a"))
+    assert (said.value, said.problem) == (1.0, None)
+    assert [part[:3] for part in said.parts] == [
+        ("<Unspeakable>", 2.0, 0.0),
+        ("3", pytest.approx(math.nan, nan_ok=True), 0.0),
+    ]
+    said = await score(lambda _: {"reward": 1, **dict.fromkeys(map(str, range(5000)), 0.5)}, ending("a"))
+    assert said.value == 1.0
+    assert [part.name for part in said.parts] == [*map(str, range(100)), "..."]
+    assert said.parts[-1].problem == "4900 more, which are not kept"
+
+
 @pytest.mark.parametrize(
     "parts",
     [("a",), 3, (RewardPart("a", math.inf),), (RewardPart("a", 1.0, math.nan),), (RewardPart(1, 1.0),)],

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import msgspec
@@ -46,6 +47,9 @@ __all__ = [
 
 _WIDTH = 300
 """Cells of a reason that are kept."""
+
+_MOST_PARTS: Final = 100
+"""Parts of a dict that are kept; it may be what a judge wrote."""
 
 _log = logging.getLogger("trunkline.scoring")
 
@@ -175,12 +179,14 @@ def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
         keys = ", ".join(map(short_repr, result)) or "nothing"
         return Scored(math.nan, printable(f"{name()} returned a dict without a number under 'reward': {keys}", _WIDTH))
     parts = []
-    for key, other in result.items():
+    for key, other in islice(result.items(), _MOST_PARTS):
         number = _read(name, None if isinstance(other, dict | Scored) else other).value
-        text = (
-            None if other is None or not math.isnan(number) else other if isinstance(other, str) else short_repr(other)
-        )
-        parts.append(RewardPart(str(key), number, 0.0, text and printable(text, _WIDTH)))
+        text = None
+        if other is not None and math.isnan(number):
+            text = printable(other if isinstance(other, str) else short_repr(other), _WIDTH)
+        parts.append(RewardPart(key if isinstance(key, str) else short_repr(key), number, 0.0, text))
+    if len(result) > _MOST_PARTS:
+        parts.append(RewardPart("...", math.nan, 0.0, f"{len(result) - _MOST_PARTS} more, which are not kept"))
     return _read(name, value)._replace(parts=tuple(parts))
 
 
