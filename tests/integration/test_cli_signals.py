@@ -34,11 +34,11 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def wait_for_log(folder: Path, size: int) -> None:
-    """Wait until the run file's log has so many bytes."""
+def wait_for_log(folder: Path) -> None:
+    """Wait until the run file's log has trees: it has 130,000 bytes when the file was made."""
     log = folder / "d.run-wal"
     deadline = time.monotonic() + 60
-    while not log.exists() or log.stat().st_size < size:
+    while not log.exists() or log.stat().st_size < 400_000:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -65,7 +65,7 @@ def assert_clean(folder: Path) -> None:
 
 @pytest.mark.parametrize("signum", list(EXIT))
 def test_a_run_under_way_is_kept_and_named(demo: subprocess.Popen[str], tmp_path: Path, signum: signal.Signals):
-    wait_for_log(tmp_path, 400_000)
+    wait_for_log(tmp_path)
     demo.send_signal(signum)
     _, said = demo.communicate(timeout=30)
     assert demo.returncode == EXIT[signum]
@@ -91,7 +91,7 @@ def test_a_signal_at_any_time_of_the_start_leaves_nothing(demo: subprocess.Popen
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_controller_alone(demo: subprocess.Popen[str], tmp_path: Path):
-    wait_for_log(tmp_path, 100_000)
+    wait_for_log(tmp_path)
     os.killpg(demo.pid, signal.SIGINT)
     _, said = demo.communicate(timeout=30)
     assert demo.returncode == 130
@@ -133,7 +133,7 @@ def test_signals_that_are_ignored_are_ignored_by_a_run(tmp_path: Path):
     with subprocess.Popen(
         [*ignoring, "demo", "--out", "d.run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as demo:
-        wait_for_log(tmp_path, 100_000)
+        wait_for_log(tmp_path)
         demo.send_signal(signal.SIGHUP)
         demo.send_signal(signal.SIGINT)
         _, said = demo.communicate(timeout=120)
