@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -405,6 +406,17 @@ def test_what_is_no_run(tmp_path: Path, make: object, what: str) -> None:
     make(path)  # type: ignore[operator]
     with pytest.raises(RunFileError, match=what):
         RunReader.open(path)
+
+
+def test_a_reader_that_was_closed_says_so_and_not_that_the_file_is_damaged(path: Path) -> None:
+    with RunReader.open(path) as reader:
+        assert [tree.task.id for tree in reader] == [tree.task.id for tree in reader.trees()]
+        with ThreadPoolExecutor(1) as threads:
+            elsewhere = threads.submit(list, reader).exception()
+    with pytest.raises(RunFileError, match="run.trunk: the reader was closed, or opened in another thread") as refused:
+        list(reader)
+    assert str(elsewhere) == str(refused.value)
+    assert type(elsewhere) is type(refused.value) is RunFileError
 
 
 def test_another_schema_version_names_both(path: Path) -> None:

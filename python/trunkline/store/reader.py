@@ -151,7 +151,7 @@ class RunReader:
         try:
             return self._connection.execute(statement, values).fetchall()
         except READ_ERRORS as problem:
-            raise self._damaged(str(problem)) from None
+            raise self._unreadable(problem) from None
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
         """Rows as they are asked for."""
@@ -159,7 +159,14 @@ class RunReader:
             for row in self._connection.execute(statement):  # noqa: UP028 - left early, it would close the cursor
                 yield row
         except READ_ERRORS as problem:
-            raise self._damaged(str(problem)) from None
+            raise self._unreadable(problem) from None
+
+    def _unreadable(self, problem: Exception) -> RunFileError:
+        """What an error of SQLite means."""
+        if isinstance(problem, sqlite3.ProgrammingError):
+            why = "the reader was closed, or opened in another thread: open the run file again"
+            return RunFileError(f"{printable(str(self.path))}: {why}")
+        return self._damaged(str(problem))
 
     def _damaged(self, what: str) -> DamagedRunFile:
         return damaged(self.path, printable(what, 300))
