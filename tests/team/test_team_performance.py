@@ -55,6 +55,7 @@ def test_either_name_gives_the_same_team(told: dict[str, bool], most: int | None
 def test_a_table_of_a_file_is_read_by_the_library_and_the_command_line(tmp_path: Path):
     (tmp_path / "config.toml").write_text(TABLE)
     team = tl.MathTeam(model="m", performance=str(tmp_path / "config.toml"))
+    assert team == tl.MathTeam(model="m", performance=tmp_path / "config.toml")
     assert (team.early_termination, team.agent_skip, team.preprocessing_cache) == (True, False, False)
     assert (team.parallel_agents, team.max_context_length, team.tokenizer) == (True, 8192, None)
     assert made(f"math:performance={tmp_path / 'config.toml'}") == team
@@ -98,7 +99,12 @@ def test_a_table_that_cannot_be_is_named(given: Any, words: str):
 
 def test_a_file_that_is_no_table_is_named(tmp_path: Path):
     path = tmp_path / "x.toml"
-    for text, words in (("[agent", "cannot be read: "), ("a = 1", "has no table agent.performance")):
+    deep = "a = " + "[" * 100_000
+    for text, words in (
+        ("[agent", "cannot be read: "),
+        (deep, "cannot be read"),
+        ("a = 1", "has no table agent.performance"),
+    ):
         path.write_text(text)
         for make in (lambda: tl.MathTeam(model="m", performance=str(path)), lambda: made(f"math:performance={path}")):
             with pytest.raises(ConfigError, match=words):
@@ -106,8 +112,11 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path):
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="cannot be read"):
         performance(str(path))
-    with pytest.raises(ConfigError, match="MathTeam is given agent_skip twice, the second time by enable_agent_skip"):
+    words = "MathTeam is given agent_skip twice, the second time by enable_agent_skip"
+    with pytest.raises(ConfigError, match=words):
         tl.MathTeam(model="m", agent_skip=True, enable_agent_skip=True)
+    with pytest.raises(ConfigError, match=f"--team math: {words}"):
+        made("math:agent_skip=true,enable_agent_skip=true")
 
 
 @given(st.text("the capital is Paris\ud800\U0001f600\n", max_size=30), st.integers(0, 12))

@@ -200,7 +200,7 @@ def make_named(
     names: Collection[str],
     find: Callable[[str], Any],
     beside: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
-    written: Callable[[type, str], str] = lambda _kind, options: options,
+    also: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
 ) -> Any:
     """Make what a value of an option names.
 
@@ -212,7 +212,7 @@ def make_named(
         names: Ours.
         find: From one of them to its class.
         beside: From a class to options that it is given by other means, which the value cannot give.
-        written: From a class and the options as they were given to these under their own names.
+        also: From a class to further names that its constructor takes, and their types.
 
     Returns:
         What the class made of the options; or what ``MODULE:OBJECT`` leads to, if that is no class.
@@ -237,7 +237,7 @@ def make_named(
         return kind
     known, others = _parameters(kind), beside(kind)
     open_ = {name: hint for name, hint in known.items() if name not in others}
-    values = _read(written(kind, options), f"{option} {name}", open_)
+    values = _read(options, f"{option} {name}", {**also(kind), **open_})
     needed = [key for key in _required(kind) if key not in values and key not in others]
     if needed:
         says = ",".join(f"{key}=..." for key in needed)

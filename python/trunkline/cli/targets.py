@@ -19,7 +19,7 @@ from trunkline.llm.types import Limits
 from trunkline.runner.resume import ResumableRun
 from trunkline.team import TEAMS, find
 from trunkline.team.role import Role
-from trunkline.team.team import GUIDE_NAMES, Team, change, performance
+from trunkline.team.team import GUIDE_NAMES, Team, change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -165,7 +165,7 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
         own: dict[str, Any] = {"model": given["model"]} | _tools(kind, given["tools"])
         return own | ({"max_turns": given["max_turns"]} if "max_turns" in told else {})
 
-    made = make_named(given["team"], "--team", TEAMS, find, lambda kind: {"roles": {}} | beside(kind), _own_names)
+    made = make_named(given["team"], "--team", TEAMS, find, lambda kind: {"roles": {}} | beside(kind), _guide_names)
     if not isinstance(made, Team):
         raise ConfigError(f"--team {given['team']!r}: {type(made).__name__} is no team; derive it from trunkline.Team")
     changes = {name: dict(fields) for name, fields in made.roles.items()}
@@ -179,21 +179,9 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
     return msgspec.structs.replace(made, **beside(type(made)), roles=changed)
 
 
-def _own_names(kind: type, options: str) -> str:
-    """Write the options of a team under its own names, and those of a table of performance one by one."""
-    if not issubclass(kind, Team):
-        return options
-    written = []
-    for part in options.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key in kind.__struct_fields__ or not equals:
-            written.append(part)
-        elif key == "performance":
-            table = {name: "none" if set_to is None else set_to for name, set_to in performance(value).items()}
-            written += [f"{name}={str(set_to).lower()}" for name, set_to in table.items()]
-        else:
-            written.append(f"{GUIDE_NAMES.get(key, key)}={value}")
-    return ",".join(written)
+def _guide_names(kind: type) -> dict[str, Any]:
+    """The names of the guide to multi-agent rollouts, which a team takes as well."""
+    return {**dict.fromkeys(GUIDE_NAMES, bool), "performance": str} if issubclass(kind, Team) else {}
 
 
 def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:

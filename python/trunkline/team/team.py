@@ -318,12 +318,12 @@ def performance(given: object) -> dict[str, bool | int | None]:
         ConfigError: There is no such table, or it has a name or a value that it cannot have.
     """
     table = given
-    if isinstance(given, str):
+    if isinstance(given, str | Path):
         try:
-            table = tomllib.loads(Path(given).read_text("utf-8"))
-        except (OSError, ValueError) as problem:
+            table = {"agent": None, **tomllib.loads(Path(given).read_text("utf-8"))}
+        except (OSError, ValueError, RecursionError) as problem:
             raise ConfigError(f"performance: {short_repr(given)} cannot be read: {format_error(problem)}") from None
-    if isinstance(given, str) or (isinstance(given, Mapping) and "agent" in given):
+    if isinstance(table, Mapping) and "agent" in table:
         for name in ("agent", "performance"):
             table = table.get(name) if isinstance(table, Mapping) else None
     if not isinstance(table, Mapping):
