@@ -403,7 +403,7 @@ def answers(
         if labels:
             put(
                 f"labels    {source} comes from the run's reward ({printable(labels, 60)}), which had the accepted "
-                "answers at hand: this accuracy is not to be had without them"
+                "answers at hand: if it read them, this accuracy is not to be had without them"
             )
         if weighs != "confidence" and ctx.get_parameter_source("by") is not ParameterSource.DEFAULT:
             what = "counts votes alike" if weighs is None else f"goes by the {weighs}"
