@@ -164,8 +164,7 @@ class RunReader:
     def _unreadable(self, problem: Exception) -> RunFileError:
         """What an error of SQLite means."""
         if isinstance(problem, sqlite3.ProgrammingError):
-            why = "the reader was closed, or opened in another thread: open the run file again"
-            return RunFileError(f"{printable(str(self.path))}: {why}")
+            return RunFileError(f"{printable(str(self.path))}: the reader was closed: open the run file again")
         return self._damaged(str(problem))
 
     def _damaged(self, what: str) -> DamagedRunFile:
