@@ -2186,7 +2186,8 @@ def presets() -> dict[str, dict[str, str | float | bool]]:
       below a root (``drop_subgroups``), or never do (``drop``); their advantages are exactly 0 in any case.
     * ``combine``: ``sum``, ``mean`` or ``size_weighted`` mean of the scopes, or ``nested``: one after the other.
     * ``count_masked``: whether masked rows are in baselines.
-    * ``whiten``: ``batch`` standardises over all tokens of kept rows, with ``sqrt(variance + 1e-8)``; or ``none``.
+    * ``whiten``: ``batch`` standardises over all tokens of kept rows, with ``sqrt(variance + 1e-8)``, and a row without
+      tokens is 0; or ``none``.
     * ``drop_zero``: rows or nodes with an advantage of exactly 0 are not kept.
     * ``gamma``, ``step_weight`` (GiGPO): discount of a step; weight of the part by steps.
     * ``margin`` (Tree-GRPO's node scores): what a node must gain before the gain counts.

@@ -192,7 +192,7 @@ def test_whitening_is_over_the_tokens_of_turns(take: Any):
 
 
 @given(
-    st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=3), st.sampled_from([0.0, 1.0])), max_size=6),
+    st.lists(st.tuples(st.lists(st.integers(1, 50), min_size=1, max_size=3), st.sampled_from([0.0, 1.0])), max_size=6),
     st.sampled_from(["group", "group+agent"]),
 )
 def test_whitened_values_are_those_of_a_loop_over_tokens(listed: list[tuple[list[int], float]], scopes: str):
@@ -233,6 +233,14 @@ def test_whitening_needs_the_number_of_tokens_of_what_is_trained():
     assert len(list(tl.train.turns([tree], estimator="reinforce_pp_baseline", shared="once", whiten="none"))) == 5
     masked = grove([*UNEVEN, Try(["e"], ended="llm_error", generated=-1)])
     found = [one.advantage for one in tl.train.turns([masked], estimator="reinforce_pp_baseline", shared="once")]
+    assert found == pytest.approx([2.336170, -0.424758, -0.424758, 2.336170, 0.0], abs=1e-6)
+
+
+def test_a_turn_that_says_something_has_tokens_and_one_that_says_nothing_is_not_magnified():
+    with pytest.raises(UsageError, match="how many tokens turn 2 has is not known"):
+        tl.train.turns([grove([Try(["a"], 1.0, generated=0)])], estimator="reinforce_pp_baseline", shared="once")
+    tree = grove([*UNEVEN, Try([""], 0.0, generated=0)])
+    found = [one.advantage for one in tl.train.turns([tree], estimator="reinforce_pp_baseline", shared="once")]
     assert found == pytest.approx([2.336170, -0.424758, -0.424758, 2.336170, 0.0], abs=1e-6)
 
 

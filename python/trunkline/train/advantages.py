@@ -192,12 +192,18 @@ class Advantages:
 
 
 def _trained_tokens(tree: Tree, turn: int) -> int:
-    """Count what is trained of a turn: its sampled token ids; where ids are not known, what the server reported."""
+    """Count what is trained of a turn: its sampled token ids; where ids are not known, what the server reported.
+
+    That a turn which says something has no tokens is no report.
+    """
     known = tree.core.tokens_of(turn)
     if known is not None:
         flags = bytes(known.flags)
         return len(flags) - sum(flags.count(flag) for flag in set(flags) if flag & (SAMPLED | SYNTHETIC) != SAMPLED)
     reported = tree.core.node(turn).generated
+    if reported == 0:
+        message = tree.node(turn).message
+        reported = None if message.get("content") or message.get("tool_calls") else 0
     if reported is None:
         raise UsageError(
             f"task {quoted(tree.task.id)}: how many tokens turn {turn} has is not known, and whiten='batch' counts "

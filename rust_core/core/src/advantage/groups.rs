@@ -199,14 +199,14 @@ pub(super) fn drop_zero(values: &[f64], kept: &mut [u8], options: &EstimatorOpti
     }
 }
 
-/// Standardise over all tokens of kept rows, as verl's `masked_whiten` does.
+/// Standardise over all tokens of kept rows, as verl's `masked_whiten` does. A row without tokens is 0.
 fn whiten(values: &mut [f64], kept: &[u8], tokens: Option<&[u32]>) {
     let weight = |row: usize| tokens.map_or(1.0, |tokens| tokens[row].into());
     let rows = values.iter().zip(kept).enumerate().filter(|(_, (_, kept))| **kept == 1);
     let all = Moments::weighted(rows.map(|(row, (&value, _))| (value, weight(row))));
     let std = (all.variance(1.0) + 1e-8).sqrt();
-    for (value, _) in values.iter_mut().zip(kept).filter(|(_, kept)| **kept == 1) {
-        *value = (*value - all.mean) / std;
+    for (row, (value, _)) in values.iter_mut().zip(kept).enumerate().filter(|(_, (_, kept))| **kept == 1) {
+        *value = if weight(row) > 0.0 { (*value - all.mean) / std } else { 0.0 };
     }
 }
 

@@ -200,7 +200,9 @@ fn model(rows: &Rows, scopes: &[Vec<&[u32]>], options: &EstimatorOptions) -> (Ve
         } else {
             (mean(tokens.iter().copied()), (std(&tokens, 1.0).powi(2) + 1e-8).sqrt())
         };
-        all.clone().filter(|row| trained(*row)).for_each(|row| values[row] = (values[row] - centre) / scale);
+        for row in all.clone().filter(|row| trained(*row)) {
+            values[row] = if rows.tokens[row] > 0 { (values[row] - centre) / scale } else { 0.0 };
+        }
         magnified = 1.0 / scale;
     }
     let kept = all.map(|row| u8::from(trained(row) && !(options.drop_zero && values[row].abs() < 1e-12))).collect();
