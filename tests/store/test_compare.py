@@ -228,6 +228,14 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
     assert found.unreported == 0
 
 
+def test_votes_of_many_tries_are_not_counted_but_for_one_of_all(tmp_path: Path) -> None:
+    with RunReader.open(write(tmp_path / "run", {"x": [WRONG] * 170 + [RIGHT] * 130})) as reader:
+        found = run_metrics(reader)
+    assert list(found.pass_at) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert list(found.majority) == [1, 2, 4, 8, 16, 32, 64, 128, 300]
+    assert 0.0 == found.majority[300].value < found.majority[128].value
+
+
 def test_nothing_is_measured_where_nothing_is_scored(tmp_path: Path) -> None:
     with RunReader.open(write(tmp_path / "run", {"x": [BROKE, BROKE]})) as reader:
         found = run_metrics(reader)

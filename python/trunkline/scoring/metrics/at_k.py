@@ -182,6 +182,10 @@ def shares(sizes: tuple[int, ...], blank: int, k: int) -> tuple[float, ...]:
         A chance for each class. They add up to less than 1 where there are subsets in which nobody has an answer.
     """
     tries = sum(sizes) + blank
+    if k == tries:
+        most = max(sizes, default=0)
+        leaders = sizes.count(most)
+        return tuple((size == most) / leaders for size in sizes)
     subsets = math.comb(tries, k)
     won: dict[int, list[float]] = {size: [] for size in sizes}
     # How many votes a class of each size has, as subsets; and in how many the largest has no more than the leader.

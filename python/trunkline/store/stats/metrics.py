@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["RunMetrics", "calibrated", "finished_tasks", "run_metrics"]
 
 
+_LARGEST_VOTE = 128
+"""The most tries of a vote that is counted, but for one of all: the time grows with the third power of their number."""
+
+
 class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of a run; those with a number of tries for powers of two, and for the most tries of a task.
 
@@ -45,7 +49,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
         best: The best reward of each task.
         pass_at: pass@k by k: that at least one of k tries is right.
         pass_hat: pass^k by k: that all of k tries are.
-        majority: majority@k by k: the reward of the most frequent answer of k tries.
+        majority: majority@k by k, up to 128 and for all: the reward of the most frequent answer of k tries.
         generated_per_solved: Generated tokens for each solved task; None where nothing is solved or the servers
             reported no usage, as below. Those of an earlier run that this one continues are left out.
         tokens_per_solved: Prompt tokens, cached ones included, and generated ones for each solved task.
@@ -194,7 +198,7 @@ def _run_metrics(
 ) -> RunMetrics:
     rewards, solved, most = totals.rewards, totals.solved, totals.most
     counts = _counts(most)
-    votes = {k: MajorityAtK(k) for k in counts}
+    votes = {k: MajorityAtK(k) for k in counts if k <= _LARGEST_VOTE or k == most}
     for classes in grouped if votes else ():
         for one in votes.values():
             one.add(classes)
