@@ -211,9 +211,9 @@ class CoreTree:
             context: Id from :meth:`context` when what was sent is not the path; part of the merge key.
             tokens: What the model sampled, and how sure it was. Tokens are never added to a turn later.
 
-        Where the turn merges, message and tokens stay. Figures, finish reason, aside and uncertainty are those of the
-        rollout that was opened first, in any order of arrival; figures, an aside and an uncertainty that it lacks are
-        filled in by others. The rollout's own usage is always counted.
+        Where the turn merges, the message and the token ids stay. Each figure, the finish reason, the aside, and
+        log-probabilities with their uncertainty are those of the rollout that was opened first of those that have any,
+        in any order of arrival. The rollout's own usage is always counted.
         """
 
     def observe(

@@ -86,7 +86,7 @@ def raised_by_user_code(error: BaseException, task: asyncio.Task[Any] | None) ->
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as in a worker
     if isinstance(error, GeneratorExit):
-        return current_task() is task  # else the coroutine is closed by who collects it
+        return current_task() is task  # else the coroutine is closed as it is collected
     return True
 
 

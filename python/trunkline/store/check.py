@@ -162,7 +162,7 @@ def _made(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 def _layout(connection: sqlite3.Connection) -> Iterator[str]:
-    """Compare tables with those that are made here; views and tables of other names are nobody's business."""
+    """Compare tables with those that are made here; views and tables of other names are left alone."""
     with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript(TABLES)
         wanted = _made(fresh)

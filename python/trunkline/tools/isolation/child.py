@@ -267,7 +267,7 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
 
 
 def _rest(printed: int) -> bytes:
-    """Return what is left in a pipe, which is no more than it holds: nobody writes any more."""
+    """Return what is left in a pipe, which is no more than it holds: no process writes to it any more."""
     os.set_blocking(printed, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):

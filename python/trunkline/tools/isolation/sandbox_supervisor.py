@@ -401,7 +401,7 @@ def _read_output(descriptor: int, output: bytearray) -> bool:
 
 
 def _drain(descriptor: int, output: bytearray, most: int) -> None:
-    """Read what is left in a pipe; nobody writes any more."""
+    """Read what is left in a pipe; no process writes to it any more."""
     os.set_blocking(descriptor, False)
     with contextlib.suppress(BlockingIOError):
         while len(output) < most and (data := os.read(descriptor, _READ)):

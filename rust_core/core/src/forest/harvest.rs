@@ -160,7 +160,7 @@ impl Harvest {
         } else if let Some(span) = part {
             self.repeat(span);
         }
-        // Whoever sampled it, here it is only what the model was given.
+        // Even where it was sampled, here it is only what the model was given.
         self.tokens.extend(&TokenBuffer::given(tree.runs.get(run).ids.to_vec()).as_slice());
     }
 
