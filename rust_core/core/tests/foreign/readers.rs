@@ -110,12 +110,13 @@ fn read_columns(harvest: &Harvest) {
     if let Ok(mut search) = search {
         let _refused = (search.scores().len(), search.descend(0, &vec![2; nodes], 3));
     }
-    pack(&runs, &TokenValues::Node(&advantages), None);
+    pack(&runs, &TokenValues::Node(&advantages), None, &bare(&forest, &harvest.offsets));
     // What ended where a prompt forked is a row as well.
     let leaves = [&*harvest.leaves, &harvest.segment_leaves].concat();
     let longer = Forest::new(harvest.parents.clone(), leaves).unwrap();
     let masked: Vec<u8> = (0..longer.leaves().len()).map(|at| u8::from(at % 3 == 2)).collect();
-    pack(&ForestTokens::new(&longer, &harvest.offsets, tokens).unwrap(), &TokenValues::Nothing, Some(&masked));
+    let runs = ForestTokens::new(&longer, &harvest.offsets, tokens).unwrap();
+    pack(&runs, &TokenValues::Nothing, Some(&masked), &bare(&longer, &harvest.offsets));
 }
 
 /// Every estimator; of nodes the values where there are any.
@@ -170,11 +171,26 @@ fn estimate(harvest: &Harvest, forest: &Forest) -> Vec<f64> {
     known
 }
 
-/// Every layout: what is unpacked from one is what is unpacked from the others.
-fn pack(runs: &ForestTokens<'_>, values: &TokenValues<'_>, masked: Option<&[u8]>) {
+/// Per rollout whether its tree has no tokens at all.
+fn bare(forest: &Forest, offsets: &[u64]) -> Vec<bool> {
+    let roots = forest.roots();
+    let mut known = vec![false; roots.len()];
+    for (&root, span) in roots.iter().zip(offsets.windows(2)) {
+        known[root as usize] |= span[0] < span[1];
+    }
+    forest.leaves().iter().map(|&leaf| !known[roots[leaf as usize] as usize]).collect()
+}
+
+/// Every layout: a tree without tokens is refused, and what is unpacked from one is what is unpacked from the others.
+fn pack(runs: &ForestTokens<'_>, values: &TokenValues<'_>, masked: Option<&[u8]>, bare: &[bool]) {
     let rows = runs.forest().leaves().len();
     let tree_tokens = u64::try_from(runs.tokens().len()).unwrap();
     let export = Export { masked, values: *values, unknown: Unknown::Mask, ..Export::default() };
+    let is_masked = |row: usize| masked.is_some_and(|masked| masked[row] == 1);
+    let found = TreePacked::new(runs, &export, Weighting::Share, None, Oversize::Error);
+    assert_eq!(found.is_err(), (0..rows).any(|row| bare[row] && !is_masked(row)));
+    let masked: Vec<u8> = (0..rows).map(|row| u8::from(bare[row] || is_masked(row))).collect();
+    let export = Export { masked: Some(&masked), ..export };
     let whole = TreePacked::new(runs, &export, Weighting::Share, None, Oversize::Error).unwrap();
     let split = TreePacked::new(runs, &export, Weighting::Once, Some(64), Oversize::Split);
     let _refused =
