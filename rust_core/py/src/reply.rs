@@ -34,8 +34,7 @@ pub fn read_reply(
 ) -> PyResult<ParsedReply> {
     let top = top.as_ref().map(number).transpose()?;
     let max_tokens = max_tokens.as_ref().map(number).transpose()?;
-    let options =
-        options(form, entropy, top, version, true, think, tool, max_tokens).map_err(|error| raise(py, &error))?;
+    let options = options(form, entropy, top, version, think, tool, max_tokens).map_err(|error| raise(py, &error))?;
     let found = read(py, &data, &options)?;
     let choices =
         found.choices.into_iter().map(|choice| ParsedChoice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
@@ -73,7 +72,9 @@ impl ReplyOptions {
     ) -> PyResult<Self> {
         let top = top.as_ref().map(number).transpose()?;
         let max_tokens = max_tokens.as_ref().map(number).transpose()?;
-        options(form, entropy, top, version, ids, think, tool, max_tokens).map(Self).map_err(|error| raise(py, &error))
+        let options =
+            options(form, entropy, top, version, think, tool, max_tokens).map_err(|error| raise(py, &error))?;
+        Ok(Self(reply::ReplyOptions { ids, ..options }))
     }
 }
 
@@ -87,7 +88,6 @@ fn options(
     entropy: &str,
     top: Option<u32>,
     version: i32,
-    ids: bool,
     think: Option<(Text<'_>, Text<'_>)>,
     tool: Option<(Text<'_>, Text<'_>)>,
     max_tokens: Option<u32>,
@@ -98,7 +98,7 @@ fn options(
         entropy: Entropy::from_word(entropy)?,
         top: top.map_or(usize::MAX, |top| top as usize),
         version,
-        ids,
+        ids: true,
         think: think.map_or_else(|| Ok(Tags::think()), tags)?,
         tool: tool.map_or_else(|| Ok(Tags::tool()), tags)?,
         max_tokens,
