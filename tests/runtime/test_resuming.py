@@ -266,7 +266,7 @@ def undo_own(path: Path) -> None:
         connection.execute(
             "DELETE FROM deltas WHERE delta BETWEEN ? AND ?", (delta_key(number, deltas), delta_keys(number)[1])
         )
-        for table in ("trees", "rollouts", "calls"):
+        for table in ("trees", "rollouts", "calls", "uses"):
             connection.execute(f"DELETE FROM {table} WHERE task = ?", (number,))
         renumber(connection)
     connection.close()

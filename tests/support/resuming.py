@@ -73,7 +73,7 @@ def undo(path: Path, *names: str) -> None:
     with sqlite3.connect(path) as connection:
         for name in names:
             ((number,),) = connection.execute("SELECT task FROM tasks WHERE id = ?", (name,)).fetchall()
-            for table in ("trees", "rollouts", "calls"):
+            for table in ("trees", "rollouts", "calls", "uses"):
                 connection.execute(f"DELETE FROM {table} WHERE task = ?", (number,))
             connection.execute("DELETE FROM deltas WHERE delta >> 32 = ?", (number,))
         renumber(connection)
@@ -81,6 +81,7 @@ def undo(path: Path, *names: str) -> None:
 
 
 def renumber(connection: sqlite3.Connection) -> None:
-    """Leave no gap in the calls, and a run that was killed."""
+    """Leave no gap in the calls and the tool calls, and a run that was killed."""
     connection.execute("UPDATE calls SET call = (SELECT count(*) FROM calls AS other WHERE other.call <= calls.call)")
+    connection.execute("UPDATE uses SET use = (SELECT count(*) FROM uses AS other WHERE other.use <= uses.use)")
     connection.execute("UPDATE meta SET value = 'running' WHERE key = 'state'")
