@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import select
+import struct
+import termios
 import time
 import zlib
 from collections.abc import Mapping
@@ -13,6 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from trunkline.llm.http.transport import (
     BROKE_OFF,
+    CONNECT_LATE,
     CONNECTION_BROKE,
     NO_ANSWER,
     NOT_HTTP,
@@ -26,10 +31,20 @@ from trunkline.llm.http.transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
-__all__ = ["AnswerReader", "Connection", "ConnectionLimits", "ConnectionOwner", "Headers", "UnansweredError", "inflate"]
+__all__ = [
+    "AnswerReader",
+    "Connection",
+    "ConnectionLimits",
+    "ConnectionOwner",
+    "Headers",
+    "UnacceptedError",
+    "UnansweredError",
+    "inflate",
+    "readable",
+]
 
 
 HEAD_LIMIT: Final = 64 << 10
@@ -263,6 +278,9 @@ def inflate(data: bytes, encoding: str, largest: int) -> bytes:
     return plain
 
 
+_ACCEPTED: Final = 3.0
+"""Seconds until a new connection whose request was not even acknowledged is given up."""
+
 _JOINED: Final = 16 << 10
 """Up to here it is cheaper to copy a body behind its head than to write twice."""
 
@@ -283,6 +301,10 @@ class ConnectionLimits(NamedTuple):
 
 class UnansweredError(TransportError):
     """A connection that had answered before was closed before any byte of this answer came."""
+
+
+class UnacceptedError(TransportError):
+    """The other side acknowledged no byte of the first request, as where its queue of new connections is full."""
 
 
 class ConnectionOwner(Protocol):
@@ -309,6 +331,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         answered: Whether it has brought an answer and may bring another.
+        descriptor: The socket's.
         lost: Whether it is closed.
         sent: When its last request was sent, on :func:`time.monotonic`.
         moment: When something came last, or it had nothing more to do.
@@ -332,7 +355,9 @@ class Connection(asyncio.Protocol):
         "_request",
         "_timer",
         "_transport",
+        "_unproven",
         "answered",
+        "descriptor",
         "lost",
         "moment",
         "sent",
@@ -348,6 +373,7 @@ class Connection(asyncio.Protocol):
         self._request: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._deadline = self._limit = self._first = 0.0
+        self._unproven = 0  # bytes of the first request, until some were acknowledged
         self.sent = self.moment = time.monotonic()
         self.answered = False
         self.lost = False
@@ -375,14 +401,19 @@ class Connection(asyncio.Protocol):
         Raises:
             UnansweredError: The connection closed while it was on its way to who uses it now.
         """
-        if self._transport.is_closing():
+        gathered = isinstance(body, bytes) and len(body) <= _JOINED
+        if self._transport.is_closing() or (self.answered and not gathered and readable([self])):
             raise UnansweredError(NO_ANSWER)
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._future = future
         self._deadline = deadline
         self._limit = limit
         self.sent = time.monotonic()
-        self._watch(deadline, self.sent)
+        if self.answered:
+            self._watch(deadline, self.sent)
+        else:
+            self._unproven = len(head) + (len(body) if isinstance(body, bytes) else sum(map(len, body)))
+            self._watch(min(deadline, self.sent + _ACCEPTED), self.sent)
         if not isinstance(body, bytes):
             self._transport.writelines([head, *body])
         elif len(body) > _JOINED:
@@ -419,11 +450,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self.descriptor: int = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
         if self._future is None:
             self.abort()  # nothing was asked
+            return
+        if self._request is not None:
+            self.fail(UnansweredError(NO_ANSWER))  # nor is it what this request asks, which is not sent yet
             return
         reader = self._reader
         headed = reader.headed
@@ -455,6 +490,14 @@ class Connection(asyncio.Protocol):
             self._timer = None
         self._reader.release()
         self._owner.gone(self)
+
+    def _unacknowledged(self) -> int:
+        """Bytes of requests that the other side has not acknowledged; 0 where the system does not say."""
+        try:
+            (queued,) = struct.unpack("i", fcntl.ioctl(self.descriptor, termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return 0
+        return int(queued) + self._transport.get_write_buffer_size()
 
     def _loss(self, exc: Exception | None) -> TransportError:
         if self._reader.begun:
@@ -495,9 +538,26 @@ class Connection(asyncio.Protocol):
             due, error = self.moment + self._limits.keep, closed()
         else:
             due, error = self._deadline, late(self._limit)
+            if self._unproven and not self.answered and not self._reader.begun and now < due:
+                if now < self.sent + _ACCEPTED:
+                    self._watch(min(due, self.sent + _ACCEPTED), now)
+                    return
+                if self._unacknowledged() >= self._unproven:
+                    self.fail(UnacceptedError(CONNECT_LATE, unreachable=True))
+                    return
+                self._unproven = 0
             if self._reader.headed and self.moment + self._limits.idle < due:
                 due, error = self.moment + self._limits.idle, silent(self._limits.idle)
         if now >= due:
             self.fail(error)
         else:
             self._watch(due, now)
+
+
+def readable(connections: Sequence[Connection]) -> list[Connection]:
+    """Those of some connections that have brought something, or are closed, before a request is written to them."""
+    places = {connection.descriptor: connection for connection in connections}
+    poll = select.poll()
+    for descriptor in places:
+        poll.register(descriptor, select.POLLIN)
+    return [places[descriptor] for descriptor, _ in poll.poll(0)]

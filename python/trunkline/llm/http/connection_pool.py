@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 import aiohappyeyeballs
 from yarl import URL
 
-from trunkline.llm.http.connection import Connection, ConnectionLimits, UnansweredError, inflate
+from trunkline.llm.http.connection import (
+    Connection,
+    ConnectionLimits,
+    UnacceptedError,
+    UnansweredError,
+    inflate,
+    readable,
+)
 from trunkline.llm.http.transport import (
     CONNECT_LATE,
     NO_ANSWER,
@@ -143,6 +150,9 @@ class ConnectionPool:
 
     def _write(self) -> None:
         sending, self._sending = self._sending, []
+        used = [connection for connection in sending if connection.answered and not connection.lost]
+        for connection in readable(used) if used else ():
+            connection.fail(UnansweredError(NO_ANSWER))
         for connection in sending:
             connection.write()
 
@@ -338,7 +348,7 @@ class PlainTransport:
         self,
         concurrency: int = 256,
         *,
-        connect: float = 30.0,
+        connect: float = 5.0,
         idle: float = 60.0,
         keep: float = 15.0,
         largest: int = 64 << 20,
@@ -359,8 +369,9 @@ class PlainTransport:
         connection = pool.take() or await pool.wait(deadline, limit)
         try:
             answer = await _exchange(connection, head, body, deadline, limit)
-        except UnansweredError:
-            connection = await pool.wait(deadline, limit)
+        except (UnansweredError, UnacceptedError) as error:
+            kept = pool.take() if isinstance(error, UnacceptedError) else None
+            connection = kept or await pool.wait(deadline, limit)
             answer = await _exchange(connection, head, body, deadline, limit)
         if "content-encoding" not in answer.headers:
             return answer
