@@ -12,6 +12,7 @@ import pytest
 
 from trunkline.cli.live import ProgressLine, is_terminal
 from trunkline.observability.observers import Snapshot
+from trunkline.protocol.messages import EndpointState, WorkerState
 
 
 class Clock:
@@ -53,6 +54,12 @@ def test_one_plain_line_every_five_seconds_where_there_is_no_terminal() -> None:
         "50/100 tasks | 200/400 rollouts | 20 s left | 2 errors, 3 retries | 10.0 rollouts/s | 11k tokens/s"
     )
     assert "\x1b" not in stream.getvalue()
+
+
+def test_a_pause_that_every_endpoint_asked_for_stands_before_what_a_narrow_terminal_cuts() -> None:
+    waits = WorkerState(0.0, 1, 4, 0, 0.0, 0, "", 0.0, endpoints=[EndpointState("http://a/v1", 0, 4, "429", 58.4)])
+    progress = ProgressLine(io.StringIO(), clock=Clock())
+    assert " | 50/400 rollouts | next request in 58 s | " in progress.line(shot(50, engines={0: waits}), 101.0)
 
 
 def test_latency_and_the_end() -> None:

@@ -12,7 +12,7 @@ from foreign import capital_cities, error, serving
 import trunkline.observability.observers as stall
 from trunkline.cli.live import ProgressLine
 from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot, StallDetector, explain
+from trunkline.observability.observers import Snapshot, StallDetector, explain, pause_of
 from trunkline.protocol.messages import EndpointState, OldestRollout, WorkerState
 from trunkline.runner.run import run
 
@@ -47,6 +47,19 @@ def test_requests_that_nobody_answers_are_named_with_their_endpoint_and_the_next
         "http://a/v1; http://a/v1 gets no requests for now: http://a/v1 answered 503; worker 1 has not answered for "
         "12 s; next retry in 8 s"
     )
+
+
+def test_an_endpoint_that_asked_to_wait_is_named_with_the_seconds_left():
+    asked = EndpointState("http://a/v1", 0, 3, "http://a/v1 answered 429", 58.4)
+    shot = stalled(engines={0: state(requests=0, endpoints=[asked])})
+    assert "http://a/v1 gets no requests for 58 s: http://a/v1 answered 429" in str(explain(shot))
+
+
+def test_a_run_pauses_where_no_endpoint_of_any_worker_gets_requests():
+    closed, other, still = (EndpointState("http://a/v1", 0, 3, "429", pause) for pause in (58.0, 12.0, 0.0))
+    assert pause_of(stalled(engines={0: state(endpoints=[closed]), 1: state(endpoints=[other])})) == 12.0
+    assert pause_of(stalled(engines={0: state(endpoints=[closed]), 1: state(endpoints=[still])})) == 0.0
+    assert pause_of(stalled()) == 0.0
 
 
 def test_a_tool_that_takes_long_is_named():

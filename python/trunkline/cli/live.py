@@ -18,7 +18,7 @@ from trunkline.cli.show import print_summary
 from trunkline.cli.tables import duration
 from trunkline.errors import ConfigError
 from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
-from trunkline.observability.observers import explain
+from trunkline.observability.observers import explain, pause_of
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import Metrics, address_of
 from trunkline.runner.run import run
@@ -169,9 +169,11 @@ class ProgressLine:
         passed = now - self._began
         # How many tasks a refill takes, nobody knows before.
         ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
+        pause = pause_of(snapshot)
         # What matters most comes first: a narrow terminal cuts the end off.
         parts = [
             *_done(snapshot),
+            *([f"next request in {duration(pause)}"] if pause >= 1 else []),
             f"{duration(passed * left / snapshot.rollouts_done)} left" if ahead else duration(passed),
             f"{snapshot.failed:,} errors, {snapshot.retries:,} retries",
             f"{rate:,.1f} rollouts/s",

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trunkline.protocol.job import Job, Refill
-    from trunkline.protocol.messages import Batch, Done
+    from trunkline.protocol.messages import Batch, Done, EndpointState
     from trunkline.store.schema import CallRow, TakenRow, ToolRow
     from trunkline.store.state import RunProgress
     from trunkline.types import Task
 
 
-__all__ = ["STALLED", "Observer", "ObserverHub", "Snapshot", "StallDetector", "explain", "opening"]
+__all__ = ["STALLED", "Observer", "ObserverHub", "Snapshot", "StallDetector", "explain", "opening", "pause_of"]
 
 
 class Snapshot(msgspec.Struct):
@@ -197,17 +197,23 @@ def explain(snapshot: Snapshot) -> str | None:
     return f"no progress for {snapshot.quiet:.0f} s: " + "; ".join(reasons)
 
 
+def pause_of(snapshot: Snapshot) -> float:
+    """Seconds for which no endpoint gets a request, as all of them asked to wait or failed; 0 where one does."""
+    pauses = [one.pause for state in snapshot.engines.values() for one in state.endpoints]
+    return min(pauses, default=0.0)
+
+
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
     states = snapshot.engines.values()
     out: dict[str, int] = defaultdict(int)
     waiting: dict[str, int] = defaultdict(int)
-    shut: dict[str, str] = {}
+    shut: dict[str, EndpointState] = {}
     for state in states:
         for one in state.endpoints:
             out[one.endpoint] += one.out
             waiting[one.endpoint] += one.waiting
             if one.shut:
-                shut[one.endpoint] = one.shut
+                shut[one.endpoint] = one
     oldest = max((state.request for state in states), default=0.0)
     at = " and ".join(endpoint for endpoint, number in out.items() if number)
     requests = sum(state.requests for state in states)
@@ -217,7 +223,9 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     for endpoint, number in waiting.items():
         if number:
             yield f"{_count(number, 'of them waits', 'of them wait')} to be let in at {endpoint}"
-    yield from (f"{endpoint} gets no requests for now: {why}" for endpoint, why in shut.items())
+    for endpoint, one in shut.items():
+        span = f"for {one.pause:.0f} s" if one.pause else "for now"
+        yield f"{endpoint} gets no requests {span}: {one.shut}"
     tools = sum(state.tools for state in states)
     if tools:
         longest = max(states, key=lambda state: state.tool_seconds)

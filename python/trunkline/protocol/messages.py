@@ -237,12 +237,14 @@ class EndpointState(msgspec.Struct, array_like=True, frozen=True):
         out: Requests that are out there.
         waiting: Requests that wait for a slot or a limit.
         shut: Why it gets no requests for now; empty while it does.
+        pause: Seconds until it may be asked again, such as what its Retry-After named; 0 while it gets requests.
     """
 
     endpoint: str
     out: int
     waiting: int
     shut: str = ""
+    pause: float = 0.0
 
 
 class OldestRollout(msgspec.Struct, array_like=True, frozen=True):

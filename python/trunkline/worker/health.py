@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 import os
 import sys
 import sysconfig
@@ -76,6 +77,7 @@ def collect_state(
                 safe(endpoint.trouble.message, 2 * _NAME)
                 if endpoint.until > now and endpoint.trouble is not None
                 else "",
+                endpoint.until - now if now < endpoint.until < math.inf else 0.0,
             )
             for name, llm in spoken_to.items()
             for endpoint in llm.endpoints
