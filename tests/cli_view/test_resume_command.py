@@ -118,6 +118,15 @@ def test_a_run_that_begins_anew_leaves_the_earlier_one_under_another_name(folder
     assert (other.returncode, (folder / "notes").read_text()) == (2, "precious")
 
 
+def test_a_run_that_begins_anew_takes_no_log_from_the_earlier_one(folder: Path):
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url, "--out", "r.run").returncode == 0
+        (folder / "r.run-wal").write_bytes(b"a log that is damaged")
+        assert ask(folder, server.url, "--out", "r.run", "--fresh").returncode == 0
+    assert (folder / "r.run.1-wal").read_bytes() == b"a log that is damaged"
+    assert not (folder / "r.run-wal").exists()
+
+
 def test_a_name_that_was_not_given_is_found_again(folder: Path):
     with serving(capital_cities) as server:
         assert ask(folder, server.url).returncode == 0

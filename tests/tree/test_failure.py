@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.errors import EnvironmentFailed, LLMError
+from trunkline.errors import EnvironmentFailed, LLMError, ProgramError
 from trunkline.tree.records import Failure, usage_of
 from trunkline.types import Usage
 
@@ -35,6 +35,7 @@ def test_exceptions_become_failures() -> None:
     found = Failure("LLMError", "busy", 3, True, "endpoint http://h/v1", ("1: busy",), "no\\x1b")
     assert Failure.of(busy) == found
     assert Failure.of(EnvironmentFailed("gone")) == Failure("EnvironmentFailed", "gone", blame="environment")
+    assert len(Failure.of(ProgramError("x" * 10**6)).message) <= 10_000
     assert Failure.of(OSError("no\x1b[2J")) == Failure("OSError", "no\\x1b[2J", blame="code")
 
 

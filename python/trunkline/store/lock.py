@@ -16,7 +16,7 @@ import msgspec
 from trunkline._internal.text import printable
 from trunkline.errors import InfrastructureError, RunFileError
 from trunkline.store.schema import APPLICATION_ID
-from trunkline.store.sqlite import connect, connect_to_write, describe, files_of, is_stub
+from trunkline.store.sqlite import connect, describe, files_of, is_stub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -224,7 +224,7 @@ def remove_stub(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give a run file another name, its own and a number.
+    """Give a run file and its log another name, their own and a number.
 
     Args:
         path: The file.
@@ -245,13 +245,6 @@ def set_aside(path: Path) -> Path | None:
     try:
         if not lock.holds_run():
             raise RunFileError(refused)
-        with contextlib.suppress(sqlite3.Error):
-            # What stands in the log goes into the file, as far as it can be read.
-            connection = connect_to_write(path)
-            try:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                connection.close()
         names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
         aside = next(name for name in names if not any(map(os.path.lexists, files_of(name))))
         for file, name in reversed(list(zip(files_of(path), files_of(aside), strict=True))):
