@@ -52,7 +52,7 @@ def test_requests_that_nobody_answers_are_named_with_their_endpoint_and_the_next
 def test_an_endpoint_that_asked_to_wait_is_named_with_the_seconds_left():
     asked = EndpointState("http://a/v1", 0, 3, "http://a/v1 answered 429", 58.4)
     shot = stalled(engines={0: state(requests=0, endpoints=[asked])})
-    assert "http://a/v1 gets no requests for 58 s: http://a/v1 answered 429" in str(explain(shot))
+    assert "http://a/v1 gets no requests for now: http://a/v1 answered 429 (asked again in 58 s)" in str(explain(shot))
 
 
 def test_a_run_pauses_where_no_endpoint_of_any_worker_gets_requests():

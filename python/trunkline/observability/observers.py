@@ -224,8 +224,8 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
         if number:
             yield f"{_count(number, 'of them waits', 'of them wait')} to be let in at {endpoint}"
     for endpoint, one in shut.items():
-        span = f"for {one.pause:.0f} s" if one.pause else "for now"
-        yield f"{endpoint} gets no requests {span}: {one.shut}"
+        left = f" (asked again in {one.pause:.0f} s)" if one.pause else ""
+        yield f"{endpoint} gets no requests for now: {one.shut}{left}"
     tools = sum(state.tools for state in states)
     if tools:
         longest = max(states, key=lambda state: state.tool_seconds)
