@@ -114,7 +114,7 @@ def test_every_aggregator_is_in_the_guide_and_every_arm_in_the_tables():
         "null",
     ]
     for part in presets[:5]:
-        assert part.startswith(f"{part.partition(chr(10))[0]}\n\n200 questions of worlds 101 to 105.")
+        assert part.startswith(f"{part.partition(chr(10))[0]}\n\n640 questions of worlds 2001 to 2016.")
         assert re.findall(r"^\| ([^|]+) \| \d", part, re.MULTILINE) == list(ARMS)
         assert NOTICE in part
     assert "**NO**" not in TABLES

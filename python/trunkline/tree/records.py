@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Failure", "How", "Record", "Records", "check_version", "number_of", "usage_of", "version_in", "versioned"]
 
 
-_LONGEST = 10_000  # characters of an exception's message that are kept
+_MESSAGE_LENGTH = 10_000  # characters of an exception's message that are kept
 _MAX_ATTEMPTS = 1_000_000  # attempts that are believed; a recorded failure is data, and may be damaged
 
 
@@ -67,10 +67,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
             # Whoever raised it may have set anything.
             attempts = error.attempts if isinstance(error.attempts, int) else 1
             made = cls(
-                type(error).__name__, format_error(error, _LONGEST), attempts, bool(error.retryable), str(error.blame)
+                type(error).__name__, format_error(error, _MESSAGE_LENGTH), attempts, bool(error.retryable), str(error.blame)
             )
             return made.witnessed(error) if isinstance(error, LLMError) else made
-        return cls(type(error).__name__, format_error(error, _LONGEST), blame="code")
+        return cls(type(error).__name__, format_error(error, _MESSAGE_LENGTH), blame="code")
 
     def witnessed(self, error: LLMError) -> Failure:
         """The same with who was asked, what came of each attempt, and how the last answer began."""
