@@ -237,7 +237,8 @@ def make_named(
         return kind
     known, others = _parameters(kind), beside(kind)
     open_ = {name: hint for name, hint in known.items() if name not in others}
-    values = _read(options, f"{option} {name}", {**also(kind), **open_})
+    further = {key: hint for key, hint in also(kind).items() if key not in open_}
+    values = _read(options, f"{option} {name}", open_ | further)
     needed = [key for key in _required(kind) if key not in values and key not in others]
     if needed:
         says = ",".join(f"{key}=..." for key in needed)

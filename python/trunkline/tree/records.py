@@ -67,7 +67,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
             # Whoever raised it may have set anything.
             attempts = error.attempts if isinstance(error.attempts, int) else 1
             made = cls(
-                type(error).__name__, format_error(error, _MESSAGE_LENGTH), attempts, bool(error.retryable), str(error.blame)
+                type(error).__name__,
+                format_error(error, _MESSAGE_LENGTH),
+                attempts,
+                bool(error.retryable),
+                str(error.blame),
             )
             return made.witnessed(error) if isinstance(error, LLMError) else made
         return cls(type(error).__name__, format_error(error, _MESSAGE_LENGTH), blame="code")
