@@ -36,6 +36,9 @@ def test_exceptions_become_failures() -> None:
     assert Failure.of(busy) == found
     assert Failure.of(EnvironmentFailed("gone")) == Failure("EnvironmentFailed", "gone", blame="environment")
     assert len(Failure.of(ProgramError("x" * 10**6)).message) <= 10_000
+    large = "x" * 10**6
+    foreign = Failure.of(LLMError(large, endpoint=large, tries=[large] * 1_000, evidence=large))
+    assert len(foreign.encode()) < 2_000_000
     assert Failure.of(OSError("no\x1b[2J")) == Failure("OSError", "no\\x1b[2J", blame="code")
 
 

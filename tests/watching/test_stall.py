@@ -56,10 +56,19 @@ def test_an_endpoint_that_asked_to_wait_is_named_with_the_seconds_left():
 
 
 def test_a_run_pauses_where_no_endpoint_of_any_worker_gets_requests():
-    closed, other, still = (EndpointState("http://a/v1", 0, 3, "429", pause) for pause in (58.0, 12.0, 0.0))
+    closed, other, still = (
+        EndpointState("http://a/v1", 0, 3, "429" if pause else "", pause) for pause in (58.0, 12.0, 0.0)
+    )
     assert pause_of(stalled(engines={0: state(endpoints=[closed]), 1: state(endpoints=[other])})) == 12.0
     assert pause_of(stalled(engines={0: state(endpoints=[closed]), 1: state(endpoints=[still])})) == 0.0
     assert pause_of(stalled()) == 0.0
+
+
+def test_an_endpoint_that_is_out_for_good_does_not_hide_that_the_others_asked_to_wait():
+    asked = EndpointState("http://a/v1", 0, 3, "http://a/v1 answered 429", 58.0)
+    out = EndpointState("http://b/v1", 0, 0, "http://b/v1 answered 401")
+    assert pause_of(stalled(engines={0: state(endpoints=[asked, out])})) == 58.0
+    assert pause_of(stalled(engines={0: state(endpoints=[out])})) == 0.0
 
 
 def test_a_tool_that_takes_long_is_named():

@@ -198,8 +198,12 @@ def explain(snapshot: Snapshot) -> str | None:
 
 
 def pause_of(snapshot: Snapshot) -> float:
-    """Seconds for which no endpoint gets a request, as all of them asked to wait or failed; 0 where one does."""
-    pauses = [one.pause for state in snapshot.engines.values() for one in state.endpoints]
+    """Seconds for which no endpoint gets a request, as all of them asked to wait or failed; 0 where one does.
+
+    Endpoints that are out for good do not count.
+    """
+    states = snapshot.engines.values()
+    pauses = [one.pause for state in states for one in state.endpoints if one.pause or not one.shut]
     return min(pauses, default=0.0)
 
 

@@ -28,6 +28,7 @@ __all__ = ["Failure", "How", "Record", "Records", "check_version", "number_of", 
 
 
 _MESSAGE_LENGTH = 10_000  # characters of an exception's message that are kept
+_MOST_TRIES = 100  # attempts whose outcome is kept, the first ones
 _MAX_ATTEMPTS = 1_000_000  # attempts that are believed; a recorded failure is data, and may be damaged
 
 
@@ -78,10 +79,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def witnessed(self, error: LLMError) -> Failure:
         """The same with who was asked, what came of each attempt, and how the last answer began."""
-        blame = f"{error.blame} {error.endpoint}".strip()
         # Whoever raised it may have set anything.
-        tries = tuple(map(str, error.tries)) if isinstance(error.tries, list | tuple) else ()
-        return msgspec.structs.replace(self, blame=blame, tries=tries, evidence=str(error.evidence))
+        blame = f"{error.blame} {error.endpoint}".strip()[:_MESSAGE_LENGTH]
+        listed = error.tries[:_MOST_TRIES] if isinstance(error.tries, list | tuple) else ()
+        tries = tuple(str(line)[:_MESSAGE_LENGTH] for line in listed)
+        return msgspec.structs.replace(self, blame=blame, tries=tries, evidence=str(error.evidence)[:_MESSAGE_LENGTH])
 
     def encode(self) -> str:
         """Return the failure as one line of JSON."""

@@ -89,7 +89,7 @@ class AioTransport:
     """
 
     def __init__(
-        self, concurrency: int = 256, *, connect: float = 30.0, idle: float = 60.0, largest: int = 64 << 20
+        self, concurrency: int = 256, *, connect: float = 5.0, idle: float = 60.0, largest: int = 64 << 20
     ) -> None:
         self._concurrency = concurrency
         self._connect = connect
