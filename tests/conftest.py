@@ -16,6 +16,8 @@ from trunkline.runner.pool import Pool
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
+from trunkline.store.datasets.loader import load_tasks
+from trunkline.types import Task
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +26,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write_world(make_world(3, 400, 60), folder)
     return folder
+
+
+@pytest.fixture
+def tasks(world: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Three questions of that world, whose corpus the tools find."""
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+    return load_tasks(str(world / "questions.jsonl"), limit=3)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import SUPPORT
 
 import trunkline
 
-SHIM = Path(__file__).parent.parent / "support" / "watched.c"
+SHIM = SUPPORT / "watched.c"
 RUN = [sys.executable, "-m", "trunkline.cli", "demo", "--questions", "4", "--no-latency", "--out"]
 CALLS = """
 import os, socket, sys, pathlib

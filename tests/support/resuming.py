@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from places import python_path
+
 from trunkline.store.reader import RunReader
 
 SUPPORT = Path(__file__).parent
@@ -30,7 +32,7 @@ if __name__ == "__main__":
 
 def environment() -> dict[str, str]:
     """The environment of a script that imports from here."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])}
+    return os.environ | {"PYTHONPATH": python_path()}
 
 
 def start(url: str, out: Path, options: str = '{"workers": 1}', **more: Any) -> subprocess.Popen[str]:

@@ -1,0 +1,77 @@
+"""Every fault meets both transports on both event loops, and none may leave anything behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvloop
+from fault_client import KEY
+from places import SUPPORT
+from secrets_kept import assert_no_secret
+
+from trunkline.llm.http.aiohttp_transport import AioTransport
+from trunkline.llm.http.connection_pool import PlainTransport
+
+
+def pytest_asyncio_loop_factories(config, item):
+    """Run each test on asyncio's loop and on uvloop."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=[PlainTransport, AioTransport], ids=["plain", "aio"])
+def transport(request) -> type:
+    """The class of transport."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_is_left(caplog) -> AsyncIterator[None]:
+    """Compare descriptors, tasks and timers with those before, and look for the key in every log record."""
+    caplog.set_level(logging.DEBUG)
+    before = held()
+    yield
+    until = time.monotonic() + 2
+    while (left := held()) != before and time.monotonic() < until:
+        await asyncio.sleep(0.002)  # what the kernel and the loop close, they close a moment later
+    assert left == before
+    for record in caplog.records:
+        assert_no_secret(record.getMessage(), KEY)
+        assert_no_secret(record.exc_info and record.exc_info[1], KEY)
+
+
+def held() -> dict[str, int]:
+    """Count what must be given back. uvloop does not show its timers, and opens /dev/null when it first listens."""
+    timers = getattr(asyncio.get_running_loop(), "_scheduled", ())
+    return {
+        "descriptors": sum(target(link) != "/dev/null" for link in Path("/proc/self/fd").iterdir()),
+        "tasks": len(asyncio.all_tasks()),
+        "timers": sum(not timer.cancelled() for timer in timers),
+    }
+
+
+def target(link: Path) -> str:
+    """Return what a descriptor is; nothing for the one that listed them."""
+    try:
+        return str(link.readlink())
+    except OSError:
+        return "/dev/null"
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shim, compiled."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to make the shim with")
+    made = tmp_path_factory.mktemp("shim") / "shim.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(SUPPORT / "failing_disk.c"), "-ldl"], check=True
+    )
+    return made

@@ -1,0 +1,94 @@
+"""What pages print inline: names exist, calls take the arguments that they are shown with, short examples run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from places import ROOT
+
+import trunkline as tl
+from studies.arms import ARMS
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+}
+STRATEGY = re.compile(r"\b((?:Adaptive|Chain|EntropyTree|MCTS|Partial|TreeGRPO|TreeSearch)\([\d, ]*\))")
+
+
+def found(dotted: str) -> object | None:
+    """What the library has under a name, if anything."""
+    there: object | None = tl
+    for part in dotted.split("."):
+        there = getattr(there, part, None)
+    return there
+
+
+def calls(text: str) -> Iterator[ast.Call]:
+    """The calls in the inline code of a page, without those that leave arguments out."""
+    for code in re.findall(r"`([^`\n]+\))`", text):
+        try:
+            parsed = ast.parse(code, mode="eval")
+        except SyntaxError:
+            continue
+        for node in ast.walk(parsed):
+            if isinstance(node, ast.Call) and not any(ast.unparse(given) == "..." for given in node.args):
+                yield node
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_and_call_of_the_library_is_one_that_there_is(page: str):
+    missing = {name for name in re.findall(r"\btl\.(\w+(?:\.\w+)*)", PAGES[page]) if found(name) is None}
+    assert missing == set()
+    for call in calls(PAGES[page]):
+        function = found(ast.unparse(call.func).removeprefix("tl."))
+        if callable(function):
+            names = {given.arg: None for given in call.keywords if given.arg}
+            inspect.signature(function).bind_partial(*call.args, **names)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_strategy_can_be_made_as_it_is_printed(page: str):
+    for form in set(STRATEGY.findall(PAGES[page])):
+        made = eval("tl." + form, {"tl": tl})
+        assert made.rollouts() >= 1
+
+
+def test_the_arms_of_the_study_are_what_they_are_called():
+    rules = {"Adaptive(8, 4) AEPO": {"rule": "aepo", "monitor": True}}
+    for name, arm in ARMS.items():
+        (form,) = STRATEGY.findall(name)
+        assert msgspec.structs.replace(eval("tl." + form, {"tl": tl}), **rules.get(name, {})) == arm.strategy
+
+
+def test_pages_are_in_force_since_a_version_that_there_is():
+    (version,) = re.findall(r'^version = "(\d+)\.(\d+)', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    there = tuple(map(int, version))
+    for page, text in PAGES.items():
+        said = [tuple(map(int, since)) for since in re.findall(r"in force since (\d+)\.(\d+)", text)]
+        assert all(since <= there for since in said), page
+
+
+def test_the_page_of_scheduling_says_which_parts_of_the_core_a_run_uses():
+    status = PAGES["docs/design/scheduling.md"].partition("## Decision")[0]
+    used, _, others = status.partition("are for callers")[0].rpartition(". ")
+    package = "".join(path.read_text() for path in (ROOT / "python").rglob("*.py"))
+    imported = {name for line in re.findall(r"_core import (.*)", package) for name in re.findall(r"\w+", line)}
+    assert set(re.findall(r"`([A-Z]\w+)`", used)) == {"ActivityCounter", "Ledger", "Tally"} <= imported
+    assert set(re.findall(r"`([A-Z]\w+)`", others)) == {"Lanes", "LaneQueue", "Scheduler"}
+    assert not imported & {"Lanes", "LaneQueue", "Scheduler"}
+
+
+@pytest.mark.parametrize("page", ["tools", "environments", "strategies"])
+def test_the_short_examples_of_a_page_run(page: str):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGES[f"docs/design/{page}.md"], re.DOTALL)
+    made = {"tl": tl, "json": json, "msgspec": msgspec, "bank": SimpleNamespace()}
+    exec(example.replace("model=...", 'model="m"'), made)
+    if page == "strategies":
+        assert isinstance(made["Recheck"](), tl.Strategy)
