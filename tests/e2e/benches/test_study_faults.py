@@ -44,7 +44,8 @@ def test_what_was_found_before_a_study_failed_is_written(command, tmp_path, monk
     monkeypatch.setattr(module, "run_cell", fail)
     out = tmp_path / "tables.md"
     options = ["--presets", "default,null", "--questions", "1", "--first-world", "7", "--worlds", "3", "-w", "0"]
-    done = CliRunner().invoke(app, [command, *options, "--out", str(out)])
+    few = ["--strategies", "chain(4)", "--sharing", "0"] if command == "strategies" else []
+    done = CliRunner().invoke(app, [command, *options, *few, "--out", str(out)])
     assert isinstance(done.exception, WorkerError)
     report = out.read_text("utf-8")
     assert report.startswith("**This study was stopped before its end.**")
@@ -57,6 +58,7 @@ def test_a_study_that_is_stopped_says_so_writes_what_it_has_and_leaves_no_traceb
     out = tmp_path / "tables.md"
     command = [sys.executable, str(BENCHES / "study.py"), "strategies", "--out", str(out)]
     options = ["--presets", "null", "--strategies", "chain(4)", "--questions", "8", "--worlds", "12", "-w", "2"]
+    options += ["--judged", "0", "--sharing", "0"]
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
