@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from trunkline.backends import ray_cluster as cluster
+from trunkline.cli.demo import simulator
 from trunkline.runner.pool import Pool
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
@@ -26,6 +27,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write_world(make_world(3, 400, 60), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def url() -> Iterator[str]:
+    """The base URL of a simulator of the default preset that answers at once, in a process of its own."""
+    with simulator("default", latency=False) as url:
+        yield url
 
 
 @pytest.fixture

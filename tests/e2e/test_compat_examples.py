@@ -6,13 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from trunkline.cli.demo import simulator
 from trunkline.compat import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -22,12 +20,6 @@ from trunkline.types import Task
 
 TOOLS = [search.definition, visit.definition]
 FUNCTIONS = {"search": search.__wrapped__, "visit": visit.__wrapped__}
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", latency=False) as address:
-        yield address
 
 
 @pytest.fixture

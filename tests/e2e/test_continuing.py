@@ -63,12 +63,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def url(world: Path) -> Iterator[str]:
-    with simulator("default", False) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def tasks(world: Path) -> list[Task]:
     return load_tasks(str(world / "questions.jsonl"), limit=12)
 

@@ -64,12 +64,11 @@ def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pyte
 
 
 @pytest.mark.pool
-def test_digests_are_equal_on_ray(world: Path, monkeypatch: pytest.MonkeyPatch, ray_pool: Pool):
+def test_digests_are_equal_on_ray(world: Path, monkeypatch: pytest.MonkeyPatch, ray_pool: Pool, url: str):
     monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
     tasks = load_tasks(str(world / "questions.jsonl"), limit=20)
-    with simulator("default", latency=False) as url:
-        alone = digests(url, tasks, workers=0, concurrency=7)
-        assert digests(url, tasks[::-1], pool=ray_pool, concurrency=64) == alone
+    alone = digests(url, tasks, workers=0, concurrency=7)
+    assert digests(url, tasks[::-1], pool=ray_pool, concurrency=64) == alone
 
 
 class Waves(NamedTuple):
@@ -117,10 +116,10 @@ class Counting:
     def grew(self, size: int = 0, turns: int = 0) -> None: ...
 
 
-async def test_digests_are_equal_however_draws_are_asked_for(world: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_digests_are_equal_however_draws_are_asked_for(world: Path, monkeypatch: pytest.MonkeyPatch, url: str):
     monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
     tasks = load_tasks(str(world / "questions.jsonl"), limit=12)
-    with simulator("default", False) as url, simulator("default", False, "--ignore-n") as deaf:
+    with simulator("default", False, "--ignore-n") as deaf:
         together = await rounds(url, tasks, 4)
         assert await rounds(url, tasks, 1, 3) == together
         assert await rounds(url, tasks, 1, 1, 1, 1) == together
@@ -128,9 +127,8 @@ async def test_digests_are_equal_however_draws_are_asked_for(world: Path, monkey
         assert await rounds(url, tasks, 3) != together
 
 
-def test_a_run_that_asks_one_by_one_grows_the_same_trees(world: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_asks_one_by_one_grows_the_same_trees(world: Path, monkeypatch: pytest.MonkeyPatch, url: str):
     monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
     tasks = load_tasks(str(world / "questions.jsonl"), limit=20)
-    with simulator("default", False) as url:
-        together = digests(url, tasks, workers=2, concurrency=16)
-        assert digests(url, tasks, workers=2, concurrency=16, siblings=False) == together
+    together = digests(url, tasks, workers=2, concurrency=16)
+    assert digests(url, tasks, workers=2, concurrency=16, siblings=False) == together

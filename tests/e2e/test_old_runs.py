@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from sim_engine import SimEngine
 
 import trunkline as tl
 from trunkline._internal import old_names
-from trunkline.cli.demo import simulator
 from trunkline.protocol.messages import WorkerState
 from trunkline.scoring.filters.base import Group
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -40,12 +38,6 @@ ELSEWHERE = {
 """Finished files of which no task can be grown again here, and why."""
 
 FINISHED = [name for name in RUNS if name not in (*INTERRUPTED, *SCRIPTS)]
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

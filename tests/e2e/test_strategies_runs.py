@@ -10,7 +10,6 @@ import pytest
 from every_strategy import STRATEGIES
 
 from trunkline.agent import Agent
-from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import region_of
@@ -32,12 +31,6 @@ def tasks(world: Path) -> Iterator[list[Task]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
         yield load_tasks(str(world / "questions.jsonl"), limit=5)
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as url:
-        yield url
 
 
 def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int | Pool, out: Path | None = None) -> Run:

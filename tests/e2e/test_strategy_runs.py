@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from own_strategy import Recheck, brevity
 from places import ROOT, python_path
 
 import trunkline as tl
-from trunkline.cli.demo import simulator
 from trunkline.scoring.notes import read
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
@@ -28,12 +27,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write_world(make_world(3, 400, 30), folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def url(world: Path) -> Iterator[str]:
-    with simulator("default", False) as served:
-        yield served
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ import pytest
 from every_strategy import STRATEGIES
 
 from trunkline.agent import Agent
-from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.observability.observers import Snapshot
@@ -36,12 +35,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Task]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CORPUS_VARIABLE, str(folder / "corpus.jsonl"))
         yield load_tasks(str(folder / "questions.jsonl"), limit=6)
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as url:
-        yield url
 
 
 SOME = ("tree-search", "partial", "mcts with a value", "under a budget")

@@ -6,12 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from trunkline.cli.demo import simulator
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
@@ -22,12 +20,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("cli")
     write_world(make_world(3, 200, 20), found)
     return found
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as found:
-        yield found
 
 
 def trunkline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -29,12 +29,11 @@ def test_what_a_server_can_do_is_a_table_or_json():
     assert (found["tool_logprobs"], found["generate"]) == (False, True)
 
 
-def test_a_server_that_is_not_there_or_does_not_know_the_model_is_an_error_of_one_line():
+def test_a_server_that_is_not_there_or_does_not_know_the_model_is_an_error_of_one_line(url: str):
     gone = probe("http://127.0.0.1:9/v1", "-m", "m")
     assert gone.returncode == 3
     assert gone.stderr.count("\n") == 1
-    with simulator("default", False) as url:
-        unknown = probe(url, "-m", "nobody")
+    unknown = probe(url, "-m", "nobody")
     assert unknown.returncode == 3
     assert "does not serve this model" in unknown.stderr
 

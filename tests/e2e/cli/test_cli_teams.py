@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import chat_templates
@@ -15,16 +14,9 @@ import pytest
 from commands import trunkline
 from places import python_path
 
-from trunkline.cli.demo import simulator
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.store.reader import RunReader
 from trunkline.tree.views import Kind
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as found:
-        yield found
 
 
 @pytest.fixture

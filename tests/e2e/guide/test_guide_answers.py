@@ -16,7 +16,6 @@ from places import ROOT
 
 from studies.answers.arms import ARMS
 from studies.tables import NOTICE
-from trunkline.cli.demo import simulator
 from trunkline.scoring.aggregators.aggregate import AGGREGATORS
 
 GUIDES = ROOT / "docs" / "guide"
@@ -25,12 +24,6 @@ TABLES = (GUIDES / "answers-tables.md").read_text("utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 PREPARE, FIRST, BENCH, *OTHERS = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
 HERE = "http://localhost:8000/v1"
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

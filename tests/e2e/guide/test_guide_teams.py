@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,19 +15,12 @@ from commands import trunkline
 from places import ROOT
 
 import trunkline as tl
-from trunkline.cli.demo import simulator
 from trunkline.types import Task
 
 GUIDE = (ROOT / "docs" / "guide" / "teams.md").read_text()
 EXAMPLE, ELSEWHERE, TRAINER = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 PREPARE, RUN = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
 HERE = "http://localhost:8000/v1"
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with simulator("default", False) as found:
-        yield found
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from foreign import message, serving
 from places import ROOT
 
 import trunkline as tl
-from trunkline.cli.demo import simulator
 
 README = ROOT / "README.md"
 
@@ -130,7 +129,7 @@ def test_the_team_works_as_printed():
     ]
 
 
-def test_the_command_of_a_team_works_as_printed(tmp_path: Path):
+def test_the_command_of_a_team_works_as_printed(tmp_path: Path, url: str):
     (block,) = [found for found in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "--team" in found]
     made, served, line = block.splitlines()
     assert served == "trunkline sim serve --port 8000 &"
@@ -139,8 +138,7 @@ def test_the_command_of_a_team_works_as_printed(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     subprocess.run(grep, shell=True, cwd=tmp_path, check=True)
     sums = len((tmp_path / "sums.jsonl").read_text().splitlines())
-    with simulator("default", False) as url:
-        done = trunkline(tmp_path, *shlex.split(line.replace("http://localhost:8000/v1", url))[1:])
+    done = trunkline(tmp_path, *shlex.split(line.replace("http://localhost:8000/v1", url))[1:])
     assert done.returncode == 0, done.stderr
     assert f"rollouts                    {4 * sums}" in done.stdout
 

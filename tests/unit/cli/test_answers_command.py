@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,6 @@ from groves import Try, grove
 from pickers import Scripted
 
 from trunkline.agent import Agent
-from trunkline.cli.demo import simulator
 from trunkline.cli.post import answers_of
 from trunkline.errors import LLMError
 from trunkline.runner.run import run
@@ -61,12 +59,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out=made / "a.run",
     )
     return made
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with simulator("default", False) as url:
-        yield url
 
 
 def rows(folder: Path, *options: object) -> dict[str, dict]:
@@ -161,13 +153,13 @@ def test_out_is_written_whole_and_overwrites_nothing(folder: Path, tmp_path: Pat
     assert (again.returncode, "exists: name another file" in again.stderr) == (2, True)
 
 
-def test_a_model_picks_and_is_asked_only_where_tries_differ(folder: Path, server: str) -> None:
+def test_a_model_picks_and_is_asked_only_where_tries_differ(folder: Path, url: str) -> None:
     for name in ("synthesis", "integrate"):
-        done = trunkline(folder, "answers", "a.run", "-a", name, "-m", "sim-picker", "--base-url", server)
+        done = trunkline(folder, "answers", "a.run", "-a", name, "-m", "sim-picker", "--base-url", url)
         assert done.returncode == 0, done.stderr
         assert "model     " in done.stdout
         assert "broken  -         0/0" in done.stdout
-    found = rows(folder, "-a", "synthesis:seed=3", "-m", "sim-picker", "--base-url", server)
+    found = rows(folder, "-a", "synthesis:seed=3", "-m", "sim-picker", "--base-url", url)
     assert found["broken"]["usage"]["calls"] == 0
     assert found["most"]["usage"]["calls"] >= 1
     assert all(row["answer"] in SAID[name] for name, row in found.items() if name != "broken")
@@ -196,8 +188,8 @@ def test_a_mistake_is_one_line_that_says_what_there_is(folder: Path, options: li
     assert "Traceback" not in done.stderr
 
 
-def test_an_endpoint_that_serves_nobody_ends_the_command(folder: Path, server: str) -> None:
-    done = trunkline(folder, "answers", "a.run", "-a", "synthesis", "-m", "nobody", "--base-url", server)
+def test_an_endpoint_that_serves_nobody_ends_the_command(folder: Path, url: str) -> None:
+    done = trunkline(folder, "answers", "a.run", "-a", "synthesis", "-m", "nobody", "--base-url", url)
     assert done.returncode == 3
     assert "nobody" in done.stderr
 
@@ -207,10 +199,10 @@ def test_a_function_of_ones_own_says_which_answers_are_the_same(folder: Path) ->
 
 
 @pytest.mark.parametrize("kind", [Synthesis, Integrate])
-async def test_a_url_is_opened_for_a_decision_and_closed_after_it(server: str, kind: type) -> None:
+async def test_a_url_is_opened_for_a_decision_and_closed_after_it(url: str, kind: type) -> None:
     messages = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "<answer>a</answer>"})
     tries = [Candidate(id=place, answer=answer, messages=messages) for place, answer in enumerate("aab")]
-    found = [await kind(server, "sim-picker", seed=3).decide("Which letter?", tries) for _ in range(2)]
+    found = [await kind(url, "sim-picker", seed=3).decide("Which letter?", tries) for _ in range(2)]
     alike = [msgspec.structs.replace(one, usage=Usage()) for one in found]
     assert alike[0] == alike[1], "an aggregator can be used again; only what the server had cached differs"
     assert found[0].answer in {"a", "b"}
