@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from atlas import agent
+from foreign import capital_cities, serving
+from trunkline_children import SHARED, children
 
 from trunkline.backends import ray_cluster as cluster
 from trunkline.cli.demo import simulator
@@ -76,6 +79,16 @@ def ray_pool(ray_here: None, world: Path) -> Iterator[Pool]:
     """A pool of two actors for all tests that leave it whole. Ray was there before the variable, and provides it."""
     provided = {"env_vars": {CORPUS_VARIABLE: str(world / "corpus.jsonl")}}
     with Pool("ray", workers=2, runtime_env=provided) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def local_pool() -> Iterator[Pool]:
+    """A pool of one worker process for all tests that leave it whole and need no environment of their own."""
+    before = children()
+    with serving(capital_cities) as server, Pool(workers=1) as pool:
+        pool.run(agent(), [Task.ask("Capital of France?")], llm=server.url)
+        SHARED.update(set(children()) - set(before))
         yield pool
 
 

@@ -18,6 +18,7 @@ from lines import Lines
 from trunkline.agent import Agent
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.dialects.builtin import Hermes, SearchR1
+from trunkline.runner.pool import Pool
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -163,7 +164,7 @@ def test_a_dialect_of_ones_own_crosses_to_workers(workers: int, tmp_path: Path) 
     assert all("tools" not in body for body in server.bodies)
 
 
-def test_the_options_of_a_dialect_cross_to_workers(tmp_path: Path) -> None:
+def test_the_options_of_a_dialect_cross_to_workers(tmp_path: Path, local_pool: Pool) -> None:
     def hermes(body: dict) -> dict:
         assert body["messages"][0]["content"].startswith('Use {"type":"function"')
         found = [m["content"] for m in body["messages"] if m["role"] == "tool"]
@@ -175,7 +176,7 @@ def test_the_options_of_a_dialect_cross_to_workers(tmp_path: Path) -> None:
             agent(dialect=Hermes(role="tool", instructions="Use {tools}"), malformed="repair"),
             [Task.ask("Capital of Chile?", "Santiago", id="Chile")],
             llm=EndpointSpec(server.url, max_retries=0),
-            workers=1,
+            pool=local_pool,
             out=tmp_path / "r",
         )
     (tree,) = result

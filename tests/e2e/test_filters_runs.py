@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from atlas import CAPITALS, agent, suicide, tasks
+from commands import started
 from foreign import capital_cities, error, message, serving
 from judges import Breaking, Unlucky
-from test_cli_run import trunkline
 
 from trunkline import filters, train
 from trunkline.agent import Agent
@@ -266,7 +266,7 @@ def questions(folder: Path) -> str:
 def test_filters_and_groups_are_options_of_the_command_line(tmp_path: Path):
     common = ("-m", "m", "--tools", "atlas:lookup", "-r", "2", "-w", "0", "--seed", "1")
     with serving(capital_cities) as server:
-        done = trunkline(
+        done = started(
             "run", questions(tmp_path), *common, "--base-url", server.url, "--out", "r.run", "--groups", "2",
             "--filter", "judges:Unlucky:countries=Brazil/Japan", "--filter", "void-turns:action=drop", "--void", "stop",
             cwd=tmp_path,
@@ -274,13 +274,13 @@ def test_filters_and_groups_are_options_of_the_command_line(tmp_path: Path):
         assert done.returncode == 0, done.stderr
         assert "1 not needed" in done.stdout
         assert "2/2 groups kept of 4 tasks" in done.stderr
-        short = trunkline(
+        short = started(
             "run", "q.jsonl", *common, "--base-url", server.url, "--out", "s.run", "--groups", "4", "--filter",
             "zero-variance:threshold=0.1", cwd=tmp_path,
         )  # fmt: skip
     assert short.returncode == 1
     assert "only 0 of 4 groups were kept of 5 tasks" in short.stderr
-    shown = trunkline("show", "r.run", "--json", "--task", "Brazil", cwd=tmp_path)
+    shown = started("show", "r.run", "--json", "--task", "Brazil", cwd=tmp_path)
     data = json.loads(shown.stdout)
     assert data["summary"]["filters"][0]["filter"] == "unlucky"
     assert data["tree"]["rollouts"][0]["verdicts"][0]["reason"] == "Brazil is out"

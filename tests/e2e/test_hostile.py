@@ -16,10 +16,12 @@ import pytest
 from atlas import agent, lookup, tasks
 from foreign import capital_cities, error, message, serving
 from places import python_path
+from trunkline_children import SHARED
 
 from trunkline.errors import ConfigError, EndpointError, LLMError, WorkerError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.types import Reply, ReplyChoice, Request
+from trunkline.runner.pool import Pool
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -159,9 +161,9 @@ def test_a_strategy_that_breaks_ends_the_run(tmp_path: Path, workers: int, strat
     assert not (tmp_path / "r").exists()
 
 
-def test_a_strategy_of_ones_own():
+def test_a_strategy_of_ones_own(local_pool: Pool):
     with serving(capital_cities) as server:
-        result = run(agent(), tasks(), llm=server.url, strategy=Twice(), workers=1)
+        result = run(agent(), tasks(), llm=server.url, strategy=Twice(), pool=local_pool)
     assert {len(tree.rollouts) for tree in result} == {3}
 
 
@@ -378,7 +380,7 @@ def test_a_death_by_a_signal_without_a_name(tmp_path: Path):
             run(agent(tools=[die_of_a_nameless_signal]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
 
 
-def test_one_disliked_question_is_not_the_run():
+def test_one_disliked_question_is_not_the_run(local_pool: Pool):
     def dislikes(body: dict) -> object:
         if "Chile" in body["messages"][0]["content"]:
             return error(400, "I do not like it")
@@ -386,7 +388,9 @@ def test_one_disliked_question_is_not_the_run():
         return message("<answer>x</answer>")
 
     with serving(dislikes) as server:
-        result = run(agent(), tasks(), llm=EndpointSpec(server.url, max_concurrency=64), strategy=Chain(16), workers=1)
+        result = run(
+            agent(), tasks(), llm=EndpointSpec(server.url, max_concurrency=64), strategy=Chain(16), pool=local_pool
+        )
     assert {tree.task.id for tree in result if tree.rollouts[0].termination == Termination.ANSWER} == {
         task.id for task in tasks() if task.id != "Chile"
     }
@@ -403,25 +407,25 @@ def test_refusals_that_differ_in_a_request_id_are_alike(tmp_path: Path):
 
 
 @pytest.mark.parametrize("calls", [1001, 50_000])
-def test_a_reply_with_too_many_calls_ends_its_rollout(calls: int):
+def test_a_reply_with_too_many_calls_ends_its_rollout(calls: int, local_pool: Pool):
     def greedy(body: dict) -> dict:
         if "Chile" in body["messages"][0]["content"]:
             return message(None, [("lookup", "{}")] * calls)
         return message("<answer>x</answer>")
 
     with serving(greedy) as server:
-        result = run(agent(), tasks(), llm=server.url, workers=1)
+        result = run(agent(), tasks(), llm=server.url, pool=local_pool)
     ends = {tree.task.id: tree.rollouts[0] for tree in result}
     assert ends.pop("Chile").termination == Termination.LLM_ERROR
     assert {rollout.termination for rollout in ends.values()} == {Termination.ANSWER}
 
 
-def test_a_very_long_reply_ends_its_rollout():
+def test_a_very_long_reply_ends_its_rollout(local_pool: Pool):
     def verbose(body: dict) -> dict:
         return message("x" * (17 << 20) if "Chile" in body["messages"][0]["content"] else "<answer>x</answer>")
 
     with serving(verbose) as server:
-        result = run(agent(), tasks(), llm=server.url, workers=1)
+        result = run(agent(), tasks(), llm=server.url, pool=local_pool)
     ends = {tree.task.id: tree.rollouts[0] for tree in result}
     assert "bytes" in ends["Chile"].error.message
     assert ends["Chile"].termination == Termination.LLM_ERROR
@@ -479,7 +483,7 @@ def workers_of(pid: int) -> list[int]:
         try:
             fields = stat.read_text().rpartition(")")[2].split()
             worker = b"trunkline.worker.main" in (stat.parent / "cmdline").read_bytes()
-            if int(fields[1]) == pid and (worker or fields[0] == "Z"):
+            if int(fields[1]) == pid and (worker or fields[0] == "Z") and int(stat.parent.name) not in SHARED:
                 found.append(int(stat.parent.name))
         except OSError:
             continue

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from appraisers import Counting, lengths, patient
 from atlas import CAPITALS, agent, tasks
-from commands import trunkline as here
+from commands import only_line, started, trunkline
 from foreign import capital_cities, error, serving
-from test_cli_run import only_line, trunkline
 
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
@@ -84,12 +83,12 @@ def test_what_is_late_in_a_thread_leaves_its_rollouts_unscored_and_no_others(tmp
     assert set(map(tuple, found.values())) == {(2.0,) * 3}
     said = graded(result["Japan"].rollouts[0].note)
     assert said == [Graded("patience", None, 1.0, "patience gave no result within 0.2 s"), Graded("exact", 1.0, 1.0)]
-    shown = here(tmp_path, "show", "late.run", "--metrics").stdout
+    shown = trunkline(tmp_path, "show", "late.run", "--metrics").stdout
     parts = {line.split()[1]: line.split()[2] for line in shown.splitlines() if line.startswith("part ")}
     assert parts == {"patience": "4", "exact": "5"}
-    drawn = here(tmp_path, "show", "late.run", "--task", "Japan").stdout
+    drawn = trunkline(tmp_path, "show", "late.run", "--task", "Japan").stdout
     assert "unscored: patience gave no result within 0.2 s" in drawn
-    data = json.loads(here(tmp_path, "show", "late.run", "--task", "Japan", "--json").stdout)
+    data = json.loads(trunkline(tmp_path, "show", "late.run", "--task", "Japan", "--json").stdout)
     assert data["metrics"]["parts"]["exact"]["value"] == 1.0
     assert data["tree"]["rollouts"][0]["graded"][1] == {"reward": "exact", "value": 1.0, "weight": 1.0, "why": ""}
 
@@ -99,8 +98,8 @@ def test_why_a_reward_has_no_value_is_shown_and_is_no_part_of_it(tmp_path: Path)
         said = atlas_run(server.url, broken, out=tmp_path / "b.run")
     why = "broken raised RuntimeError: no\\x1b judge"
     assert graded(said["Japan"].rollouts[0].note) == [Graded("broken", None, 1.0, why)]
-    assert f"unscored: {why}" in here(tmp_path, "show", "b.run", "--task", "Japan").stdout
-    assert "no metrics: nothing is scored" in here(tmp_path, "show", "b.run", "--metrics").stdout
+    assert f"unscored: {why}" in trunkline(tmp_path, "show", "b.run", "--task", "Japan").stdout
+    assert "no metrics: nothing is scored" in trunkline(tmp_path, "show", "b.run", "--metrics").stdout
 
 
 def told(trajectory: Trajectory) -> dict[str, object]:
@@ -115,7 +114,7 @@ def test_a_dict_is_a_reward_with_parts(tmp_path: Path) -> None:
         assert reader.check() == []
         notes = {tuple(graded(row.note)) for _, row in reader.rollouts()}
     assert notes == {(Graded("words", 1.0, 0.0), Graded("why", None, 0.0, "a rule"))}
-    shown = here(tmp_path, "show", "d.run", "--metrics").stdout
+    shown = trunkline(tmp_path, "show", "d.run", "--metrics").stdout
     assert [line.split()[1:3] for line in shown.splitlines() if line.startswith("part ")] == [["words", "5"]], "tasks"
 
 
@@ -187,13 +186,13 @@ def test_several_rewards_with_weights_on_the_command_line(tmp_path: Path) -> Non
             "run", "questions.jsonl", "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-w", "0",
             "--out", "r.run", "--seed", "1", "--json",
         )  # fmt: skip
-        done = trunkline(*command, *given, cwd=tmp_path)
+        done = started(*command, *given, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         # What is refused needs no process of its own.
-        other = here(tmp_path, *command, "--reward", "f1@0.75", *given[2:])
+        other = trunkline(tmp_path, *command, "--reward", "f1@0.75", *given[2:])
         assert other.returncode == 2
         assert "reward" in other.stderr
-        unknown = here(tmp_path, *command, "--reward", "f2")
+        unknown = trunkline(tmp_path, *command, "--reward", "f2")
         assert unknown.returncode == 2
         assert "'f2' is none of exact_match" in only_line(unknown.stderr)
     with RunReader.open(tmp_path / "r.run") as reader:

@@ -20,6 +20,7 @@ from trunkline.llm.types import Limits
 from trunkline.observability.logging import safe
 from trunkline.rollout.budget import Budget
 from trunkline.runner.plan import plan
+from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.strategies.adaptive import Adaptive
@@ -183,12 +184,12 @@ def test_a_batch_engine_for_some_roles_and_http_for_the_others(named: str):
     assert names == ({server.url, "judge/BatchLLM"} if named else {f"judge/{server.url}", "BatchLLM"})
 
 
-def test_all_of_them_may_have_names():
+def test_all_of_them_may_have_names(local_pool: Pool):
     with serving(of("solver")) as solver, serving(of("judge")) as judge:
         llms = {"solver": EndpointSpec(solver.url), "judge": EndpointSpec(judge.url)}
         result = run(Apart(model="m"), TASKS, llm=llms, workers=0)
         assert (len(solver.bodies), len(judge.bodies)) == (8, 16)
-        result = run(JUDGE, TASKS, llm={"judge": llms["judge"]}, workers=1)
+        result = run(JUDGE, TASKS, llm={"judge": llms["judge"]}, pool=local_pool)
         assert len(result) == 4
         assert len(judge.bodies) == 20
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from atlas import CAPITALS, agent, blocking, hoard, tasks
 from foreign import capital_cities, serving
+from trunkline_children import children
 
 import trunkline.controller.controller as controller
 import trunkline.controller.supervisor as pulse
@@ -28,19 +29,6 @@ from trunkline.worker.health import blocking_function
 
 def many(count: int) -> list[Task]:
     return [Task.ask(f"Capital of {c}?", a, id=f"{c}{n}") for n in range(count) for c, a in CAPITALS.items()]
-
-
-def children() -> list[int]:
-    """Worker processes of this one."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"trunkline.worker.main" in (stat.parent / "cmdline").read_bytes():
-                found.append(int(stat.parent.name))
-        except OSError:
-            continue
-    return sorted(found)
 
 
 @pytest.fixture

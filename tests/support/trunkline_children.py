@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+SHARED: set[int] = set()
+"""Workers of the pool that all tests of a session share."""
+
 
 def children() -> list[int]:
-    """Worker processes of this one that are alive, in the order of their ids."""
+    """Worker processes of this one that are alive and serve no shared pool, in the order of their ids."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -15,7 +18,7 @@ def children() -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if parent == os.getpid() and b"trunkline.worker.main" in command:
+        if parent == os.getpid() and b"trunkline.worker.main" in command and int(status.parent.name) not in SHARED:
             found.append(int(status.parent.name))
     return sorted(found)
 

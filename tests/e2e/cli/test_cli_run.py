@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from atlas import CAPITALS
+from commands import only_line, started
 from foreign import capital_cities, error, message, serving
-from places import python_path
-
-
-def trunkline(*arguments: str, cwd: Path, stdin: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "TRUNKLINE_"))}
-    path = python_path()
-    return subprocess.run(
-        [sys.executable, "-m", "trunkline.cli", *arguments],
-        cwd=cwd,
-        env=clean | {"PYTHONPATH": path, "COLUMNS": "40"} | env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
 
 
 @pytest.fixture
@@ -40,15 +25,8 @@ def left_behind(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.name != "questions.jsonl")
 
 
-def only_line(text: str) -> str:
-    """The error must be one line, whatever else a terminal would show."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert len(lines) == 1, text
-    return lines[0]
-
-
 def test_a_rate_that_is_none_is_named(questions: Path, tmp_path: Path):
-    done = trunkline("run", questions.name, "-m", "m", "--rpm", "0", cwd=tmp_path)
+    done = started("run", questions.name, "-m", "m", "--rpm", "0", cwd=tmp_path)
     assert done.returncode == 2
     assert "--rpm" in only_line(done.stderr)
     assert left_behind(tmp_path) == []
@@ -57,7 +35,7 @@ def test_a_rate_that_is_none_is_named(questions: Path, tmp_path: Path):
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_from_file_to_table(questions: Path, tmp_path: Path, workers: str):
     with serving(capital_cities) as server:
-        done = trunkline(
+        done = started(
             "run", questions.name, "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-r", "2",
             "-w", workers, "--out", "deep/er/r.run", "--json", "--seed", "1", "--rpm", "60000", "--tpm", "1e9",
             cwd=tmp_path,
@@ -72,15 +50,13 @@ def test_a_run_from_file_to_table(questions: Path, tmp_path: Path, workers: str)
     assert summary["rollouts"] == 10
     assert summary["accuracy"]["value"] == 1.0
     assert "run file: deep/er/r.run" in done.stderr, "paths are never wrapped"
-    shown = trunkline("show", "deep/er/r.run", "--task", "Brazil", cwd=tmp_path)
+    shown = started("show", "deep/er/r.run", "--task", "Brazil", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "lookup" in shown.stdout
     assert "Brasilia" in shown.stdout
-    checked = trunkline("check", "deep/er/r.run", cwd=tmp_path)
+    checked = started("check", "deep/er/r.run", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout
-    again = trunkline(
-        "run", questions.name, "-m", "m", "--base-url", server.url, "--out", "deep/er/r.run", cwd=tmp_path
-    )
+    again = started("run", questions.name, "-m", "m", "--base-url", server.url, "--out", "deep/er/r.run", cwd=tmp_path)
     assert again.returncode == 2
     assert "deep/er/r.run" in only_line(again.stderr)
 
@@ -93,7 +69,7 @@ def test_log_probs_are_asked_for_by_option(
     questions: Path, tmp_path: Path, options: list[str], asked: tuple[bool | None, int | None]
 ):
     with serving(capital_cities) as server:
-        done = trunkline("run", questions.name, "-m", "m", "--base-url", server.url, "-w", "0", *options, cwd=tmp_path)
+        done = started("run", questions.name, "-m", "m", "--base-url", server.url, "-w", "0", *options, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert {(body.get("logprobs"), body.get("top_logprobs")) for body in server.bodies} == {asked}
 
@@ -102,9 +78,9 @@ def test_csv_and_stdin(tmp_path: Path):
     (tmp_path / "q.csv").write_text("id,question,answer\nFrance,Capital of France?,Paris\n")
     with serving(capital_cities) as server:
         common = ("-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-w", "1", "--json")
-        from_csv = trunkline("run", "q.csv", *common, "-o", "a.run", cwd=tmp_path)
+        from_csv = started("run", "q.csv", *common, "-o", "a.run", cwd=tmp_path)
         row = '{"prompt": "Capital of Japan?", "target": "Tokyo"}\n'
-        from_stdin = trunkline("run", "-", *common, "-o", "b.run", cwd=tmp_path, stdin=row)
+        from_stdin = started("run", "-", *common, "-o", "b.run", cwd=tmp_path, stdin=row)
     assert json.loads(from_csv.stdout)["accuracy"]["value"] == 1.0, from_csv.stderr
     assert json.loads(from_stdin.stdout)["accuracy"]["value"] == 1.0, from_stdin.stderr
 
@@ -128,7 +104,7 @@ def test_bad_questions_are_one_line(tmp_path: Path, content: str | None, says: s
     file = tmp_path / "questions.jsonl"
     if content is not None:
         file.write_text(content)
-    done = trunkline("run", "questions.jsonl", "-m", "m", "--base-url", "http://127.0.0.1:9/v1", cwd=tmp_path)
+    done = started("run", "questions.jsonl", "-m", "m", "--base-url", "http://127.0.0.1:9/v1", cwd=tmp_path)
     assert done.returncode == 2
     line = only_line(done.stderr)
     assert "questions.jsonl" in line
@@ -156,7 +132,7 @@ def test_bad_questions_are_one_line(tmp_path: Path, content: str | None, says: s
 def test_bad_options_are_one_line(questions: Path, tmp_path: Path, arguments: list[str], code: int, says: str):
     (tmp_path / "broken_tools.py").write_text("import json\n1 / 0\n")
     (tmp_path / "broken_tools.py").touch()
-    done = trunkline("run", questions.name, *arguments, "--max-retries", "0", cwd=tmp_path)
+    done = started("run", questions.name, *arguments, "--max-retries", "0", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -167,7 +143,7 @@ def test_bad_options_are_one_line(questions: Path, tmp_path: Path, arguments: li
 
 def test_a_wrong_key_stops_at_once_and_is_never_shown(questions: Path, tmp_path: Path):
     with serving(lambda _b: error(401, "Incorrect API key provided: sk-very-secret", "invalid_api_key")) as server:
-        done = trunkline(
+        done = started(
             "run", questions.name, "-m", "m", "--base-url", server.url, "-o", "r.run",
             cwd=tmp_path, OPENAI_API_KEY="sk-very-secret",
         )  # fmt: skip
@@ -180,7 +156,7 @@ def test_a_wrong_key_stops_at_once_and_is_never_shown(questions: Path, tmp_path:
 
 def test_the_key_is_in_no_file(questions: Path, tmp_path: Path):
     with serving(capital_cities) as server:
-        done = trunkline(
+        done = started(
             "run", questions.name, "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-o", "r.run",
             cwd=tmp_path, OPENAI_API_KEY="sk-very-secret",
         )  # fmt: skip
@@ -191,7 +167,7 @@ def test_the_key_is_in_no_file(questions: Path, tmp_path: Path):
 
 def test_when_every_sample_fails_nothing_is_called_accuracy(questions: Path, tmp_path: Path):
     with serving(lambda _b: error(400, "no such field")) as server:
-        done = trunkline("run", questions.name, "-m", "m", "--base-url", server.url, "-o", "r.run", cwd=tmp_path)
+        done = started("run", questions.name, "-m", "m", "--base-url", server.url, "-o", "r.run", cwd=tmp_path)
     assert done.returncode == 1
     assert "0 of 5" in done.stdout + done.stderr
     accuracy = next(line for line in done.stdout.splitlines() if line.startswith("accuracy"))
@@ -205,9 +181,9 @@ def test_some_failures_are_allowed_when_asked(questions: Path, tmp_path: Path):
 
     with serving(sometimes) as server:
         common = ("run", questions.name, "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup")
-        assert trunkline(*common, "-o", "a.run", cwd=tmp_path).returncode == 1
-        assert trunkline(*common, "-o", "b.run", "--fail-on-error", "1", cwd=tmp_path).returncode == 0
-        assert trunkline(*common, "-o", "c.run", "--fail-on-error", "0.2", cwd=tmp_path).returncode == 0
+        assert started(*common, "-o", "a.run", cwd=tmp_path).returncode == 1
+        assert started(*common, "-o", "b.run", "--fail-on-error", "1", cwd=tmp_path).returncode == 0
+        assert started(*common, "-o", "c.run", "--fail-on-error", "0.2", cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
@@ -223,7 +199,7 @@ def test_a_file_that_is_no_run(tmp_path: Path, command: str, kind: str):
         connection.execute("CREATE TABLE t (x)")
         connection.commit()
         connection.close()
-    done = trunkline(command, "x.run", cwd=tmp_path)
+    done = started(command, "x.run", cwd=tmp_path)
     assert done.returncode == 2
     assert "x.run" in only_line(done.stderr)
 
@@ -251,10 +227,10 @@ def test_the_dialect_and_what_happens_to_broken_calls_are_options(questions: Pat
 
     with serving(hermes) as server:
         arguments = ["run", questions.name, "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "--json"]
-        done = trunkline(*arguments, "--dialect", "hermes", "--malformed", "repair", cwd=tmp_path)
+        done = started(*arguments, "--dialect", "hermes", "--malformed", "repair", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["accuracy"]["value"] == 1.0
-        named = trunkline(*arguments, "--dialect", "lines:Lines", cwd=tmp_path)
+        named = started(*arguments, "--dialect", "lines:Lines", cwd=tmp_path)
     assert "give an instance of it, Lines()" in only_line(named.stderr)
     assert "lookup" in server.bodies[0]["messages"][0]["content"]
 
@@ -268,7 +244,7 @@ def test_the_dialect_and_what_happens_to_broken_calls_are_options(questions: Pat
     ],
 )
 def test_a_dialect_that_cannot_be_spoken_is_one_line(questions: Path, tmp_path: Path, options: list[str], words: str):
-    done = trunkline("run", questions.name, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", *options, cwd=tmp_path)
+    done = started("run", questions.name, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", *options, cwd=tmp_path)
     assert done.returncode == 2
     assert words in only_line(done.stderr)
     assert left_behind(tmp_path) == []

@@ -20,6 +20,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.config import EndpointSpec
 from trunkline.observability.opentelemetry import Tracing
+from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.strategies.chain import Chain
 
@@ -78,10 +79,10 @@ def test_each_rollout_is_a_span_over_its_turns_and_tool_calls(workers: int, expo
     assert not any("messages" in name or "result" in name for span in spans for name in span.attributes)
 
 
-def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path):
+def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path, local_pool: Pool):
     with serving(capital_cities) as server:
         llm = EndpointSpec(server.url, max_concurrency=4)
-        run(agent(), tasks()[:1], llm=llm, workers=1, tracing=tracing(exporter, content=True), out=tmp_path / "r")
+        run(agent(), tasks()[:1], llm=llm, pool=local_pool, tracing=tracing(exporter, content=True), out=tmp_path / "r")
     spans = exporter.get_finished_spans()
     chats = [span.attributes["gen_ai.output.messages"] for span in spans if span.name == "chat m"]
     assert '"type": "tool_call"' in chats[0]
@@ -89,10 +90,10 @@ def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path):
     assert "capital: Paris" in {span.attributes.get("gen_ai.tool.call.result") for span in spans}
 
 
-def test_what_fails_says_how(exporter, tmp_path: Path):
+def test_what_fails_says_how(exporter, tmp_path: Path, local_pool: Pool):
     with serving(lambda body: error(400, "too long")) as server:
         llm = EndpointSpec(server.url, max_concurrency=4)
-        run(agent(), tasks()[:1], llm=llm, workers=1, tracing=tracing(exporter), out=tmp_path / "r")
+        run(agent(), tasks()[:1], llm=llm, pool=local_pool, tracing=tracing(exporter), out=tmp_path / "r")
     chat, rollout = exporter.get_finished_spans()
     assert chat.attributes["error.type"] == "BadRequest"
     assert rollout.attributes["error.type"] == "bad_request"

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.openai_client import ClientLLM
 from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
+from trunkline.runner.pool import Pool
 from trunkline.runner.run import arun, run
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.chain import Chain
@@ -37,9 +38,9 @@ async def test_a_run_goes_through_the_users_client(tmp_path: Path):
     assert b"sk-mine" not in (tmp_path / "r").read_bytes()
 
 
-async def test_the_trees_are_those_of_the_url(tmp_path: Path):
+async def test_the_trees_are_those_of_the_url(tmp_path: Path, local_pool: Pool):
     with serving(capital_cities) as server:
-        direct = run(agent(), tasks(), llm=server.url, reward=exact_match, seed=1, workers=1)
+        direct = run(agent(), tasks(), llm=server.url, reward=exact_match, seed=1, pool=local_pool)
         async with AsyncOpenAI(base_url=server.url, api_key="k") as client:
             through = await arun(agent(), tasks(), llm=client, reward=exact_match, seed=1)
     assert [tree.digest() for tree in through] == [tree.digest() for tree in direct]
