@@ -131,7 +131,7 @@ def test_a_signal_that_comes_where_nothing_can_be_raised_is_not_lost(signum: sig
 def test_signals_that_are_ignored_are_ignored_by_a_run(tmp_path: Path):
     ignoring = ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-m", "trunkline.cli"]
     with subprocess.Popen(
-        [*ignoring, "demo", "--out", "d.run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [*ignoring, "demo", "--questions", "40", "--out", "d.run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as demo:
         wait_for_log(tmp_path)
         demo.send_signal(signal.SIGHUP)
