@@ -102,6 +102,58 @@ async def test_a_burst_of_429s_shrinks_the_window_once_and_it_comes_back_within_
     assert 40 <= servers.most["a"] <= 50
 
 
+async def test_requests_a_minute_are_kept():
+    time = VirtualTime()
+    servers = VirtualServers(time, latency=0.01)
+    llm = make(servers, concurrency=64, limits=Limits(requests_per_minute=1200))
+    replies = [reply for (reply,) in await rollouts(llm, 40, 1)]
+    assert 0.9 <= time.now < 2, "a tenth of a minute's requests may go at once, the others at 20 a second"
+    assert max(reply.queue for reply in replies) >= 900_000
+    assert len(servers.seen) == 40
+
+
+async def test_an_outage_of_every_server_at_the_start_is_survived():
+    time = VirtualTime()
+    servers = VirtualServers(time, lambda host, number: 503 if time.now < 0.8 else 200, latency=0.01)
+    llm = make(servers, ["http://a/v1", "http://b/v1"], concurrency=8)
+    results = await rollouts(llm, 40, 1)
+    assert all(isinstance(each, list) for each in results)
+    assert len(servers.seen) <= 2 * 40
+    assert all(endpoint.load == 0 for endpoint in llm.endpoints)
+
+
+async def test_retry_after_pauses_a_server_for_everybody():
+    time = VirtualTime()
+    servers = VirtualServers(time, lambda host, number: 200 if number else (429, {"retry-after-ms": "400"}), 0.01)
+    await rollouts(make(servers), 6, 1)
+    told = 0.01
+    late = [moment for moment in servers.times() if moment >= told]
+    assert len(servers.seen) == 7
+    assert len(late) >= 3, "the first request again, and those that were not sent before the server asked for a pause"
+    assert 0.4 <= min(late) - told < 1
+
+
+async def test_a_server_that_goes_away_is_left_alone_and_comes_back():
+    time, up = VirtualTime(), True
+    servers = VirtualServers(time, lambda host, number: 200 if up or host == "b" else refused(), latency=0.01)
+    llm = make(servers, ["http://a/v1", "http://b/v1"])
+    await rollouts(llm, 6, 1)
+    before = len(servers.times("a"))
+    assert before == 3
+    up = False
+    for _ in range(10):
+        await rollouts(llm, 6, 1)
+    lost = len(servers.times("a")) - before
+    assert 3 <= lost <= 6
+    assert llm.endpoints[0].ejected
+    up = True
+    await time.until(time.now + 60)
+    await rollouts(llm, 6, 1)
+    assert not llm.endpoints[0].ejected
+    await rollouts(llm, 12, 1)
+    assert len(servers.times("a")) >= before + lost + 4
+
+
 async def endless(llm, time, end):
     key = random.randrange(2**32)
     while time.now < end:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import time
 
 import pytest
 from aiohttp import web
@@ -11,7 +10,7 @@ from llm_servers import completion, serve
 
 from trunkline.errors import EndpointError
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Limits, Request, Routing
+from trunkline.llm.types import Request, Routing
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 OK = completion()
@@ -70,60 +69,6 @@ async def test_a_crowded_server_gives_trees_away():
         assert sum(reply.endpoint == a.base_url for reply in replies) == 4
 
 
-async def test_a_server_that_goes_away_is_left_alone_and_comes_back():
-    up = True
-
-    async def sometimes(request):
-        if up:
-            return web.json_response(OK)
-        request.transport.abort()
-        return web.Response()
-
-    async with serve(sometimes) as a, serve(OK) as b, client(a, b, draw=lambda: 0.0) as llm:
-        await ask(llm, *range(6))
-        assert len(a.seen) == 3
-        up = False
-        for _ in range(10):
-            await ask(llm, *range(6))
-        lost = len(a.seen) - 3
-        assert 3 <= lost <= 6
-        assert llm.endpoints[0].ejected
-        up = True
-        await asyncio.sleep(0.8)
-        await ask(llm, *range(6))
-        assert not llm.endpoints[0].ejected
-        await ask(llm, *range(100, 106))
-        assert len(a.seen) >= 3 + lost + 4
-
-
-async def test_retry_after_pauses_a_server_for_everybody():
-    async with serve((429, {"retry-after-ms": "400"}, b"{}"), OK) as server, client(server) as llm:
-        moments = []
-
-        async def note(request):
-            moments.append(time.monotonic())
-            return web.json_response(OK)
-
-        first = asyncio.ensure_future(llm.complete(Request(BODY, 1)))
-        while not llm.endpoints[0].queue.closed:
-            await asyncio.sleep(0.01)
-        told = time.monotonic()
-        server.answers = [note]
-        await asyncio.gather(first, *(llm.complete(Request(BODY, key)) for key in range(5)))
-        assert len(moments) == 6
-        assert 0.35 <= min(moments) - told < 20
-
-
-async def test_requests_a_minute_are_kept():
-    async with serve(OK) as server, client(server, limits=Limits(requests_per_minute=1200)) as llm:
-        start = time.monotonic()
-        replies = await ask(llm, *range(40))
-        took = time.monotonic() - start
-        assert 0.9 <= took < 10, "a tenth of the rate would take 10 s"
-        assert max(reply.queue for reply in replies) >= 900_000
-        assert len(server.seen) == 40
-
-
 async def test_a_burst_of_429s_shrinks_a_servers_share_once():
     busy = True
 
@@ -140,20 +85,6 @@ async def test_a_burst_of_429s_shrinks_a_servers_share_once():
         busy = False
         await asyncio.gather(*burst)
         assert window.size == pytest.approx(14)
-
-
-async def test_an_outage_of_every_server_is_survived():
-    down_until = time.monotonic() + 0.8
-
-    async def answer(request):
-        if time.monotonic() < down_until:
-            return web.json_response({}, status=503)
-        return web.json_response(OK)
-
-    async with serve(answer) as a, serve(answer) as b, client(a, b, max_concurrency=8) as llm:
-        await ask(llm, *range(40))
-        assert len(a.seen) + len(b.seen) <= 2 * 40
-        assert all(endpoint.load == 0 for endpoint in llm.endpoints)
 
 
 async def test_a_dead_address_among_three_costs_few_attempts(unused_tcp_port):
