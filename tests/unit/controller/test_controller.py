@@ -12,7 +12,7 @@ import trunkline.controller.controller as controller
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Refill
-from trunkline.protocol.messages import AssignTasks, Batch, CutTasks, Ping, Pong, WorkerState
+from trunkline.protocol.messages import Ack, AssignTasks, Batch, CutTasks, Ping, Pong, WorkerState
 from trunkline.rollout.budget import Budget
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
@@ -42,6 +42,25 @@ async def test_what_an_engine_sends_after_its_end_is_dropped_and_noted(tmp_path:
         assert {tree.answer for tree in reader.trees()} == {"in time"}
         (stale,) = [event for event in reader.events() if event.kind == "stale"]
     assert (stale.worker, stale.data["tasks"]) == late[0]
+
+
+async def test_a_batch_is_in_the_run_file_when_it_is_acknowledged(tmp_path: Path):
+    sent: dict[tuple[int, int], list[int]] = {}
+    found: list[bool] = []
+
+    def act(backend: Puppets, worker_id: int, message: object) -> None:
+        if isinstance(message, AssignTasks):
+            indices = [index for index, _task in message.tasks]
+            sent[worker_id, 1] = indices
+            grown = [growth(index, "x") for index in indices]
+            backend.say(worker_id, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
+        elif isinstance(message, Ack):
+            with RunReader.open(tmp_path / "r") as reader:
+                found.extend(bool(list(reader.deltas(index))) for index in sent.pop((worker_id, message.batch)))
+
+    await played(tmp_path, Puppets(act))
+    assert found == [True, True]
+    assert not sent
 
 
 async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(

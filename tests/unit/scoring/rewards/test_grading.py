@@ -178,6 +178,26 @@ async def test_who_is_cancelled_leaves_the_others_their_batch() -> None:
         assert given_up.cancelled()
 
 
+async def test_a_rollout_that_is_cancelled_while_its_batch_is_scored_leaves_the_others_their_scores() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    @tl.reward(batch=2)
+    async def waits(trajectories: list[Trajectory]) -> list[float]:
+        asked.set()
+        await answer.wait()
+        return [float(len(trajectory.answer or "")) for trajectory in trajectories]
+
+    async with Grader(waits) as grader:
+        cancelled = asyncio.create_task(grader.score(ending("x")))
+        waiting = asyncio.create_task(grader.score(ending("xx")))
+        await asked.wait()
+        cancelled.cancel()
+        await asyncio.wait((cancelled,))
+        answer.set()
+        assert await waiting == Scored(2.0)
+        assert cancelled.cancelled()
+
+
 async def test_a_grader_that_is_closed_leaves_nobody_waiting() -> None:
     @tl.reward(batch=8)
     async def hangs(trajectories: list[Trajectory]) -> list[float]:
