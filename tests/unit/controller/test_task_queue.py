@@ -59,6 +59,14 @@ def test_no_more_tasks_than_the_setting_allows_are_handed_out():
     assert task_queue.short
 
 
+def test_tasks_that_come_back_are_handed_out_in_their_order_before_all_others():
+    task_queue = TaskQueue(6)
+    assert [task_queue.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    task_queue.put_back([3, 4])
+    task_queue.put_back([1])
+    assert [task_queue.take() for _ in range(4)] == [1, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

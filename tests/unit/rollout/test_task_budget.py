@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spending import MOST, Clerk, spend
 
+from trunkline._core import CoreTree, Ledger
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.growth import Barrier
+from trunkline.rollout.task_budget import BudgetDenied, BudgetSources, LedgerAccount, TaskBudget
 from trunkline.strategies.base import Fork
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.partial import Partial
@@ -70,6 +73,28 @@ async def test_forks_beyond_the_budget_are_counted_and_open_nothing():
     assert len(tree.rollouts) == 4, "two, and two of the next three"
     assert {rollout.termination for rollout in tree.rollouts} == {Termination.ANSWER}
     assert session.ending == ("budget", "task budget: 1 rollouts wanted, 0 left of 4", 2), "one of three, and one"
+
+
+class RefusesOnce:
+    """An account of the run that pays for everything but what it is asked for first."""
+
+    limits = {"rollouts": 9}
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def claim(self, most):
+        self.asked += 1
+        if self.asked == 1:
+            raise BudgetDenied("run budget: not now")
+        return LedgerAccount("run budget", Ledger(self.limits)).now(most)
+
+
+async def test_what_the_run_refuses_to_pay_for_is_not_reserved_of_the_tasks_budget():
+    sources = BudgetSources(Budget(rollouts=2), RefusesOnce(), {})
+    task_budget = TaskBudget(sources, CoreTree(), Barrier())
+    assert await task_budget.open(1) == (0, "run budget: not now")
+    assert await task_budget.open(2) == (2, "")
 
 
 async def test_money_is_what_the_price_says():

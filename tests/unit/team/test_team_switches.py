@@ -91,6 +91,22 @@ def test_work_for_roles_that_are_not_asked_is_done_and_thrown_away_where_that_is
     assert (idler.read_so_far, played.answer, len(played.rows)) == (readings, "good", 2)
 
 
+@pytest.mark.parametrize("context_fragments", [True, False])
+def test_the_context_of_others_has_the_replies_of_active_rows_alone(context_fragments: bool) -> None:
+    class Pair(Team):
+        worker = Role(prompt="{question}{context}")
+        idle = Role(prompt="{question}{context}")
+
+        async def play(self, rollout: TeamPlay) -> str:
+            await rollout.ask(self.idle, active=False)
+            await rollout.ask(self.idle)
+            return await rollout.ask(self.worker)
+
+    played = play_replies(Pair(model="m", context_fragments=context_fragments), "unheard", "heard", "the answer")
+    assert ["heard" in row.prompt for row in played.rows] == [False, False, True]
+    assert not any("unheard" in row.prompt for row in played.rows)
+
+
 @given(
     texts=st.lists(st.text(max_size=6), max_size=6),
     most=st.integers(0, 30),
