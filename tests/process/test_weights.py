@@ -207,7 +207,7 @@ def test_a_change_that_comes_after_the_end_of_a_run_is_not_noted_in_its_file():
     noted: list[list[str | None]] = []
     versions = WeightCoordinator("old", lambda *_: None, lambda versions: noted.append([*versions]))
     asyncio.run(versions.change("new"))
-    versions.close()
+    versions.on_end()
     asyncio.run(versions.change("newer"))
     assert noted == [["old", "new"]]
 

@@ -244,7 +244,8 @@ controller.budget: runtime.closing:Closing=RunLimits runtime.spent:Spent=RunSpen
     runtime.treasury:Treasury=RunBudget
 controller.limits: runtime.flow:Flow=RateAllocator runtime.lender:Lender=LimitLeaseServer
     runtime.lenders:Lenders=LimitLeaseServers runtime.stock:Stock=SlotAllocator runtime.stock:divide=max_min_shares
-controller.poison_tasks: runtime.blame:Blame=PoisonTaskDetector runtime.blame:Toll=DeathReport
+controller.component: runtime.blame:Toll=DeathReport
+controller.poison_tasks: runtime.blame:Blame=PoisonTaskDetector
 controller.progress: runtime.refusals:Refusals=RejectionDetector runtime.tally:Tally=ProgressCounter
 controller.scheduler: runtime.dispatch:Dispatch=TaskDispatcher runtime.handout:Handout=TaskQueue
     runtime.roster:Roster=WorkerRegistry

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from trunkline._core import CoreTree, Ledger, Refusal
+from trunkline.controller.component import Component
 from trunkline.llm.pricing import price_at
 from trunkline.protocol.messages import (
     CutTasks,
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from trunkline.controller.component import Death
     from trunkline.llm.pricing import Price
     from trunkline.protocol.job import Job
-    from trunkline.protocol.messages import ToWorker
+    from trunkline.protocol.messages import Batch, ToWorker
     from trunkline.rollout.budget import Budget
     from trunkline.store.schema import CallRow, RolloutRow
     from trunkline.store.state import RunProgress
@@ -282,7 +284,7 @@ class RunBudget:
                 self._send(held.worker_id, LeaseRevoke())
 
 
-class RunLimits:
+class RunLimits(Component):
     """Keeps a run within its budget and its time. Without either it does nothing.
 
     Args:
@@ -291,6 +293,8 @@ class RunLimits:
         cut: Takes what ends all growth, once the time is over.
         spent: What the run had spent before, where it goes on; asked for only where there is a budget.
     """
+
+    handles = (LeaseRequest, LeaseDrawn, LeaseReturn)
 
     def __init__(
         self,
@@ -326,13 +330,11 @@ class RunLimits:
         if self._seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
 
-    def add_worker(self, worker_id: int) -> None:
-        """Note that an engine is up."""
+    def on_ready(self, worker_id: int, slots: int) -> None:
         if self._run_budget is not None:
             self._run_budget.add_worker(worker_id)
 
-    def take(self, worker_id: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
-        """Take a message about leases."""
+    def on_message(self, worker_id: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
         if self._run_budget is None:
             return
         match message:
@@ -343,13 +345,11 @@ class RunLimits:
             case LeaseReturn(lease, spent, estimated):
                 self._run_budget.repaid(lease, spent, estimated)
 
-    def committed(self, worker_id: int, calls: Iterable[CallRow]) -> None:
-        """Note calls of an engine that are in the file."""
+    def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
         if self._run_budget is not None:
-            self._run_budget.committed(worker_id, calls)
+            self._run_budget.committed(worker_id, (call for delta in batch.deltas for call in delta.calls))
 
-    def lost(self, worker_id: int) -> None:
-        """Take back what a dead engine had."""
+    def on_lost(self, worker_id: int, death: Death) -> None:
         if self._run_budget is not None:
             self._run_budget.lost(worker_id)
 
@@ -358,8 +358,7 @@ class RunLimits:
         if self._run_budget is not None:
             self._run_budget.stop()
 
-    def close(self) -> None:
-        """Forget the time."""
+    def on_end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.controller.component import Component
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.protocol.job import parties
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trunkline._internal.aio import Timer
+    from trunkline.controller.component import Death
     from trunkline.llm.limits.token_bucket import TokenBucket
     from trunkline.protocol.messages import ToWorker
 
@@ -361,7 +363,7 @@ class LimitLeaseServer:
         self._send(worker_id, RateGrant(requests, tokens))
 
 
-class LimitLeaseServers:
+class LimitLeaseServers(Component):
     """Lends engines what the LLMs of a run are limited by; see :class:`LimitLeaseServer`.
 
     Args:
@@ -370,6 +372,8 @@ class LimitLeaseServers:
         send: Takes a seat and a message for it.
     """
 
+    handles = (SlotRequest, SlotReturn, RateRequest, RateReturn)
+
     def __init__(self, llms: Mapping[str, object], workers: int, send: Callable[[int, ToWorker], None]) -> None:
         self._servers = {name: LimitLeaseServer(llm, workers, _sender(name, send)) for name, llm in llms.items()}
 
@@ -377,21 +381,21 @@ class LimitLeaseServers:
         """How many requests of an engine may be in flight, at all LLMs."""
         return sum(server.held(worker_id) for server in self._servers.values())
 
-    def add_worker(self, worker_id: int) -> None:
+    def on_ready(self, worker_id: int, slots: int) -> None:
         """Note that an engine is up."""
         for server in self._servers.values():
             server.add_worker(worker_id)
 
-    def take(self, worker_id: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
+    def on_message(self, worker_id: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
         """Take a message about slots or rates."""
         self._servers[message.llm].take(worker_id, message)
 
-    def lost(self, worker_id: int) -> None:
+    def on_lost(self, worker_id: int, death: Death) -> None:
         """Take back what an engine held that is gone."""
         for server in self._servers.values():
             server.lost(worker_id)
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         """Stop every timer."""
         for server in self._servers.values():
             server.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline._core import CoreTree
 from trunkline._internal.text import quoted
+from trunkline.controller.component import Component, DeathReport
 from trunkline.errors import WorkerError
 from trunkline.protocol.messages import Done
 from trunkline.rollout.moves import begin
@@ -21,14 +22,16 @@ from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from trunkline.controller.component import Death
     from trunkline.protocol.job import Job
+    from trunkline.protocol.messages import Batch
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 
 
-__all__ = ["DeathReport", "PoisonTaskDetector", "Quarantine"]
+__all__ = ["PoisonTaskDetector", "Quarantine"]
 
 
 _NARROW = 4
@@ -39,20 +42,6 @@ _KILLS = 2
 
 _STRIDE = 0x9E3779B1
 """Takes neighbours far from each other, modulo 2**32."""
-
-
-class DeathReport(NamedTuple):
-    """What a death came to for the tasks of its worker.
-
-    Attributes:
-        free: Tasks that nothing speaks against; they may go on anywhere.
-        guilty: Tasks that have killed so many workers that no other gets them, with how these ended.
-        known: Whether it can only have been a task that was suspected before.
-    """
-
-    free: list[int]
-    guilty: dict[int, list[str]]
-    known: bool
 
 
 class _Suspicion(msgspec.Struct):
@@ -173,34 +162,36 @@ def _company(deaths: int, slots: int) -> int:
 logger = logging.getLogger(__name__)
 
 _MOST = 5
-"""Tasks that may be found guilty in a row while no turn gets into the run file: then it is not the tasks."""
+"""Tasks that may be found guilty in a row without a commit in between: with more, the tasks are not the cause."""
 
 
-class Quarantine:
-    """Keeps guilty tasks until somebody else has got on, and then ends them: a broken tool condemns nobody.
+class Quarantine(Component):
+    """Holds tasks that repeatedly killed their workers, and fails them only after another task makes progress.
 
-    Args:
-        job: What the run does.
-        tasks: All tasks.
-        writer: The run file.
+    So a tool that is broken for all tasks does not fail single ones. ``ended`` is called with each failed task.
     """
 
-    def __init__(self, job: Job, tasks: Sequence[Task], writer: RunWriter) -> None:
+    def __init__(self, job: Job, tasks: Sequence[Task], writer: RunWriter, ended: Callable[[Done], None]) -> None:
         self._job = job
         self._tasks = tasks
         self._writer = writer
+        self._ended = ended
         self._held: dict[int, list[str]] = {}
 
     def __len__(self) -> int:
-        """How many tasks are kept and not ended yet."""
         return len(self._held)
 
-    def add(self, index: int, deaths: Sequence[str]) -> None:
-        """Keep a task from all workers.
+    def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
+        if batch.progressed:
+            self.settle()
 
-        Args:
-            index: The task.
-            deaths: How the workers ended that it had for itself.
+    def on_lost(self, worker_id: int, death: Death) -> None:
+        if not death.expected():
+            for task, deaths in death.report.guilty.items():
+                self.add(task, deaths)
+
+    def add(self, index: int, deaths: Sequence[str]) -> None:
+        """Hold a task, given how the workers ended that it had for itself.
 
         Raises:
             WorkerError: Workers die of every task.
@@ -212,13 +203,14 @@ class Quarantine:
                 f"made in between ({deaths[-1]}): something that they all use is broken"
             )
 
-    def settle(self) -> list[Done]:
-        """End what is kept; returns these tasks, which are in the run file."""
+    def settle(self) -> None:
+        """Fail the tasks that are held, in the run file."""
         held, self._held = self._held, {}
-        return [self._lose(index, deaths) for index, deaths in held.items()]
+        for index, deaths in held.items():
+            self._ended(self._lose(index, deaths))
 
     def _lose(self, index: int, deaths: Sequence[str]) -> Done:
-        """Close a task's rollouts for good with a typed error, as one more delta of its tree."""
+        """Close a task's rollouts with a typed error, as one more delta of its tree."""
         task, core, known = self._tasks[index], CoreTree(), self._writer.deltas(index)
         for data in known:
             core.apply(data)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.controller.poison_tasks import DeathReport, PoisonTaskDetector
+from trunkline.controller.component import Component, DeathReport
+from trunkline.controller.poison_tasks import PoisonTaskDetector
 from trunkline.protocol.messages import AssignTasks, EarlierDeltas, ToWorker, write_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trunkline.protocol.job import Refill
+    from trunkline.protocol.messages import Batch
     from trunkline.store.schema import TakenRow
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
@@ -28,7 +30,7 @@ _WORK_BYTES = 8 * 1024 * 1024
 """About how many bytes of tasks one message carries."""
 
 
-class TaskDispatcher:
+class TaskDispatcher(Component):
     """Hands tasks to engines under their credits: first those that are suspected of a death, then the others in order.
 
     Args:
@@ -72,14 +74,13 @@ class TaskDispatcher:
         for worker_id, tasks in work.items():
             self._send(worker_id, AssignTasks(tasks))
 
-    def passed(self, worker_id: int, index: int) -> None:
-        """Note that a turn of a task, made by this engine, is in the run file."""
-        self._detector.passed(worker_id, index)
-
-    def done(self, worker_id: int, index: int) -> None:
-        """Note that an engine has finished a task."""
-        self._registry.done(worker_id, index)
-        self._detector.done(worker_id, index)
+    def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
+        for delta in batch.deltas:
+            if delta.turns or delta.rollouts:
+                self._detector.passed(worker_id, delta.task)
+        for done in batch.done:
+            self._registry.done(worker_id, done.task)
+            self._detector.done(worker_id, done.task)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
         """Note that an engine is gone: its tasks go on elsewhere from the run file, but for those that are guilty."""

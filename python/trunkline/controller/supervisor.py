@@ -1,4 +1,4 @@
-"""Supervision: who is alive, who is replaced, and when there is nobody left."""
+"""Supervision of workers: heartbeats, restarts, memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import time
 from typing import TYPE_CHECKING
 
 from trunkline._internal.aio import wait_uninterrupted
+from trunkline.controller.component import Component
 from trunkline.errors import WorkerError
-from trunkline.protocol.messages import Ping, WorkerState
+from trunkline.protocol.messages import Ping, Pong
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from trunkline.controller.component import Death
     from trunkline.controller.scheduler import WorkerRegistry
-    from trunkline.protocol.backend import Backend, WorkerExited
+    from trunkline.protocol.backend import Backend
+    from trunkline.protocol.messages import Batch, WorkerState
     from trunkline.store.writer import RunWriter
 
 
@@ -29,13 +32,13 @@ BEAT = 1.0
 
 WARN = 5.0
 HUNG = 30.0
-"""Seconds of silence until a worker is warned of, and until it is ended."""
+"""Seconds of silence after which a worker is warned of, and after which it is killed."""
 
 
 class HeartbeatMonitor:
-    """Counts for each worker how many beats ago it was heard.
+    """Counts the controller's beats since each worker's last message.
 
-    In beats of the controller and not by a clock: when the controller itself was stopped for a minute, nobody is dead.
+    Beats, not seconds: while the controller itself was suspended, no worker has become silent.
     """
 
     def __init__(self) -> None:
@@ -43,31 +46,19 @@ class HeartbeatMonitor:
 
     @property
     def silent(self) -> dict[int, float]:
-        """Seconds since each worker was heard that has not answered the last ping."""
-        # The first ping was sent a beat before anybody could have answered it.
+        """Seconds since the last message of each worker that has not answered the last ping."""
+        # The first ping was sent a beat before it could be answered.
         return {worker_id: (beats - 1) * BEAT for worker_id, beats in self._silent.items() if beats > 1}
 
     def seen(self, worker_id: int) -> None:
-        """Note that a worker said something."""
-        self._silent.pop(worker_id, None)
-
-    def gone(self, worker_id: int) -> None:
-        """Forget a worker."""
+        """Note a message of a worker, or forget a worker that is gone."""
         self._silent.pop(worker_id, None)
 
     def beat(self, worker_ids: Iterable[int]) -> dict[int, float]:
-        """Let a beat pass.
-
-        Args:
-            worker_ids: The workers that are asked for an answer now.
-
-        Returns:
-            Those that hang, each with its seconds of silence.
-        """
+        """Count a beat for these workers; return those that hang, with their seconds of silence."""
         hung = {}
         for worker_id in worker_ids:
             silent = self._silent[worker_id] = self._silent.get(worker_id, 0) + 1
-            # The first ping was sent a beat before anybody could have answered it.
             since = (silent - 1) * BEAT
             if since >= HUNG:
                 hung[worker_id] = since
@@ -79,41 +70,35 @@ class HeartbeatMonitor:
 
 
 _MOST = 5
-"""Workers of one place that may die in a row without having got anywhere."""
+"""Workers that may die in one place in a row without a commit."""
 
 _FIRST = 0.1
 _LONGEST = 5.0
-"""Seconds before a place is filled again that was filled in vain; twice as long each time."""
+"""Seconds before a place is filled again after its worker died without a commit; doubled each time."""
 
 
 class RestartPolicy:
-    """Decides place by place, as a supervisor does that restarts one for one."""
+    """When each place is filled again: one for one, with exponential backoff."""
 
     def __init__(self) -> None:
         self._vain: dict[int, int] = {}
 
     def began(self, worker_id: int, instead: int | None = None) -> None:
-        """Note that a worker was started, ``instead`` of one that is gone."""
+        """Note that a worker was started, in the place of ``instead`` where that is given."""
         self._vain[worker_id] = 0 if instead is None else self._vain.pop(instead, 0)
 
     def knows(self, worker_id: int) -> bool:
-        """Whether a worker has a place."""
         return worker_id in self._vain
 
     def progress(self, worker_id: int) -> None:
-        """Note that something a worker made is in the run file."""
+        """Note that the run file has work of a worker."""
         if worker_id in self._vain:
             self._vain[worker_id] = 0
 
     def died(self, worker_id: int, *, known: bool = False) -> float | None:
-        """Note that a worker died, or could not be started.
+        """Return the seconds until a dead worker's place is filled again; None where the place is given up.
 
-        Args:
-            worker_id: The worker, or the one whose place it was to take.
-            known: Whether one of its tasks is suspected anyway: then its place is not at fault.
-
-        Returns:
-            Seconds until another is to be started; None when its place is given up.
+        A death is not counted against the place where the worker had a suspected task (``known``).
         """
         if known:
             return 0.0
@@ -125,24 +110,20 @@ class RestartPolicy:
 
 
 START_WITHIN = 120.0
-"""Seconds that a worker has to import the user's code and come up."""
+"""Seconds that a worker has to import the user's code and be ready."""
 
 _OVER = 1.25
-"""So many times the memory that a worker may hold, and it is ended at once."""
+"""A worker that holds this many times its memory limit is killed at once."""
 
 
-class Supervisor:
-    """Keeps engines alive, one for one: who dies is replaced, who hangs or holds too much memory is ended.
-
-    Args:
-        backend: Where engines live.
-        registry: Those that are alive.
-        writer: The run file, which keeps what came to pass.
-        memory: Bytes that an engine's process may hold; None for no limit.
+class Supervisor(Component):
+    """Replaces workers that die, and kills those that hang or hold too much memory.
 
     Attributes:
-        engines: How each engine is that is up.
+        engines: The last state that each worker reported.
     """
+
+    handles = (Pong,)
 
     def __init__(self, backend: Backend, registry: WorkerRegistry, writer: RunWriter, memory: int | None) -> None:
         self.engines: dict[int, WorkerState] = {}
@@ -160,46 +141,45 @@ class Supervisor:
 
     @property
     def assembling(self) -> bool:
-        """Whether engines that the run starts with are not up yet."""
+        """Whether workers that the run starts with are not ready yet."""
         return bool(self._first)
 
     @property
     def nobody(self) -> bool:
-        """Whether no engine is alive, and none will be."""
+        """Whether no worker is alive, and none will be."""
         return not self._registry and not self._starting
 
     @property
     def why(self) -> str:
-        """How the last engine ended whose place was given up."""
+        """How the last worker ended whose place was given up."""
         return self._given_up
 
     @property
     def silent(self) -> dict[int, float]:
-        """Engines that have not answered, each with the seconds since it was heard."""
+        """Seconds since the last message of each worker that has not answered."""
         return self._heartbeats.silent
 
     def began(self, worker_ids: Sequence[int]) -> None:
-        """Note the engines that the run starts with."""
+        """Note the workers that the run starts with."""
         for worker_id in worker_ids:
             self._registry.add(worker_id)
             self._restarts.began(worker_id)
         self._first.update(worker_ids)
 
     def message_received(self, worker_id: int) -> None:
-        """Note that an engine said something."""
         self._heartbeats.seen(worker_id)
 
-    def progress(self, worker_id: int) -> None:
-        """Note that something an engine made is in the run file."""
-        self._restarts.progress(worker_id)
-
-    def came_up(self, worker_id: int, slots: int) -> None:
-        """Note that an engine is ready."""
+    def on_ready(self, worker_id: int, slots: int) -> None:
         self._first.discard(worker_id)
         self._registry.came_up(worker_id, slots)
 
-    def state_received(self, worker_id: int, state: WorkerState) -> None:
-        """Note how an engine is, and end one that holds too much memory once its tasks are done, or at once."""
+    def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
+        if batch.progressed:
+            self._restarts.progress(worker_id)
+
+    def on_message(self, worker_id: int, message: Pong) -> None:
+        """Keep a worker's state; end a worker that holds too much memory once its tasks are done, or at once."""
+        state = message.state
         self.engines[worker_id] = state
         if self._memory is None or state.memory <= self._memory:
             return
@@ -212,10 +192,10 @@ class Supervisor:
             self._backend.kill(worker_id, limit)
 
     def beat(self) -> None:
-        """Ask every engine how it is; end those that do not answer any more, and those that are done.
+        """Ping every worker; kill those that hang, are late to start, or are retired and idle.
 
         Raises:
-            Exception: Whatever kept an engine from being started.
+            Exception: The error that kept a worker from being started.
         """
         if self._broken is not None:
             raise self._broken
@@ -223,7 +203,7 @@ class Supervisor:
             if worker_id not in self._hung:
                 self._hung.add(worker_id)
                 self._writer.event("hung", worker=worker_id, seconds=seconds)
-            # Again and again: what is out of reach may come back.
+            # At each beat: a machine that is out of reach may come back.
             self._backend.kill(worker_id, f"its event loop did not answer for {seconds:.0f} s")
         for worker_id in self._registry.ready:
             self._backend.send(worker_id, Ping())
@@ -234,28 +214,29 @@ class Supervisor:
                 late = f"it did not come up within {START_WITHIN:.0f} s"
                 self._backend.kill(worker_id, f"{late}: does a module of yours take that long to import?")
 
-    def died(self, worker_id: int, gone: WorkerExited, *, known: bool) -> None:
-        """Have an engine replaced that is gone, as soon as its place allows.
-
-        Args:
-            worker_id: The engine.
-            gone: How it ended.
-            known: Whether one of its tasks is suspected anyway.
+    def on_lost(self, worker_id: int, death: Death) -> None:
+        """Have a worker replaced as soon as its place allows.
 
         Raises:
-            WorkerError: It ended by itself before the run had really begun: others would, too.
+            WorkerError: It ended by itself before the run had begun: others would, too.
         """
+        exited, report = death.exited, death.report
         self.engines.pop(worker_id, None)
-        self._heartbeats.gone(worker_id)
-        if worker_id in self._first and not gone.killed:
-            raise WorkerError(f"{gone.reason} before it was ready")
+        self._heartbeats.seen(worker_id)
+        if death.expected():
+            return
+        if worker_id in self._first and not exited.killed:
+            raise WorkerError(f"{exited.reason} before it was ready")
         self._first.discard(worker_id)
+        # A worker that _start() does not know yet is replaced there.
         if self._restarts.knows(worker_id):
-            self._replace(worker_id, gone.reason, known=known)
-        # Else it is gone before replace() has told who it is: whoever has it started sees that.
+            self._replace(worker_id, exited.reason, known=report.known)
+        again = len(death.tasks) - len(report.guilty)
+        logger.warning("%s; %d unfinished tasks go on elsewhere", exited.reason, again)
+        self._writer.event("died", worker=worker_id, reason=exited.reason, tasks=death.tasks)
 
     async def close(self) -> None:
-        """Start nobody any more."""
+        """Start no more workers."""
         for task in self._starting:
             task.cancel()
         await wait_uninterrupted(asyncio.gather(*self._starting, return_exceptions=True))
@@ -272,7 +253,7 @@ class Supervisor:
         task.add_done_callback(self._started)
 
     async def _start(self, worker_id: int, reason: str, delay: float) -> None:
-        """Start an engine in the place of another, beside everything else that goes on."""
+        """Start a worker in the place of another, in a task of its own."""
         await asyncio.sleep(delay)
         try:
             new = await self._backend.replace(worker_id)

@@ -1,31 +1,32 @@
-"""Versions of the weights that change while a run is going on: every engine is told, and heard."""
+"""Changes of the weight version during a run: every worker is told, and answers."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from trunkline.controller.component import Component
 from trunkline.protocol.messages import HoldTurns, SetWeights, TurnsHeld, WeightsSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trunkline.controller.component import Death
     from trunkline.protocol.messages import ToWorker
 
 __all__ = ["WeightCoordinator"]
 
 
-class WeightCoordinator:
-    """The version of the weights that a run's engines ask under.
+class WeightCoordinator(Component):
+    """The weight version under which a run's workers send requests.
 
-    Args:
-        version: The version that the job begins with.
-        send: Sends a message to a seat.
-        note: Called with the versions so far when there is a new one.
+    ``note`` is called with all versions so far when there is a new one.
 
     Attributes:
         version: The version in force.
     """
+
+    handles = (TurnsHeld, WeightsSet)
 
     def __init__(
         self, version: str | None, send: Callable[[int, ToWorker], None], note: Callable[[list[str | None]], None]
@@ -41,20 +42,16 @@ class WeightCoordinator:
         self._over = False
 
     def begin_held(self, *, abort: bool) -> None:
-        """Let no engine ask for turns from the start: the run begins in the middle of a change."""
+        """Hold turns from the start: the run begins in the middle of a change."""
         self._holding = HoldTurns(abort)
 
     async def hold(self, *, abort: bool) -> None:
-        """Let no engine ask for turns, and wait until none is in flight.
-
-        Args:
-            abort: Give up what is in flight, to be asked again; else wait for it.
-        """
+        """Hold turns in every worker, and wait until none is in flight; ``abort`` cancels those to be retried."""
         self._holding = HoldTurns(abort)
         await self._all(self._holding)
 
     async def change(self, version: str | None) -> None:
-        """Put a version in force everywhere, and wait until every engine has it."""
+        """Put a version in force, and wait until every worker has it."""
         self._holding = None
         if version != self.version and not self._over:
             self.version = version
@@ -62,33 +59,30 @@ class WeightCoordinator:
             self._note(self._current)
         await self._all(SetWeights(version))
 
-    def add_worker(self, worker_id: int) -> None:
-        """Tell an engine that is up what has changed since the job was made."""
+    def on_ready(self, worker_id: int, slots: int) -> None:
+        """Tell a new worker what has changed since the job was made."""
         self._workers.add(worker_id)
         if len(self._current) > 1:
             self._send(worker_id, SetWeights(self.version))
         if self._holding is not None:
             self._send(worker_id, self._holding)
 
-    def take(self, worker_id: int, message: TurnsHeld | WeightsSet) -> None:
-        """Hear an engine."""
+    def on_message(self, worker_id: int, message: TurnsHeld | WeightsSet) -> None:
         awaited = TurnsHeld if self._holding is not None else WeightsSet
         if isinstance(message, awaited):
-            self._struck(worker_id)
+            self._answer(worker_id)
 
-    def lost(self, worker_id: int) -> None:
-        """An engine is gone, and nothing of it is in flight."""
+    def on_lost(self, worker_id: int, death: Death) -> None:
         self._workers.discard(worker_id)
-        self._struck(worker_id)
+        self._answer(worker_id)
 
-    def close(self) -> None:
-        """The run is over: nothing is in flight anywhere."""
+    def on_end(self) -> None:
         self._over = True
         self._waiting.clear()
         self._answered.set()
 
     async def _all(self, message: HoldTurns | SetWeights) -> None:
-        """Send a message to every engine, and wait until each has answered or is gone."""
+        """Send a message to every worker, and wait until each has answered or is gone."""
         if self._over:
             return
         self._waiting = set(self._workers)
@@ -98,6 +92,6 @@ class WeightCoordinator:
             self._answered.clear()
             await self._answered.wait()
 
-    def _struck(self, worker_id: int) -> None:
+    def _answer(self, worker_id: int) -> None:
         self._waiting.discard(worker_id)
         self._answered.set()

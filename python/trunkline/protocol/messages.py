@@ -458,6 +458,11 @@ class Batch(ProtocolMessage):
     served: list[str]
     estimated: dict[str, int] = {}
 
+    @property
+    def progressed(self) -> bool:
+        """Whether anything grew: a turn, the end of a rollout, the end of a task."""
+        return bool(self.done) or any(delta.turns or delta.rollouts for delta in self.deltas)
+
 
 class Fatal(ProtocolMessage):
     """Worker to controller: the run cannot go on.

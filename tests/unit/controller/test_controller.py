@@ -9,6 +9,7 @@ import pytest
 from puppets import Puppets, growth, played, poisoned
 
 import trunkline.controller.controller as controller
+from trunkline.controller.component import Component, Components
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Refill
@@ -236,3 +237,33 @@ async def test_a_second_cancel_leaves_no_engine_either(tmp_path: Path):
         await asyncio.sleep(0.01)
     await asyncio.gather(running, return_exceptions=True)
     assert backend.closed
+
+
+def test_components_are_told_of_the_events_they_override_alone_and_in_their_order():
+    told: list[tuple[str, object]] = []
+
+    class Reader(Component):
+        handles = (Ping, Pong)
+
+        def on_message(self, worker_id: int, message: object) -> None:
+            told.append(("message", message))
+
+        def on_end(self) -> None:
+            told.append(("reader", None))
+
+    class Counter(Component):
+        def on_ready(self, worker_id: int, slots: int) -> None:
+            told.append(("ready", slots))
+
+        def on_end(self) -> None:
+            told.append(("counter", None))
+
+    components = Components([Reader(), Counter()])
+    components.ready(0, 3)
+    components.lost(0, None)
+    components.handlers[Ping](0, Ping())
+    components.end()
+    assert told == [("ready", 3), ("message", Ping()), ("reader", None), ("counter", None)]
+    assert set(components.handlers) == {Ping, Pong}
+    with pytest.raises(AssertionError, match="two components handle Ping"):
+        Components([Reader(), Reader()])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline._core import PROMPT, CoreTree
 from trunkline.controller.poison_tasks import PoisonTaskDetector, Quarantine
+from trunkline.protocol.messages import Done
 from trunkline.types import Task
 
 
@@ -167,9 +168,11 @@ def test_who_had_a_call_in_doubt_is_not_recorded_as_lost_when_its_task_is_quaran
     writer = SimpleNamespace(
         deltas=lambda index: [written], commit=lambda *rows: commits.append(rows), event=lambda *_, **__: None
     )
-    kept = Quarantine(SimpleNamespace(filters=()), [Task.ask("?", id="q")], writer)
+    ended: list[Done] = []
+    kept = Quarantine(SimpleNamespace(filters=()), [Task.ask("?", id="q")], writer, ended.append)
     kept.add(0, ["killed by SIGKILL"] * 2)
-    (done,) = kept.settle()
+    kept.settle()
+    (done,) = ended
     assert [row.termination for row in done.rollouts] == ["lost", "unknown_effect"]
     ((_, _, delta),) = commits[0][0]
     assert core.apply(delta) is not False

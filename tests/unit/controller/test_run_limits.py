@@ -147,10 +147,10 @@ async def test_the_budget_closes_a_run_that_wants_groups_and_says_so(tmp_path: P
 @pytest.mark.parametrize("worker_id", [0, 7])
 def test_messages_of_a_lease_that_is_not_out_change_nothing(worker_id: int):
     closing = RunLimits(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
-    closing.take(worker_id, LeaseDrawn(3, {"calls": 4}))
+    closing.on_message(worker_id, LeaseDrawn(3, {"calls": 4}))
     assert (closing.word, closing.leases_out) == (None, False)
     unlimited = RunLimits(job(), lambda *_: None, lambda _: None)
-    unlimited.take(worker_id, LeaseRequest({"calls": 1}))
+    unlimited.on_message(worker_id, LeaseRequest({"calls": 1}))
     assert (unlimited.word, unlimited.leases_out) == (None, False)
 
 
@@ -166,10 +166,10 @@ def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_
         lambda: RunSpending({"calls": 9}, {"calls": 2}),
     )
     closing.note(writer)
-    closing.add_worker(0)
-    closing.take(0, LeaseRequest({"calls": 1}))
-    closing.take(0, LeaseDrawn(sent[0].lease, {"calls": 5}))
-    closing.lost(0)
+    closing.on_ready(0, 1)
+    closing.on_message(0, LeaseRequest({"calls": 1}))
+    closing.on_message(0, LeaseDrawn(sent[0].lease, {"calls": 5}))
+    closing.on_lost(0, None)
     closing.note(writer)
     writer._close()  # As a kill leaves it.
     with RunWriter.open(path) as again:
