@@ -6,10 +6,11 @@ import asyncio
 from collections import deque
 
 from trunkline.controller.budget import NOTHING, RunBudget, RunSpending
+from trunkline.controller.leases import LeaseServer
 from trunkline.protocol import messages
 from trunkline.rollout.budget import Budget
 from trunkline.store.schema import CallRow
-from trunkline.worker.leases import BudgetLeaseClient
+from trunkline.worker.leases import LeaseClient
 
 
 def call(generated: int, prompt: int = 0, draws: int = 1, endpoint: str = "e") -> CallRow:
@@ -21,20 +22,20 @@ class Bank:
 
     def __init__(self, engines: int, budget: Budget, spent: RunSpending = NOTHING) -> None:
         self.run_budget = RunBudget(budget, {}, self._tell, spent)
+        self.server = LeaseServer({messages.RUN_BUDGET: self.run_budget})
         self.up: deque[tuple[int, object]] = deque()
         self.down: deque[tuple[int, object]] = deque()
         self.dead: set[int] = set()
         self.unsent: dict[int, list[CallRow]] = {worker_id: [] for worker_id in range(engines)}
-        self.engines = [
-            BudgetLeaseClient(
-                budget.limits,
-                lambda message, worker_id=worker_id: self.up.append((worker_id, message)),
-                self._flusher(worker_id),
-            )
+        self.clients = [
+            LeaseClient(lambda message, worker_id=worker_id: self.up.append((worker_id, message)))
             for worker_id in range(engines)
         ]
+        self.engines = [
+            client.budget(budget.limits, self._flusher(worker_id)) for worker_id, client in enumerate(self.clients)
+        ]
         for worker_id in range(engines):
-            self.run_budget.add_worker(worker_id)
+            self.server.on_ready(worker_id, 1)
 
     def _tell(self, worker_id: int, message: object) -> None:
         self.down.append((worker_id, message))
@@ -56,27 +57,16 @@ class Bank:
 
     def _up(self, worker_id: int, message: object) -> None:
         match message:
-            case messages.LeaseRequest(least):
-                self.run_budget.want(worker_id, least)
-            case messages.LeaseDrawn(lease, most):
-                self.run_budget.drawn(lease, most)
-            case messages.LeaseReturn(lease, spent, estimated):
-                self.run_budget.repaid(lease, spent, estimated)
             case list(calls):
                 self.run_budget.committed(worker_id, calls)
             case None:
-                self.run_budget.lost(worker_id)
+                self.server.on_lost(worker_id, None)
+            case _:
+                self.server.on_message(worker_id, message)
 
     def _down(self, worker_id: int, message: object) -> None:
-        if worker_id in self.dead:
-            return
-        match message:
-            case messages.LeaseGrant():
-                self.engines[worker_id].granted(message)
-            case messages.LeaseDenied(reason):
-                self.engines[worker_id].denied(reason)
-            case messages.LeaseRevoke():
-                self.engines[worker_id].revoke()
+        if worker_id not in self.dead:
+            self.clients[worker_id].take(message)
 
     def carry(self, worker_id: int, *, up: bool) -> None:
         """Deliver the next message of, or for, one engine; the others' take longer."""
@@ -96,7 +86,7 @@ class Bank:
         """An engine dies: what it sent is delivered, what it kept is lost."""
         self.deliver()
         self.dead.add(worker_id)
-        self.run_budget.lost(worker_id)
+        self.server.on_lost(worker_id, None)
         self.deliver()
 
     async def claim(self, worker_id: int, most: dict[str, int]):

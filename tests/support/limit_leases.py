@@ -8,13 +8,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from trunkline.controller.limits import LimitLeaseServer, RateAllocator
+from trunkline.controller.leases import LeaseServer, RequestSlots, leased_limits
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages
 from trunkline.protocol.job import parties
-from trunkline.worker.leases import SlotLeaseClient
+from trunkline.worker.leases import LeaseClient
 
 URLS = ("http://a/v1", "http://b/v1")
 BOOKED = 100
@@ -61,13 +60,14 @@ class Engine:
     """A lease client and its requests."""
 
     def __init__(self, llm: EndpointSpec, number: int, send: Callable[[object], None], time: Timers) -> None:
-        self.lease_client = SlotLeaseClient(llm, number, send, lambda slots: None, time.later)
-        self.gates = [endpoint.queue for endpoint in self.lease_client.llm.endpoints]
+        self.lease_client = LeaseClient(send, time.later)
+        self.llm = self.lease_client.open("", llm, number, lambda slots: None)
+        self.gates = [endpoint.queue for endpoint in self.llm.endpoints]
         self.waiting: dict[asyncio.Task[bool], int] = {}
         self.flying: list[int] = []
 
     def ask(self, gate: int) -> None:
-        limiter = self.lease_client.llm.limiter
+        limiter = self.llm.limiter
         if limiter.enter(self.gates[gate]):
             self.flying.append(gate)
         else:
@@ -81,14 +81,14 @@ class Engine:
                 self.flying.append(gate)
 
     def finish(self, place: int, spent: int = BOOKED) -> None:
-        self.lease_client.llm.limiter.leave(self.gates[self.flying.pop(place)], BOOKED, spent)
+        self.llm.limiter.leave(self.gates[self.flying.pop(place)], BOOKED, spent)
 
     async def close(self) -> None:
         self.lease_client.close()
         for task in self.waiting:
             task.cancel()
         await asyncio.gather(*self.waiting, return_exceptions=True)
-        await self.lease_client.llm.close()
+        await self.llm.close()
 
 
 class LeaseSystem:
@@ -101,13 +101,17 @@ class LeaseSystem:
         limits = Limits(endpoint_concurrency=each, requests_per_minute=rpm, tokens_per_minute=tpm)
         self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=limits)
         self.number = parties(self.llm, engines)
-        self.lease_server = LimitLeaseServer(
-            self.llm, engines, lambda worker_id, message: self.down[worker_id].append(message)
+        resources = leased_limits(
+            {"": self.llm},
+            engines,
+            lambda worker_id, message: self.down[worker_id].append(message),
+            self.time,
+            self.time.later,
         )
-        if rpm or tpm:
-            self.lease_server._rates = RateAllocator(
-                *limits_of(rpm, tpm, self.time), self.lease_server._allot, self.time.later
-            )
+        assert len(resources) == (2 if rpm or tpm else 1)
+        (slots,) = [resource for resource in resources.values() if isinstance(resource, RequestSlots)]
+        self.stocks = list(slots.allocators.values())
+        self.lease_server = LeaseServer(resources)
         self.engines: dict[int, Engine] = {}
         self.up: dict[int, deque[object]] = {}
         self.down: dict[int, deque[object]] = {}
@@ -123,13 +127,13 @@ class LeaseSystem:
         """Deliver a message to the lease server."""
         message = self.up[worker_id].popleft()
         if isinstance(message, messages.WorkerReady):
-            self.lease_server.add_worker(worker_id)
+            self.lease_server.on_ready(worker_id, message.slots)
         elif message is None:
             del self.up[worker_id], self.down[worker_id]
-            self.lease_server.lost(worker_id)
+            self.lease_server.on_lost(worker_id, None)
             self.start()
         else:
-            self.lease_server.take(worker_id, message)
+            self.lease_server.on_message(worker_id, message)
 
     def fall(self, worker_id: int) -> None:
         """Deliver a message to an engine."""
@@ -171,21 +175,21 @@ class LeaseSystem:
 
     def check_use(self) -> None:
         """Where somebody could use one more there is none left, and none that another does not use."""
-        all_slots = [engine.lease_client.llm.shared_slots for engine in self.engines.values()]
-        for place, stock in enumerate(self.lease_server._stocks):
+        all_slots = [engine.llm.shared_slots for engine in self.engines.values()]
+        for place, stock in enumerate(self.stocks):
             if any(shared.wishes[place] > shared.held[place] for shared in all_slots):
                 assert stock.left == 0
                 assert all(shared.held[place] <= shared.wishes[place] for shared in all_slots)
 
     def check(self) -> None:
         """Nothing is lent that there is not, and nobody has more in flight than he holds."""
-        for stock in self.lease_server._stocks:
+        for stock in self.stocks:
             assert 0 <= stock.left <= stock.total
         flying = [gate for engine in self.engines.values() for gate in engine.flying]
         limits = self.llm.limits
         assert len(flying) <= self.llm.max_concurrency
         assert all(flying.count(gate) <= (limits.endpoint_concurrency or len(flying)) for gate in range(len(URLS)))
         for worker_id, engine in self.engines.items():
-            assert engine.lease_client.llm.limiter.free >= 0
+            assert engine.llm.limiter.free >= 0
             if worker_id in self.lease_server._workers:
                 assert len(engine.flying) <= self.lease_server.held(worker_id)

@@ -40,7 +40,7 @@ compat.rollouts: compat.parallel_rollout.conversation compat.parallel_rollout.re
     compat.parallel_rollout.tools
 controller.budget: runtime.closing runtime.spent runtime.treasury
 controller.controller: runtime.controller
-controller.limits: runtime.flow runtime.lender runtime.lenders runtime.stock
+controller.leases: runtime.flow runtime.lender runtime.lenders runtime.stock
 controller.poison_tasks: runtime.blame runtime.quarantine
 controller.progress: runtime.refusals runtime.tally
 controller.scheduler: runtime.dispatch runtime.handout runtime.roster
@@ -242,8 +242,8 @@ cli.tables: cli.measures:Row=MeasureRow
 cli.targets: cli.runfile:standing=run_file_status
 controller.budget: runtime.closing:Closing=RunLimits runtime.spent:Spent=RunSpending runtime.spent:worth=cost_of_call
     runtime.treasury:Treasury=RunBudget
-controller.limits: runtime.flow:Flow=RateAllocator runtime.lender:Lender=LimitLeaseServer
-    runtime.lenders:Lenders=LimitLeaseServers runtime.stock:Stock=SlotAllocator runtime.stock:divide=max_min_shares
+controller.leases: runtime.flow:Flow=RateAllocator runtime.lender:Lender=LeaseServer
+    runtime.lenders:Lenders=LeaseServer runtime.stock:Stock=SlotAllocator runtime.stock:divide=max_min_shares
 controller.component: runtime.blame:Toll=DeathReport
 controller.poison_tasks: runtime.blame:Blame=PoisonTaskDetector
 controller.progress: runtime.refusals:Refusals=RejectionDetector runtime.tally:Tally=ProgressCounter
@@ -272,12 +272,11 @@ observability.observers: runtime.audience:Audience=ObserverHub runtime.stall:Sta
 protocol.backend: runtime.backend:Gone=WorkerExited runtime.backend:Guest=BorrowedBackend
 protocol.job: runtime.engine:slots_for=slots_for runtime.handout:Refill=Refill runtime.job:Packed=EncodedJob
     runtime.lender:parties=parties
-protocol.messages: runtime.message:Message=ProtocolMessage runtime.lenders:M=M
-    runtime.lenders:for_llm=for_llm runtime.loans:Allot=RateGrant
-    runtime.loans:Ask=SlotRequest runtime.loans:Denied=LeaseDenied runtime.loans:Draw=RateRequest
-    runtime.loans:Drawn=LeaseDrawn runtime.loans:Grant=SlotGrant runtime.loans:Lent=LeaseGrant
-    runtime.loans:Recall=LeaseRevoke runtime.loans:Reclaim=SlotRevoke runtime.loans:Refund=RateReturn
-    runtime.loans:Repaid=LeaseReturn runtime.loans:Return=SlotReturn runtime.loans:Want=LeaseRequest
+protocol.messages: runtime.message:Message=ProtocolMessage runtime.loans:Allot=LeaseGrant
+    runtime.loans:Ask=LeaseRequest runtime.loans:Denied=LeaseGrant runtime.loans:Draw=LeaseRequest
+    runtime.loans:Drawn=LeaseDrawn runtime.loans:Grant=LeaseGrant runtime.loans:Lent=LeaseGrant
+    runtime.loans:Recall=LeaseRevoke runtime.loans:Reclaim=LeaseRevoke runtime.loans:Refund=LeaseReturn
+    runtime.loans:Repaid=LeaseReturn runtime.loans:Return=LeaseReturn runtime.loans:Want=LeaseRequest
     runtime.vitals:Door=EndpointState runtime.vitals:EngineState=WorkerState runtime.vitals:Slow=OldestRollout
     runtime.wire:Changed=WeightsSet runtime.wire:Cut=CutTasks runtime.wire:Earlier=EarlierDeltas
     runtime.wire:Held=TurnsHeld runtime.wire:Hold=HoldTurns runtime.wire:Ready=WorkerReady runtime.wire:Stop=StopRun
@@ -360,8 +359,8 @@ train.advantages: train.advantages:Worth=TurnValue
 train.selection: train.calls:Call=AgentCall train.calls:Calls=AgentCalls
 worker.engine: runtime.opened:OpenLLMs=LLMClients
 worker.health: runtime.vitals:feel=collect_state runtime.watchdog:culprit=blocking_function
-worker.leases: runtime.borrower:Borrower=SlotLeaseClient runtime.lease:Leases=BudgetLeaseClient
-    runtime.rates:LeasedRates=RateLeaseClient
+worker.leases: runtime.borrower:Borrower=SlotLeases runtime.lease:Leases=BudgetLeases
+    runtime.rates:LeasedRates=RateLeases
 worker.log_relay: runtime.relay:Relay=LogForwarder
 worker.outbox: runtime.outbox:Growth=TreeSink
 """

@@ -1,4 +1,4 @@
-"""Run ledger, leases, deadline."""
+"""A run's budget and its time: the ledger, leases on it, the deadline."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ import msgspec
 from trunkline._core import CoreTree, Ledger, Refusal
 from trunkline.controller.component import Component
 from trunkline.llm.pricing import price_at
-from trunkline.protocol.messages import (
-    CutTasks,
-    LeaseDenied,
-    LeaseDrawn,
-    LeaseGrant,
-    LeaseRequest,
-    LeaseReturn,
-    LeaseRevoke,
-)
+from trunkline.protocol.messages import RUN_BUDGET, CutTasks, LeaseGrant, LeaseReturn, LeaseRevoke
 from trunkline.rollout.budget import Amounts, cost, format_refusal
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
@@ -29,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trunkline.controller.component import Death
     from trunkline.llm.pricing import Price
-    from trunkline.protocol.job import Job
     from trunkline.protocol.messages import Batch, ToWorker
     from trunkline.rollout.budget import Budget
     from trunkline.store.schema import CallRow, RolloutRow
@@ -43,23 +33,18 @@ __all__ = ["NOTHING", "RunBudget", "RunLimits", "RunSpending", "cost_of_call", "
 
 
 class RunSpending(NamedTuple):
-    """What was spent.
-
-    Attributes:
-        amounts: All of it.
-        estimated: The part of it that nobody measured.
-    """
+    """Spent amounts, and the part of them that was not measured."""
 
     amounts: Amounts
     estimated: Amounts
 
 
 NOTHING: Final = RunSpending({}, {})
-"""What a run has spent that begins."""
+"""The spending of a new run."""
 
 
 def cost_of_call(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
-    """Return what a call in the file did cost; nothing if it came out of a cache."""
+    """Return what a call in the run file cost; nothing for one that a cache answered."""
     if not call.attempts:
         return {}
     if not call.reported:
@@ -76,13 +61,7 @@ def cost_of_call(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
 
 
 def spent_in(path: Path, prices: Mapping[str, Price], progress_so_far: RunProgress) -> RunSpending:
-    """Return what a run has spent that goes on in its file.
-
-    Args:
-        path: The file.
-        prices: Prices by base URL.
-        progress_so_far: What the file held when it was opened to go on.
-    """
+    """Return what a run has spent that is continued in its file, given the file's state when it was opened."""
     taken = {task: row.rollouts for task, row in progress_so_far.taken.items()}
     with RunReader.open(path) as reader:
         grown = _grown(reader, progress_so_far.begun)
@@ -92,7 +71,7 @@ def spent_in(path: Path, prices: Mapping[str, Price], progress_so_far: RunProgre
 
 
 def _grown(reader: RunReader, begun: Sequence[int]) -> Iterator[tuple[int, RolloutRow]]:
-    """Yield the rollouts of finished tasks, and then those of tasks that were begun and are not finished."""
+    """Yield the rollouts of finished tasks, then those of begun ones."""
     unfinished = set(begun)
     yield from (pair for pair in reader.rollouts() if pair[0] not in unfinished)
     for task in begun:
@@ -114,11 +93,11 @@ def spent_so_far(
 
     Args:
         calls: Its calls.
-        rollouts: Its rollouts, those of unfinished trees among them; none that an earlier run had begun.
+        rollouts: Its rollouts, those of unfinished trees included; none that an earlier run had begun.
         prices: Prices by base URL.
-        noted: What was noted in it of what nobody measured, which is in no row.
-        ended: Whether it did so the last time. Where it did not, each rollout that still grows may have had a turn in
-            flight: it is charged a call like the others, as an estimate.
+        noted: Estimated amounts that are in no row.
+        ended: Whether the run ended in order. If not, each growing rollout may have had a turn in flight, and is
+            charged an average call as an estimate.
     """
     amounts: Counter[str] = Counter()
     guessed = Counter(noted or {})
@@ -136,28 +115,22 @@ def spent_so_far(
 
 
 class _BudgetLease(msgspec.Struct):
-    """A lease that is out."""
+    """A lease that a worker holds."""
 
     worker_id: int
     drawn: Amounts = {}
-    recalled: bool = False
+    revoked: bool = False
 
 
 class RunBudget:
-    """Lends out a run's budget.
+    """A run's budget, leased to workers.
 
-    Leases are equal parts of what is left, so they shrink as the limit comes near; who needs more than is left waits
-    until the leases that are out have come back, and is denied only then.
-
-    Args:
-        budget: The budget.
-        prices: Prices by base URL.
-        send: Takes a seat and a message for it.
-        spent: What the run had spent before, where it goes on.
+    A lease is an equal part of what is left, two for each worker, so leases shrink near the limit. A worker that needs
+    more than is left waits until all leases were returned, and is denied only then.
 
     Attributes:
-        refused: How often something was not paid for.
-        closed: The ledger's words when somebody was denied first: nothing new is begun from then on.
+        refused: How often a request was denied.
+        closed: The ledger's reason for the first denial: no task is begun after it.
     """
 
     def __init__(
@@ -175,61 +148,55 @@ class RunBudget:
         self._ledger = Ledger(budget.limits, *spent)
         self._estimated: Counter[str] = Counter()
         self._leases: dict[int, _BudgetLease] = {}
-        self._wants: deque[tuple[int, Amounts]] = deque()
+        self._requests: deque[tuple[int, Amounts]] = deque()
         self._committed: dict[int, Counter[str]] = {}
         self._workers: set[int] = set()
         self._over = False
 
     @property
     def leases_out(self) -> bool:
-        """Whether leases are out."""
+        """Whether a worker holds a lease."""
         return bool(self._leases)
 
-    def add_worker(self, worker_id: int) -> None:
-        """Note that an engine is up: there are two parts for each."""
+    def join(self, worker_id: int) -> None:
         self._workers.add(worker_id)
 
-    def want(self, worker_id: int, least: Amounts) -> None:
-        """Lend an engine something, as soon as there is so much."""
+    def request(self, worker_id: int, least: Amounts, want: Amounts) -> None:
+        """Grant a lease of ``least`` or more, as soon as there is so much."""
         if not self._over:
-            self._wants.append((worker_id, least))
+            self._requests.append((worker_id, least))
             self._serve()
 
-    def stop(self) -> None:
-        """Lend nothing any more: the run is winding down."""
-        self._over = True
-        self._wants.clear()
-
     def drawn(self, lease: int, most: Amounts) -> None:
-        """Note how much of a lease an engine may have drawn."""
         if lease in self._leases:
             self._leases[lease].drawn = most
 
-    def repaid(self, lease: int, spent: Amounts, estimated: Amounts) -> None:
-        """Take a lease back."""
-        held = self._leases.pop(lease, None)
+    def returned(self, worker_id: int, message: LeaseReturn) -> None:
+        """Settle a lease."""
+        held = self._leases.pop(message.lease, None)
         if held is None:
             return
-        self._ledger.take_back(lease, spent)
-        self._estimated.update(estimated)
-        # What is left of it are calls of leases that are still out.
-        self._committed.get(held.worker_id, Counter()).subtract(Counter(spent) - Counter(estimated))
+        self._ledger.take_back(message.lease, message.used)
+        self._estimated.update(message.estimated)
+        # The other committed calls of the worker are those of leases that it still holds.
+        measured = Counter(message.used) - Counter(message.estimated)
+        self._committed.get(held.worker_id, Counter()).subtract(measured)
         self._serve()
 
     def committed(self, worker_id: int, calls: Iterable[CallRow]) -> None:
-        """Note calls of an engine that are in the file."""
+        """Note calls of a worker that are in the run file."""
         known = self._committed.setdefault(worker_id, Counter())
         for call in calls:
             known.update(cost_of_call(call, self._prices))
 
-    def lost(self, worker_id: int) -> None:
-        """Take the leases of a dead engine back: what is in the file is spent, and the rest of what it drew may be."""
+    def leave(self, worker_id: int) -> None:
+        """Settle a dead worker's leases: its calls in the run file as spent, what else it drew as estimated."""
         self._workers.discard(worker_id)
-        self._wants = deque(want for want in self._wants if want[0] != worker_id)
+        self._requests = deque(request for request in self._requests if request[0] != worker_id)
         durable = +self._committed.pop(worker_id, Counter())
         for lease in [number for number, held in self._leases.items() if held.worker_id == worker_id]:
             drawn = Counter(self._leases.pop(lease).drawn)
-            # A lease is charged with what it can have paid for; the last of a seat's leases has the rest.
+            # A lease is charged with what it can have paid for; the worker's last one has the rest.
             known = (
                 durable if not any(held.worker_id == worker_id for held in self._leases.values()) else durable & drawn
             )
@@ -237,16 +204,21 @@ class RunBudget:
             self._ledger.settle_lost(lease, dict(known), dict(drawn - known))
         self._serve()
 
+    def close(self) -> None:
+        """Grant nothing any more: the run is ending."""
+        self._over = True
+        self._requests.clear()
+
     @property
     def estimated(self) -> Counter[str]:
-        """The part of what was spent that nobody measured."""
+        """The part of the spent amounts that was not measured."""
         return self._estimated + Counter(self._ledger.estimated)
 
     def report(self) -> BudgetReport:
-        """What the run's budget came to, for the run file; leases that are still out will not come back."""
-        self.stop()
+        """Return the spent budget for the run file; leases that workers still hold are settled as lost."""
+        self.close()
         for worker_id in {held.worker_id for held in self._leases.values()}:
-            self.lost(worker_id)
+            self.leave(worker_id)
         ledger, estimated = self._ledger, self.estimated
         spent, overshoot = ledger.spent, ledger.overshoot
         return BudgetReport(
@@ -259,55 +231,37 @@ class RunBudget:
         )
 
     def _serve(self) -> None:
-        """Lend to everybody who waits and for whom there is enough."""
-        waiting, self._wants = self._wants, deque()
-        for worker_id, least in waiting:
+        """Answer the requests for which there is enough; revoke all leases for those that wait."""
+        requests, self._requests = self._requests, deque()
+        for worker_id, least in requests:
             lease = self._ledger.lease(2 * max(1, len(self._workers)), dict(least))
             if not isinstance(lease, Refusal):
                 number, ledger = lease
                 self._leases[number] = _BudgetLease(worker_id)
-                self._send(worker_id, LeaseGrant(number, ledger.limits))
+                self._send(worker_id, LeaseGrant(RUN_BUDGET, ledger.limits, number))
             elif self._leases:
-                self._wants.append((worker_id, least))
+                self._requests.append((worker_id, least))
             else:
                 self.refused += 1
                 reason = f"run budget: {format_refusal(lease)}"
                 self.closed = self.closed or reason
-                self._send(worker_id, LeaseDenied(reason))
-        if self._wants:
-            self._recall()
-
-    def _recall(self) -> None:
-        for held in self._leases.values():
-            if not held.recalled:
-                held.recalled = True
-                self._send(held.worker_id, LeaseRevoke())
+                self._send(worker_id, LeaseGrant(RUN_BUDGET, {}, denied=reason))
+        if self._requests:
+            for held in self._leases.values():
+                if not held.revoked:
+                    held.revoked = True
+                    self._send(held.worker_id, LeaseRevoke(RUN_BUDGET))
 
 
 class RunLimits(Component):
-    """Keeps a run within its budget and its time. Without either it does nothing.
+    """Ends a run whose budget or time is used up, and notes in the run file what it spent.
 
-    Args:
-        job: What the run does.
-        send: Takes a seat and a message for it.
-        cut: Takes what ends all growth, once the time is over.
-        spent: What the run had spent before, where it goes on; asked for only where there is a budget.
+    ``cut`` takes the message that ends all growth once the time is over.
     """
 
-    handles = (LeaseRequest, LeaseDrawn, LeaseReturn)
-
-    def __init__(
-        self,
-        job: Job,
-        send: Callable[[int, ToWorker], None],
-        cut: Callable[[CutTasks], None],
-        spent: Callable[[], RunSpending] = lambda: NOTHING,
-    ) -> None:
-        budget = job.budget
-        self._seconds = None if budget is None else budget.seconds
-        self._run_budget = None
-        if budget is not None and budget.limits:
-            self._run_budget = RunBudget(budget, job.prices, send, spent())
+    def __init__(self, seconds: float | None, budget: RunBudget | None, cut: Callable[[CutTasks], None]) -> None:
+        self._seconds = seconds
+        self._budget = budget
         self._noted: Mapping[str, int] = {}
         self._cut = cut
         self._timer: asyncio.TimerHandle | None = None
@@ -315,63 +269,44 @@ class RunLimits(Component):
 
     @property
     def word(self) -> str | None:
-        """``deadline`` or ``budget`` once no task is begun any more."""
+        """``deadline`` or ``budget`` once no task is begun any more because of it."""
         if self._expired:
             return "deadline"
-        return "budget" if self._run_budget is not None and self._run_budget.closed is not None else None
+        return "budget" if self._budget is not None and self._budget.closed is not None else None
 
     @property
     def leases_out(self) -> bool:
-        """Whether engines have leases."""
-        return self._run_budget is not None and self._run_budget.leases_out
+        """Whether a worker holds a lease on the budget."""
+        return self._budget is not None and self._budget.leases_out
 
     def start(self) -> None:
-        """Let the run's time begin."""
+        """Start the run's time."""
         if self._seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
 
-    def on_ready(self, worker_id: int, slots: int) -> None:
-        if self._run_budget is not None:
-            self._run_budget.add_worker(worker_id)
-
-    def on_message(self, worker_id: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
-        if self._run_budget is None:
-            return
-        match message:
-            case LeaseRequest(least):
-                self._run_budget.want(worker_id, least)
-            case LeaseDrawn(lease, most):
-                self._run_budget.drawn(lease, most)
-            case LeaseReturn(lease, spent, estimated):
-                self._run_budget.repaid(lease, spent, estimated)
-
     def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        if self._run_budget is not None:
-            self._run_budget.committed(worker_id, (call for delta in batch.deltas for call in delta.calls))
-
-    def on_lost(self, worker_id: int, death: Death) -> None:
-        if self._run_budget is not None:
-            self._run_budget.lost(worker_id)
-
-    def wind_down(self) -> None:
-        """Lend nothing any more."""
-        if self._run_budget is not None:
-            self._run_budget.stop()
+        if self._budget is not None:
+            self._budget.committed(worker_id, (call for delta in batch.deltas for call in delta.calls))
 
     def on_end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
+    def wind_down(self) -> None:
+        """Grant no more of the budget."""
+        if self._budget is not None:
+            self._budget.close()
+
     def note(self, writer: RunWriter) -> None:
-        """Note in the run file what nobody measured, where that has changed: whoever goes on with the run must know."""
-        if self._run_budget is not None and (estimated := self._run_budget.estimated) != self._noted:
+        """Note estimated amounts in the run file where they have changed; a run that is continued needs them."""
+        if self._budget is not None and (estimated := self._budget.estimated) != self._noted:
             writer.note(ESTIMATED, dict(estimated))
             self._noted = estimated
 
     def report(self, writer: RunWriter) -> None:
-        """Note in the run file what the budget came to; leases that never came back count as those of the dead do."""
-        if self._run_budget is not None:
-            writer.note(BUDGET, msgspec.to_builtins(self._run_budget.report()))
+        """Note the spent budget in the run file."""
+        if self._budget is not None:
+            writer.note(BUDGET, msgspec.to_builtins(self._budget.report()))
             self.note(writer)
 
     def _expire(self) -> None:

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trunkline._internal.aio import wait_uninterrupted
-from trunkline.controller.budget import NOTHING, RunLimits, RunSpending, spent_in
+from trunkline.controller.budget import NOTHING, RunBudget, RunLimits, RunSpending, spent_in
 from trunkline.controller.component import Components, Death
-from trunkline.controller.limits import LimitLeaseServers
+from trunkline.controller.leases import LeaseServer, leased_limits
 from trunkline.controller.poison_tasks import Quarantine
 from trunkline.controller.progress import ProgressCounter, reported
 from trunkline.controller.scheduler import TaskDispatcher, TaskQueue, WorkerRegistry
@@ -21,7 +21,7 @@ from trunkline.observability.logging import relog
 from trunkline.observability.observers import ObserverHub, opening
 from trunkline.protocol.backend import Backend, Event, Inbox, WorkerExited
 from trunkline.protocol.job import slots_for
-from trunkline.protocol.messages import Ack, Batch, Bye, CutTasks, Fatal, Log, StopRun, WorkerReady
+from trunkline.protocol.messages import RUN_BUDGET, Ack, Batch, Bye, CutTasks, Fatal, Log, StopRun, WorkerReady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,8 +99,15 @@ class Controller:
         self._dispatcher = TaskDispatcher(
             tasks, self.task_queue, self._registry, writer, self._taken, send, begun=there.begun
         )
-        self._lease_server = LimitLeaseServers(job.llms, backend.workers, send)
-        self._run_limits = RunLimits(job, send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
+        resources, run_budget = leased_limits(job.llms, backend.workers, send), None
+        if job.budget is not None and job.budget.limits:
+            resources[RUN_BUDGET] = run_budget = RunBudget(job.budget, job.prices, send, self._spent())
+        self._lease_server = LeaseServer(resources)
+        self._run_limits = RunLimits(
+            None if job.budget is None else job.budget.seconds,
+            run_budget,
+            lambda cut: self._inbox.put_nowait((-1, cut)),
+        )
         self.coordinator = WeightCoordinator(job.weights, send, lambda versions: writer.note("weights", [*versions]))
         self._progress = ProgressCounter(
             job, tasks, writer, self.task_queue, self._taken, refill, self.snapshot, self._observers
@@ -111,8 +118,8 @@ class Controller:
             [
                 self._dispatcher,
                 self._run_limits,
-                self.coordinator,
                 self._lease_server,
+                self.coordinator,
                 self._progress,
                 self._supervisor,
                 self._quarantine,

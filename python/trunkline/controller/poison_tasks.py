@@ -1,4 +1,4 @@
-"""Finds and ends tasks that kill workers."""
+"""Finds tasks that kill their workers, and fails them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ __all__ = ["PoisonTaskDetector", "Quarantine"]
 
 
 _NARROW = 4
-"""Each death divides by this how many tasks may be suspected together."""
+"""Each death divides the number of tasks that may be suspected together by this."""
 
 _KILLS = 2
 """Workers that a task may kill."""
 
 _STRIDE = 0x9E3779B1
-"""Takes neighbours far from each other, modulo 2**32."""
+"""Separates neighbours, modulo 2**32."""
 
 
 class _Suspicion(msgspec.Struct):
-    """What speaks against a task.
+    """A suspected task.
 
     Attributes:
         deaths: Workers in a row that died before it got anywhere on them.
@@ -57,13 +57,13 @@ class _Suspicion(msgspec.Struct):
 
 
 class _WorkerTasks(msgspec.Struct):
-    """One worker's tasks.
+    """The tasks of one worker.
 
     Attributes:
         tasks: All of them.
-        trial: Those that got nowhere there yet.
-        deaths: How many of these were there at so many deaths.
-        alone: Whether it has never had more than the one it has.
+        trial: Those without a committed turn there.
+        deaths: The number of these by their deaths so far.
+        alone: Whether the worker has never had more than its one task.
     """
 
     tasks: set[int] = msgspec.field(default_factory=set)
@@ -73,13 +73,13 @@ class _WorkerTasks(msgspec.Struct):
 
 
 class PoisonTaskDetector:
-    """Finds the tasks that kill their workers, as one tests a large group for a few who are ill.
+    """Finds the tasks that kill their workers by group testing.
 
-    A task is on trial at a worker until a turn of it there is in the run file. When the worker dies, those on trial
-    are suspected, since one that kills does so again before it gets any further. Suspects are on trial in ever smaller
-    company, down to a worker of their own; a death there is their kill, and after two of them they are guilty. A turn
-    clears a suspect of everything. So workers that die of something else make nobody guilty, but for tasks that
-    were alone and got nowhere each time.
+    A task is on trial at a worker until a turn of it there is in the run file. When the worker dies, the tasks on trial
+    are suspected, since one that kills does so again before it gets any further. Suspects share their trials with ever
+    fewer others, and at last have a worker for themselves; a death there is their kill, and after two of them they are
+    guilty. A turn clears a suspect. So workers that die of something else make no task guilty, but for tasks that were
+    alone and got nowhere each time.
     """
 
     def __init__(self) -> None:
@@ -89,20 +89,14 @@ class PoisonTaskDetector:
 
     @property
     def next(self) -> int | None:
-        """The suspect that waits for a worker and of which most is known; one is found out before the next is.
+        """The waiting suspect with most deaths; one is found out before the next is.
 
-        Among equals it is not their order that decides: where bad tasks are neighbours, others come in between.
+        Among equals their order does not decide: where bad tasks are neighbours, others come in between.
         """
         return self._waiting[0][2] if self._waiting else None
 
     def admits(self, worker_id: int, slots: int, task: int) -> bool:
-        """Whether a task may be tried beside those of a worker.
-
-        Args:
-            worker_id: The worker.
-            slots: How many tasks it takes at a time.
-            task: The task.
-        """
+        """Whether a task may be tried beside those of a worker that takes so many at a time."""
         worker = self._workers.get(worker_id)
         if worker is None or not worker.tasks:
             return True
@@ -122,7 +116,7 @@ class PoisonTaskDetector:
             heappop(self._waiting)
 
     def passed(self, worker_id: int, task: int) -> None:
-        """Note that a turn of a task is in the run file: nothing speaks against it."""
+        """Note that a turn of a task is in the run file, which clears it."""
         worker = self._workers.get(worker_id)
         if worker is not None and task in worker.trial:
             worker.trial.discard(task)
@@ -130,12 +124,11 @@ class PoisonTaskDetector:
             self._records.pop(task, None)
 
     def done(self, worker_id: int, task: int) -> None:
-        """Note that a worker has finished a task."""
         self.passed(worker_id, task)
         self._workers[worker_id].tasks.discard(task)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
-        """Note that a worker died with the tasks it had; suspects wait for another from now on."""
+        """Note that a worker died with the tasks it had, and suspect them."""
         worker = self._workers.pop(worker_id, _WorkerTasks())
         known = bool(worker.trial) and all(task in self._records for task in worker.trial)
         guilty = {}
@@ -155,7 +148,7 @@ class PoisonTaskDetector:
 
 
 def _company(deaths: int, slots: int) -> int:
-    """With how many a task of so many deaths may be on trial, itself among them."""
+    """How many tasks may be on trial with one of so many deaths, itself included."""
     return slots if not deaths else max(1, slots // _NARROW**deaths)
 
 

@@ -1,4 +1,4 @@
-"""Task queue, worker credits, assignment."""
+"""The task queue, the workers with their credits, and the assignment of tasks."""
 
 from __future__ import annotations
 
@@ -31,17 +31,7 @@ _WORK_BYTES = 8 * 1024 * 1024
 
 
 class TaskDispatcher(Component):
-    """Hands tasks to engines under their credits: first those that are suspected of a death, then the others in order.
-
-    Args:
-        tasks: All tasks.
-        task_queue: Which of them is next.
-        registry: The engines.
-        writer: The run file, which has what there is of tasks that were begun.
-        taken: What was taken over of tasks that an earlier run has begun.
-        send: Takes a seat and a message for it.
-        begun: Tasks that the run file has something of.
-    """
+    """Assigns tasks to workers under their credits: suspected tasks first, then the others in order."""
 
     def __init__(
         self,
@@ -65,7 +55,7 @@ class TaskDispatcher(Component):
         self._sizes: Counter[int] = Counter()
 
     def feed(self) -> None:
-        """Hand out what can be, one at a time to the engine that takes most."""
+        """Assign tasks one at a time, each to the worker that takes most."""
         avoided = self._suspects()
         while (worker_id := self._freest(avoided)) is not None and (index := self._task_queue.take()) is not None:
             self._give(worker_id, index)
@@ -83,7 +73,7 @@ class TaskDispatcher(Component):
             self._detector.done(worker_id, done.task)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
-        """Note that an engine is gone: its tasks go on elsewhere from the run file, but for those that are guilty."""
+        """Put back the tasks of a dead worker, but for the guilty ones; they are continued from the run file."""
         self._begun.update(self._registry.tasks(worker_id))
         self._registry.gone(worker_id)
         report = self._detector.died(worker_id, reason)
@@ -91,7 +81,7 @@ class TaskDispatcher(Component):
         return report
 
     def _suspects(self) -> int | None:
-        """Hand out suspects; returns the engine that takes no other task, so that the next one can be tried there."""
+        """Assign suspects; returns the worker that gets no other task, so that it has room for the next one."""
         while (index := self._detector.next) is not None:
             worker_id = self._registry.freest(lambda worker_id, index=index: self._admits(worker_id, index))  # type: ignore[misc]
             if worker_id is None:
@@ -100,7 +90,6 @@ class TaskDispatcher(Component):
         return None
 
     def _freest(self, avoided: int | None) -> int | None:
-        """The engine for a task that nothing is known of."""
         return self._registry.freest(lambda worker_id: worker_id != avoided and self._admits(worker_id, -1))
 
     def _admits(self, worker_id: int, index: int) -> bool:
@@ -118,7 +107,7 @@ class TaskDispatcher(Component):
             self._sizes[worker_id] = 0
 
     def _send_earlier(self, worker_id: int, index: int) -> None:
-        """Send what there is of a task that was begun, in messages of a size that can be sent."""
+        """Send the deltas of a task that was begun, in messages of a size that can be sent."""
         begun = self._taken.get(index)
         if begun is None and index not in self._begun:
             return
@@ -138,15 +127,12 @@ class TaskDispatcher(Component):
 class TaskQueue:
     """Hands tasks out in their order.
 
-    With a refill, groups that were kept and tasks that grow never exceed the groups that are wanted. So a task is
-    handed out only if those before it cannot be enough: what is handed out is the shortest beginning of the tasks that
-    has enough kept groups, for any number of workers and any order in which they finish.
+    With a refill, kept groups and growing tasks never exceed the groups that are wanted. So a task is handed out only
+    if those before it cannot be enough: the tasks handed out are the shortest prefix that has enough kept groups, for
+    any number of workers and any order in which they finish.
 
-    Args:
-        tasks: Tasks of the run.
-        refill: How many groups are wanted of them; all tasks are handed out when None.
-        finished: Tasks that are done already.
-        begun: Tasks that were handed out before and are not done: they come first.
+    Attributes:
+        growing: Tasks that were handed out and have not ended.
         kept: Groups of finished tasks that were kept.
     """
 
@@ -165,18 +151,13 @@ class TaskQueue:
         # Last one first, so that the next is at the end.
         self._fresh = [index for index in range(most - 1, -1, -1) if index not in known]
         self._groups = refill.groups if refill else None
-        self._growing = len(self._back)
+        self.growing = len(self._back)
         self.kept = kept
 
     @property
     def open(self) -> int:
         """Tasks that grow, and those that may still be handed out."""
-        return self._growing + self.left
-
-    @property
-    def growing(self) -> int:
-        """Tasks that were handed out and have not ended."""
-        return self._growing
+        return self.growing + self.left
 
     @property
     def left(self) -> int:
@@ -186,7 +167,7 @@ class TaskQueue:
     @property
     def more(self) -> bool:
         """Whether a task that was never handed out is needed now."""
-        return bool(self._fresh) and (self._groups is None or self.kept + self._growing < self._groups)
+        return bool(self._fresh) and (self._groups is None or self.kept + self.growing < self._groups)
 
     @property
     def full(self) -> bool:
@@ -199,39 +180,35 @@ class TaskQueue:
         return self._groups is not None and not self.open and not self.full
 
     def take(self) -> int | None:
-        """Return the index of the next task, which grows from now on; None if there is none, or none is needed now."""
+        """Return the index of the next task, which grows from now on; None if none is there, or needed now."""
         if self._back:
             return heappop(self._back)
         if not self.more:
             return None
-        self._growing += 1
+        self.growing += 1
         return self._fresh.pop()
 
     def put_back(self, indices: Iterable[int]) -> None:
-        """Take back tasks that were handed out and go on elsewhere; they are handed out again before all others."""
+        """Take back tasks of dead workers, which are handed out again before all others."""
         for index in indices:
             heappush(self._back, index)
 
     def done(self, *, kept: bool) -> None:
-        """Note that a task has ended.
-
-        Args:
-            kept: Whether its group is one to train on.
-        """
-        self._growing -= 1
+        """Note that a task has ended, and whether its group was kept."""
+        self.growing -= 1
         self.kept += kept
 
 
 class _WorkerEntry(msgspec.Struct):
-    """One engine.
+    """One worker.
 
     Attributes:
         since: When it was started, in seconds of the monotonic clock.
-        up: Whether it has said that it is ready.
-        least: How many tasks it takes at a time, whatever it holds.
+        up: Whether it is ready.
+        least: How many tasks it takes at a time, whatever slots it holds.
         slots: How many tasks it takes at a time now.
-        tasks: What it has taken on and not finished.
-        retired: Whether it is given nothing any more.
+        tasks: Its unfinished tasks.
+        retired: Whether it gets no more tasks.
     """
 
     since: float
@@ -248,108 +225,95 @@ class _WorkerEntry(msgspec.Struct):
 
 
 class WorkerRegistry:
-    """The engines of a run that are alive, by their seats."""
+    """The workers of a run that are alive."""
 
     def __init__(self) -> None:
         self._entries: dict[int, _WorkerEntry] = {}
         self._gone: set[int] = set()
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the seats."""
         return iter(list(self._entries))
 
     def __bool__(self) -> bool:
-        """Whether any engine is alive."""
         return bool(self._entries)
 
     @property
     def starting(self) -> dict[int, float]:
-        """Engines that are not up yet, each with when it was started."""
-        return {worker_id: place.since for worker_id, place in self._entries.items() if not place.up}
+        """Workers that are not ready yet, each with when it was started."""
+        return {worker_id: entry.since for worker_id, entry in self._entries.items() if not entry.up}
 
     @property
     def ready(self) -> list[int]:
-        """Engines that are up."""
-        return [worker_id for worker_id, place in self._entries.items() if place.up]
+        return [worker_id for worker_id, entry in self._entries.items() if entry.up]
 
     @property
     def busy(self) -> bool:
-        """Whether an engine has a task."""
-        return any(place.tasks for place in self._entries.values())
+        return any(entry.tasks for entry in self._entries.values())
 
     def add(self, worker_id: int) -> None:
-        """Note an engine that was started."""
+        """Note a worker that was started."""
         if worker_id not in self._entries and worker_id not in self._gone:
             self._entries[worker_id] = _WorkerEntry(time.monotonic())
 
     def came_up(self, worker_id: int, slots: int) -> None:
-        """Note that an engine is up, and how many tasks it takes at a time."""
+        """Note that a worker is ready, and how many tasks it takes at a time."""
         self.add(worker_id)
-        place = self._entries[worker_id]
-        place.up, place.least, place.slots = True, slots, slots
+        entry = self._entries[worker_id]
+        entry.up, entry.least, entry.slots = True, slots, slots
 
     def resize(self, worker_id: int, slots: int) -> None:
-        """Note that an engine takes so many tasks at a time from now on, but no fewer than it said at first."""
-        place = self._entries[worker_id]
-        place.slots = max(place.least, slots)
-
-    def is_up(self, worker_id: int) -> bool:
-        """Whether an engine is there and up."""
-        place = self._entries.get(worker_id)
-        return place is not None and place.up
+        """Let a worker take so many tasks at a time from now on, but no fewer than at first."""
+        entry = self._entries[worker_id]
+        entry.slots = max(entry.least, slots)
 
     def is_gone(self, worker_id: int) -> bool:
-        """Whether there was such an engine, and is no more."""
+        """Whether there was such a worker, and is no more."""
         return worker_id in self._gone
 
     def tasks(self, worker_id: int) -> list[int]:
-        """What an engine has taken on and not finished."""
-        place = self._entries.get(worker_id)
-        return [] if place is None else sorted(place.tasks)
+        """The unfinished tasks of a worker."""
+        entry = self._entries.get(worker_id)
+        return [] if entry is None else sorted(entry.tasks)
 
     def slots(self, worker_id: int) -> int:
-        """How many tasks an engine takes at a time."""
         return self._entries[worker_id].slots
 
     def freest(self, admits: Callable[[int], bool]) -> int | None:
-        """The engine that takes the most more tasks, of those that are admitted; None if none takes any."""
+        """The admitted worker that takes the most more tasks; None if none takes any."""
         free = [
-            (place.credits, -worker_id)
-            for worker_id, place in self._entries.items()
-            if place.credits > 0 and admits(worker_id)
+            (entry.credits, -worker_id)
+            for worker_id, entry in self._entries.items()
+            if entry.credits > 0 and admits(worker_id)
         ]
         return -max(free)[1] if free else None
 
     def quietest(self) -> int | None:
-        """The engine that has the fewest tasks, of those that are given any."""
+        """The worker with the fewest tasks, of those that are not retired."""
         quiet = [
-            (len(place.tasks), worker_id)
-            for worker_id, place in self._entries.items()
-            if place.up and not place.retired
+            (len(entry.tasks), worker_id)
+            for worker_id, entry in self._entries.items()
+            if entry.up and not entry.retired
         ]
         return min(quiet)[1] if quiet else None
 
     def take(self, worker_id: int, task: int) -> None:
-        """Note that an engine was given a task."""
         self._entries[worker_id].tasks.add(task)
 
     def done(self, worker_id: int, task: int) -> None:
-        """Note that an engine has finished a task."""
         self._entries[worker_id].tasks.discard(task)
 
     def retire(self, worker_id: int) -> bool:
-        """Give an engine nothing any more; returns whether that is new."""
-        place = self._entries.get(worker_id)
-        if place is None or place.retired:
+        """Assign no more tasks to a worker; returns whether that is new."""
+        entry = self._entries.get(worker_id)
+        if entry is None or entry.retired:
             return False
-        place.retired = True
+        entry.retired = True
         return True
 
     def idle(self) -> list[int]:
-        """Engines that are given nothing any more and have nothing left."""
-        return [worker_id for worker_id, place in self._entries.items() if place.retired and not place.tasks]
+        """Retired workers without tasks."""
+        return [worker_id for worker_id, entry in self._entries.items() if entry.retired and not entry.tasks]
 
     def gone(self, worker_id: int) -> None:
-        """Strike an engine off."""
         self._entries.pop(worker_id, None)
         self._gone.add(worker_id)

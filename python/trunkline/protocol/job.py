@@ -1,4 +1,4 @@
-"""Job: what a run does with a task; wire form; checks."""
+"""A job: what a run does with each task; its checks and its encoding."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ __all__ = [
     "prices_of",
     "region_of",
     "settings",
+    "slot_kinds",
     "slots_for",
     "unpack_job",
 ]
@@ -65,10 +66,10 @@ AnyLLM = EndpointSpec | BatchLLM | LLM
 
 
 def as_llms(given: Any) -> dict[str, AnyLLM]:
-    """Accept what users call an LLM, or several by their names.
+    """Return the LLMs of a run by name, given one or several.
 
     Raises:
-        ConfigError: Something of it is no LLM, or no name.
+        ConfigError: One is no LLM, or has no valid name.
     """
     if not isinstance(given, Mapping):
         return {MAIN: _as_one(given)}
@@ -95,15 +96,10 @@ def _as_one(llm: Any) -> AnyLLM:
 
 
 def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: bool) -> None:
-    """Refuse agents that ask an LLM that is not there, and LLMs that nobody asks.
-
-    Args:
-        llms: The run's LLMs.
-        agents: Who is known to ask.
-        alone: Whether nobody else can ask.
+    """Refuse agents whose LLM is missing, and LLMs without an agent where no other agent can ask (``alone``).
 
     Raises:
-        ConfigError: Naming who asks, and what there is; or prices that only some of the LLMs have.
+        ConfigError: Naming the agent and the LLMs; or prices that only some of the LLMs have.
     """
     for agent in agents:
         if agent.llm not in llms:
@@ -126,7 +122,7 @@ def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: b
 
 
 def prices_of(llms: Mapping[str, AnyLLM]) -> dict[str, Price]:
-    """Return what LLMs cost, by what their endpoints are called on record; empty without a price."""
+    """Return prices of LLMs, by the names of their endpoints in the run file; empty without a price."""
     found: dict[str, Price] = {}
     for name, llm in llms.items():
         found |= prices_named(name, _prices(llm))
@@ -141,12 +137,12 @@ def _prices(llm: AnyLLM) -> dict[str, Price]:
 
 
 def live(llms: Mapping[str, AnyLLM]) -> str | None:
-    """Return what an LLM is called that cannot leave this process; None where all can."""
+    """Return the type of the first LLM that cannot leave this process; None where all can."""
     return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, EndpointSpec)), None)
 
 
 def describe(llm: AnyLLM) -> dict[str, Any]:
-    """Describe an LLM for the run file: everything but its secrets."""
+    """Describe an LLM for the run file, without its secrets."""
     return llm.settings() if isinstance(llm, EndpointSpec) else {"kind": type(llm).__name__, "price": _prices(llm)}
 
 
@@ -173,17 +169,11 @@ def likeliest_of(strategy: Strategy) -> int:
 
 
 def forks_inside(strategy: Strategy) -> bool:
-    """Return whether a strategy forks inside turns."""
     return bool(getattr(strategy, "inside", False))
 
 
 def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
-    """Refuse a strategy that needs what the agent does not ask for, or the LLM cannot do.
-
-    Args:
-        strategy: Where rollouts start.
-        agent: Who plays.
-        llm: Who answers.
+    """Refuse a strategy that needs what the agent does not request, or the LLM cannot do.
 
     Raises:
         ConfigError: Says what is needed and how it is set.
@@ -208,24 +198,14 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
 
 
 class Refill(NamedTuple):
-    """Tasks as a pool that is drawn from until enough groups were kept.
-
-    Attributes:
-        groups: Groups to keep.
-        max_tasks: The most tasks that may be handed out for them.
-    """
+    """Draw on at most ``max_tasks`` tasks until ``groups`` groups were kept."""
 
     groups: int
     max_tasks: int
 
     @classmethod
     def of(cls, groups: int | None, max_tasks: int | None, tasks: int) -> Refill | None:
-        """Check what a run was told; None if it was told nothing.
-
-        Args:
-            groups: Groups to keep.
-            max_tasks: The most tasks to hand out; all when None.
-            tasks: Tasks of the run.
+        """Check these options of a run of so many tasks; None where they were not given.
 
         Raises:
             ConfigError: So many groups cannot be had.
@@ -245,21 +225,20 @@ class Job(msgspec.Struct, kw_only=True):
     """What to do with every task.
 
     Attributes:
-        agent: Who plays.
-        strategy: Where rollouts start.
+        agent: Plays the rollouts.
+        strategy: Decides where rollouts start.
         reward: Scores finished rollouts; None leaves them unscored.
         llm: Endpoints as data, or a batch engine or live LLM, which stays in its process; or several by their names.
         seed: Seed of the run; every draw's seed derives from it.
-        cache: File of answers that need not be asked for again; None for none.
-        filters: Who judges each tree once it is complete.
+        cache: File of cached replies; None for none.
+        filters: Judge each tree once it is complete.
         budget: The most that the run may spend.
         task_budget: The most that each task may spend.
         stopping: When a tree ends before its strategy is done.
-        weights: The version of the weights that the run begins with; None where nobody says.
-        program: What plays a rollout; the agent's loop when None.
-        parties: How many engines share the limits of the LLM, by leases of the controller; 0 where there is one engine,
-            and the limits are its own.
-        traced: What is told of every rollout, for traces: nothing, ``spans``, or their ``content`` as well.
+        weights: The version of the weights that the run begins with; None where it is not known.
+        program: Plays a rollout; the agent's loop when None.
+        parties: How many workers share the limits of the LLMs by leases; 0 for one worker with limits of its own.
+        traced: What is recorded of every rollout for traces: nothing, ``spans``, or their ``content`` as well.
     """
 
     agent: Agent
@@ -304,39 +283,39 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def llms(self) -> Mapping[str, AnyLLM]:
-        """The LLMs by their names; one alone has none."""
+        """The LLMs by their names; a single one has the name ``MAIN``."""
         return self.llm if isinstance(self.llm, Mapping) else {MAIN: self.llm}
 
     @property
     def askers(self) -> list[Agent]:
-        """Agents that are known to ask: a team's roles, or the run's own, beside which a program may have more."""
+        """Agents that are known to call an LLM: a team's roles, or the run's own; a program may have more."""
         if isinstance(self.program, Team):
             return [member.agent for member in self.program.members.values()]
         return [self.agent]
 
     def _with_tools_of_all(self) -> Agent:
-        """The agent with the tools of all who are asked, for strategies that look for one by its name."""
+        """The agent with the tools of all roles, for strategies that look for one by its name."""
         tools = {tool.name: tool for agent in self.askers for tool in agent.tools}
         return msgspec.structs.replace(self.agent, tools=tuple(tools.values()))
 
     @property
     def prices(self) -> dict[str, Price]:
-        """Prices by what endpoints are called on record; empty without one."""
+        """Prices by the names of endpoints in the run file; empty without one."""
         return prices_of(self.llms)
 
     @property
     def prices_of_llm(self) -> dict[str, dict[str, Price]]:
-        """The same of each LLM alone, by its name."""
+        """The prices of each LLM, by its name."""
         return {name: prices_of({name: llm}) for name, llm in self.llms.items()}
 
     @property
     def profiled(self) -> bool:
-        """Whether calls say who asked."""
+        """Whether calls are recorded with their agent's name."""
         return self.program.profiling if isinstance(self.program, Team) else True
 
     @property
     def timing(self) -> list[str]:
-        """Options that make the trees depend on who was faster."""
+        """Options that make the trees depend on timing."""
         found = ["enough"] if self.stopping.enough is not None else []
         found += ["budget"] if self.budget is not None else []
         return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
@@ -466,7 +445,7 @@ def from_packed(packed: EncodedJob) -> Job:
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """Describe a job for the run file: everything that gives its results meaning, and no key."""
+    """Describe a job for the run file: everything that gives its results meaning, without keys."""
     agent = job.agent
     return {
         "agent": {
@@ -500,18 +479,16 @@ def reward_name(reward: Reward) -> str:
 
 
 def _program_name(program: ProgramFunction) -> str:
-    """Return where a program comes from, as far as it has a name."""
     module = module_of(program)
     return f"{module}:{_named(program)}" if module else _named(program)
 
 
 def _named(environment: Any) -> str:
-    """Return where an environment comes from, as far as it has a name."""
     return str(getattr(environment, "__qualname__", type(environment).__name__))
 
 
 def _options(given: Strategy | Filter) -> Any:
-    """Return the options of a strategy or a filter, as far as they are data; functions are called by their names."""
+    """Return the options of a strategy or a filter as data; functions by their names."""
     try:
         return msgspec.to_builtins(given, enc_hook=_called)
     except (TypeError, msgspec.MsgspecError):
@@ -530,5 +507,13 @@ def slots_for(job: Job, requests: int) -> int:
 
 
 def parties(llm: EndpointSpec, workers: int) -> int:
-    """Return how many engines can share an LLM's limits: without a slot one has nothing to do."""
+    """Return how many workers can share an LLM's limits: each needs a slot."""
     return min(workers, llm.max_concurrency, llm.limits.endpoint_concurrency or workers)
+
+
+def slot_kinds(llm: EndpointSpec) -> dict[str, int]:
+    """Return how many requests may be in flight: in the run, and at each endpoint where that limit is lower."""
+    most, each = llm.max_concurrency, llm.limits.endpoint_concurrency
+    if each is None or each >= most:
+        return {"run": most}
+    return {"run": most} | {f"endpoint {number}": each for number in range(len(llm.base_urls))}

@@ -1,15 +1,11 @@
-"""Controller <-> worker messages.
-
-Requests in flight and rates are those of one LLM each, whose name a message has last.
-"""
+"""Messages between the controller and its workers."""
 
 from __future__ import annotations
-
-from typing import TypeVar
 
 import msgspec
 
 from trunkline._internal.old_names import old_method
+from trunkline.rollout.budget import Amounts
 from trunkline.rollout.sampling.inflight import SpanRecord
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
@@ -17,8 +13,8 @@ from trunkline.types import Task
 __all__ = [
     "MAX_FRAME",
     "PROTOCOL",
+    "RUN_BUDGET",
     "Ack",
-    "Amount",
     "AssignTasks",
     "Batch",
     "Begin",
@@ -32,7 +28,6 @@ __all__ = [
     "FromWorker",
     "Hello",
     "HoldTurns",
-    "LeaseDenied",
     "LeaseDrawn",
     "LeaseGrant",
     "LeaseRequest",
@@ -43,14 +38,7 @@ __all__ = [
     "Ping",
     "Pong",
     "ProtocolMessage",
-    "RateGrant",
-    "RateRequest",
-    "RateReturn",
     "SetWeights",
-    "SlotGrant",
-    "SlotRequest",
-    "SlotReturn",
-    "SlotRevoke",
     "StopRun",
     "ToWorker",
     "TurnsHeld",
@@ -60,8 +48,9 @@ __all__ = [
     "decode_from_worker",
     "decode_to_worker",
     "encode",
-    "for_llm",
+    "rates_of",
     "read_task",
+    "slots_of",
     "write_task",
 ]
 
@@ -70,147 +59,94 @@ class ProtocolMessage(msgspec.Struct, array_like=True, tag=True):
     """Base: encoded as an array whose first element names the type."""
 
 
-class LeaseRequest(ProtocolMessage):
-    """Worker to controller: a lease of so much at least; it is answered by ``LeaseGrant`` or ``LeaseDenied``."""
+RUN_BUDGET = "budget"
+"""The resource that is the run's budget; its amounts are those of the currencies."""
 
-    least: dict[str, int]
+
+def slots_of(llm: str) -> str:
+    """Return the resource that is the slots of an LLM; see :func:`trunkline.protocol.job.slot_kinds`."""
+    return f"slots of {llm}"
+
+
+def rates_of(llm: str) -> str:
+    """Return the resource that is the ``requests`` and ``tokens`` a minute of an LLM."""
+    return f"rates of {llm}"
+
+
+class LeaseRequest(ProtocolMessage):
+    """Worker to controller: a part of a resource is needed.
+
+    ``least`` is the least that helps: where a budget has less it is denied. ``want`` is the most that is useful: of
+    slots in all, of rates beyond what was granted.
+    """
+
+    resource: str
+    least: Amounts
+    want: Amounts = {}
 
 
 class LeaseGrant(ProtocolMessage):
-    """Controller to worker: a lease on the run's budget.
+    """Controller to worker: so much more may be used, as the lease of this number, or why it is denied."""
 
-    Attributes:
-        lease: Its number.
-        limits: What may be spent of it.
-    """
-
-    lease: int
-    limits: dict[str, int]
-
-
-class LeaseDenied(ProtocolMessage):
-    """Controller to worker: the budget has too little left for what a lease was wanted for; the ledger's words."""
-
-    reason: str
+    resource: str
+    amounts: Amounts
+    lease: int = 0
+    denied: str = ""
 
 
 class LeaseRevoke(ProtocolMessage):
-    """Controller to worker: give the lease at hand back as soon as nothing is in flight on it."""
+    """Controller to worker: return so much as soon as it is free, or the present lease on a budget."""
+
+    resource: str
+    amounts: Amounts = {}
 
 
 class LeaseDrawn(ProtocolMessage):
     """Worker to controller: so much of a lease may be spent or reserved from here on."""
 
+    resource: str
     lease: int
-    most: dict[str, int]
+    most: Amounts
 
 
 class LeaseReturn(ProtocolMessage):
-    """Worker to controller: nothing more is spent of a lease; the calls it paid for are in earlier batches.
+    """Worker to controller: a lease on a budget is over, or slots or rates are returned.
 
-    Attributes:
-        lease: Its number.
-        spent: What was spent.
-        estimated: The part of it that nobody measured.
+    ``unused`` may be below 0: what was used beyond the grants. The calls that ``used`` has paid for are in earlier
+    batches; ``estimated`` is the part of it that was not measured. ``want`` replaces that of the last request, which
+    would bring returned slots back.
     """
 
-    lease: int
-    spent: dict[str, int]
-    estimated: dict[str, int]
+    resource: str
+    unused: Amounts = {}
+    used: Amounts = {}
+    estimated: Amounts = {}
+    want: Amounts = {}
+    lease: int = 0
 
 
-class SlotRequest(ProtocolMessage):
-    """Worker to controller: how many slots it could use, those that it holds among them."""
-
-    slots: list[int]
-    llm: str = ""
-
-
-class SlotGrant(ProtocolMessage):
-    """Controller to worker: so many slots more, of the run and then of each endpoint that has a limit of its own.
-
-    A slot is a request that may be in flight.
-    """
-
-    slots: list[int]
-    llm: str = ""
-
-
-class SlotRevoke(ProtocolMessage):
-    """Controller to worker: return so many slots as soon as they are free; others have less than their share."""
-
-    slots: list[int]
-    llm: str = ""
-
-
-class SlotReturn(ProtocolMessage):
-    """Worker to controller: slots that it holds no longer, because they were reclaimed or nobody needs them.
-
-    Attributes:
-        slots: How many.
-        wishes: How many it could use now, as ``SlotRequest`` says: a wish of long ago would bring them back.
-    """
-
-    slots: list[int]
-    wishes: list[int]
-    llm: str = ""
-
-
-Amount = tuple[int, int]
-"""So many requests, and so many tokens."""
-
-
-class RateRequest(ProtocolMessage):
-    """Worker to controller: requests and tokens are wanted out of the run's rates; it is answered by ``RateGrant``.
-
-    Attributes:
-        least: What the first request that waits lacks.
-        most: What all that wait will come to.
-    """
-
-    least: Amount
-    most: Amount
-    llm: str = ""
-
-
-class RateGrant(ProtocolMessage):
-    """Controller to worker: so many requests and tokens may be sent."""
-
-    requests: int
-    tokens: int
-    llm: str = ""
-
-
-class RateReturn(ProtocolMessage):
-    """Worker to controller: what was allotted and not used; below 0 for what replies took beyond it."""
-
-    requests: int
-    tokens: int
-    llm: str = ""
-
-
-PROTOCOL = 9
+PROTOCOL = 10
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
-"""Largest frame in bytes; a longer message is cut into several, and a longer frame is a broken peer."""
+"""Largest frame in bytes; a longer message is sent in several, and a longer frame is an error."""
 
 
 class WorkerState(msgspec.Struct, array_like=True):
-    """How an engine is.
+    """The state of a worker, and of its oldest request and longest tool call.
 
     Attributes:
-        lag: Seconds that its event loop was late at most, since the last answer.
+        lag: Most seconds that its event loop was late since its last ``Pong``.
         memory: Bytes that its process holds.
         rollouts: Rollouts that grow.
-        requests: Requests that are out.
-        request: Seconds that the oldest of them is.
+        requests: Requests in flight.
+        request: Seconds since the oldest of them was sent.
         tools: Tool calls that run.
-        tool: Name of the tool that runs longest; empty for none.
-        tool_seconds: How long that is.
-        oldest: The slowest rollouts.
+        tool: Name of the tool that has run longest; empty for none.
+        tool_seconds: Seconds since it began.
+        oldest: The oldest rollouts.
         endpoints: The endpoints.
-        retry: Seconds until the next request is sent again; None where none waits for that.
+        retry: Seconds until the next retry; None where no request waits for one.
     """
 
     lag: float
@@ -230,14 +166,14 @@ class WorkerState(msgspec.Struct, array_like=True):
 
 
 class EndpointState(msgspec.Struct, array_like=True, frozen=True):
-    """An endpoint, as one engine sees it.
+    """An endpoint, as one worker sees it.
 
     Attributes:
         endpoint: Its base URL, without secrets.
-        out: Requests that are out there.
+        out: Requests in flight.
         waiting: Requests that wait for a slot or a limit.
-        shut: Why it gets no requests for now; empty while it does.
-        pause: Seconds until it may be asked again, such as what its Retry-After named; 0 while it gets requests.
+        shut: Why it gets no requests; empty while it does.
+        pause: Seconds until it may be asked again, such as its Retry-After; 0 while it gets requests.
     """
 
     endpoint: str
@@ -248,12 +184,12 @@ class EndpointState(msgspec.Struct, array_like=True, frozen=True):
 
 
 class OldestRollout(msgspec.Struct, array_like=True, frozen=True):
-    """A rollout that has been growing for long: the oldest of its task.
+    """The rollout of a task that has been growing longest.
 
     Attributes:
         task: Id of its task, printable.
         rollout: Its number in the tree.
-        seconds: For how long it has been growing here.
+        seconds: Seconds since it began in this worker.
         place: What it waits for: ``model``, ``tool``, ``budget``, ``strategy``, ``run file`` or ``program``.
     """
 
@@ -264,42 +200,29 @@ class OldestRollout(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hello(ProtocolMessage):
-    """Controller to worker, first: who speaks.
-
-    Attributes:
-        protocol: ``PROTOCOL`` of the sender.
-        build: Trunkline's version.
-    """
+    """Controller to worker, first: the protocol and the version of trunkline."""
 
     protocol: int
     build: str
 
 
 class Begin(ProtocolMessage):
-    """Controller to worker: a run begins; it is answered by ``WorkerReady``. The one before has ended with ``Bye``.
-
-    Attributes:
-        job: The job, as :func:`trunkline.protocol.job.pack_job` made it.
-        level: The least level of log records that are wanted.
-    """
+    """Controller to worker: a run begins, with the job that :func:`.job.pack_job` encoded; see ``WorkerReady``."""
 
     job: bytes
     level: int = 30
 
 
 class AssignTasks(ProtocolMessage):
-    """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
+    """Controller to worker: tasks, each its index in the run and what :func:`write_task` encoded."""
 
     tasks: list[tuple[int, bytes]]
 
 
 class EarlierDeltas(ProtocolMessage):
-    """Controller to worker, before a task that was begun: deltas of its tree. Many come in several of these.
+    """Controller to worker, before a task that was begun: the next deltas of its tree, in one message or several.
 
-    Attributes:
-        task: The task's index in the run.
-        deltas: Its next deltas, in order.
-        taken: How many of the task's deltas, the first ones, are those of an earlier run that this one goes on from.
+    The first ``taken`` deltas of the task are those of an earlier run that this one continues.
     """
 
     task: int
@@ -308,49 +231,39 @@ class EarlierDeltas(ProtocolMessage):
 
 
 class Ack(ProtocolMessage):
-    """Controller to worker: the batch is in the run file; its turns are no longer in flight."""
+    """Controller to worker: the batch is in the run file, so its turns are no longer in flight."""
 
     batch: int
 
 
 class StopRun(ProtocolMessage):
-    """Controller to worker: drop what is growing, send what is there, say bye.
-
-    Attributes:
-        grace: Seconds that requests and tool calls which are out have to come back before; nothing new is begun.
-    """
+    """Controller to worker: begin nothing, wait ``grace`` seconds for requests in flight, and send ``Bye``."""
 
     grace: float = 0.0
 
 
 class Ping(ProtocolMessage):
-    """Controller to worker: how are you? It is answered by ``Pong``."""
+    """Controller to worker: answered by ``Pong``."""
 
 
 class CutTasks(ProtocolMessage):
-    """Controller to worker: end the growth of every task, and report it.
-
-    Attributes:
-        word: How its trees end, see :class:`trunkline.store.schema.TreeEnding`.
-        why: In words.
-    """
+    """Controller to worker: end all growth with a word of :class:`trunkline.store.schema.TreeEnding`."""
 
     word: str
     why: str
 
 
 class HoldTurns(ProtocolMessage):
-    """Controller to worker: ask for no turn until ``SetWeights``; answered by ``TurnsHeld`` once none is in flight.
+    """Controller to worker: request no turn until ``SetWeights``; answered by ``TurnsHeld`` once none is in flight.
 
-    Attributes:
-        abort: Give up what is in flight, and ask for it again then.
+    With ``abort`` the turns in flight are cancelled, and requested again then.
     """
 
     abort: bool
 
 
 class SetWeights(ProtocolMessage):
-    """Controller to worker: turns are asked under this version of the weights from now on; see ``WeightsSet``."""
+    """Controller to worker: request turns under this version of the weights; answered by ``WeightsSet``."""
 
     version: str | None
 
@@ -366,22 +279,22 @@ class WeightsSet(ProtocolMessage):
 
 
 class Pong(ProtocolMessage):
-    """Worker to controller: the event loop runs, and this is how it is."""
+    """Worker to controller: its state."""
 
     state: WorkerState
 
 
 class Log(ProtocolMessage):
-    """Worker to controller: something was logged there.
+    """Worker to controller: a log record.
 
     Attributes:
-        time: When, in seconds since 1970.
-        level: How bad it is, as :mod:`logging` counts.
-        logger: Whose it is.
-        message: What was said, on one printable line.
-        fields: What it is about: task, rollout and others.
-        trace: The end of its traceback, printable as well; None without one.
-        dropped: Records before it that were not sent, as there were too many.
+        time: Seconds since 1970.
+        level: Its level, as :mod:`logging` counts.
+        logger: Name of its logger.
+        message: The message, on one printable line.
+        fields: The task, rollout and others that it is about.
+        trace: The end of its traceback, printable; None without one.
+        dropped: Records before it that were dropped, as there were too many.
     """
 
     time: float
@@ -394,14 +307,7 @@ class Log(ProtocolMessage):
 
 
 class WorkerReady(ProtocolMessage):
-    """Worker to controller: the job is understood.
-
-    Attributes:
-        protocol: ``PROTOCOL`` of the sender.
-        build: Trunkline's version.
-        pid: The worker's process id.
-        slots: Credits: how many tasks it takes at a time.
-    """
+    """Worker to controller: the job is decoded; it takes ``slots`` tasks at a time."""
 
     protocol: int
     build: str
@@ -410,17 +316,9 @@ class WorkerReady(ProtocolMessage):
 
 
 class Delta(msgspec.Struct, array_like=True):
-    """One delta of one tree.
+    """One delta of one tree, with the turns and ended rollouts in it and the calls and tool calls since the last one.
 
-    Attributes:
-        task: The task's index in the run.
-        seq: The delta's sequence number in its tree.
-        data: The delta.
-        turns: Model turns in it.
-        rollouts: Rollouts that ended in it.
-        calls: Requests that were answered since the last one, those that its turns came of among them.
-        tools: Tool calls that came back since then.
-        spans: What the rollouts did, where a run is traced.
+    The calls of its turns are among them. ``spans`` has records only where the run is traced.
     """
 
     task: int
@@ -444,12 +342,8 @@ class Done(msgspec.Struct, array_like=True):
 class Batch(ProtocolMessage):
     """Worker to controller: what grew since the last batch.
 
-    Attributes:
-        batch: Number of the batch; acknowledged by it.
-        deltas: New deltas.
-        done: Tasks that are complete; their last delta is in this batch or an earlier one.
-        served: Who answered, as the endpoint names itself.
-        estimated: Generated tokens that are estimated, by the endpoint whose usage lacks them.
+    ``done`` has tasks whose last delta is in this batch or an earlier one; ``served`` names servers as they do
+    themselves; ``estimated`` counts generated tokens by endpoint where its usage lacks them.
     """
 
     batch: int
@@ -465,12 +359,7 @@ class Batch(ProtocolMessage):
 
 
 class Fatal(ProtocolMessage):
-    """Worker to controller: the run cannot go on.
-
-    Attributes:
-        kind: Class name in :mod:`trunkline.errors`.
-        message: One line for the user.
-    """
+    """Worker to controller: the run cannot continue; ``kind`` is a class of :mod:`trunkline.errors`."""
 
     kind: str
     message: str
@@ -488,32 +377,14 @@ ToWorker = (
     | Ack
     | StopRun
     | LeaseGrant
-    | LeaseDenied
     | LeaseRevoke
-    | SlotGrant
-    | SlotRevoke
-    | RateGrant
     | CutTasks
     | Ping
     | HoldTurns
     | SetWeights
 )
 FromWorker = (
-    WorkerReady
-    | Batch
-    | LeaseRequest
-    | LeaseDrawn
-    | LeaseReturn
-    | SlotRequest
-    | SlotReturn
-    | RateRequest
-    | RateReturn
-    | TurnsHeld
-    | WeightsSet
-    | Fatal
-    | Bye
-    | Pong
-    | Log
+    WorkerReady | Batch | LeaseRequest | LeaseDrawn | LeaseReturn | TurnsHeld | WeightsSet | Fatal | Bye | Pong | Log
 )
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
@@ -523,38 +394,24 @@ _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(From
 
 
 def write_task(task: Task) -> bytes:
-    """Encode a task by itself, so that its size is known before it travels."""
+    """Encode a task by itself, so that its size is known before it is sent."""
     return _encoder.encode(task)
 
 
 def read_task(data: bytes) -> Task:
-    """Decode what :func:`write_task` made; raises msgspec.MsgspecError."""
+    """Decode a task of :func:`write_task`; raises msgspec.MsgspecError."""
     return _task.decode(data)
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """Encode one message."""
     return _encoder.encode(message)
 
 
 def decode_to_worker(data: bytes | memoryview) -> ToWorker:
-    """Decode a message meant for a worker; raises msgspec.MsgspecError."""
+    """Decode a message for a worker; raises msgspec.MsgspecError."""
     return _to_worker.decode(data)
 
 
 def decode_from_worker(data: bytes | memoryview) -> FromWorker:
     """Decode a message from a worker; raises msgspec.MsgspecError."""
     return _from_worker.decode(data)
-
-
-M = TypeVar("M")
-
-
-def for_llm(llm: str, message: M) -> M:
-    """Return a message about slots or rates with the name of the LLM that it is about.
-
-    Args:
-        llm: The name.
-        message: One of :mod:`trunkline.protocol.messages` that has such a field.
-    """
-    return msgspec.structs.replace(message, llm=llm) if llm else message  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Grows trees; LLMs opened."""
+"""Grows the trees of one run in an event loop."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ from trunkline.protocol.messages import (
     EarlierDeltas,
     Fatal,
     FromWorker,
-    LeaseDenied,
     LeaseGrant,
     LeaseRevoke,
     Ping,
     Pong,
-    RateGrant,
-    SlotGrant,
-    SlotRevoke,
     StopRun,
     ToWorker,
     WorkerState,
-    for_llm,
     read_task,
 )
 from trunkline.rollout.checkpoint import CarriedOver
@@ -54,7 +49,7 @@ from trunkline.scoring.rewards.grading import Grader, cancelled
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 from trunkline.worker.health import collect_state
-from trunkline.worker.leases import BudgetLeaseClient, SlotLeaseClient
+from trunkline.worker.leases import LeaseClient
 from trunkline.worker.outbox import IN_FLIGHT, Outbox, TreeSink
 
 if TYPE_CHECKING:
@@ -74,12 +69,12 @@ _LIVE_CONCURRENCY = 64
 
 
 def room(job: Job) -> int:
-    """Return how many requests an engine may have in flight, at all LLMs, if all engines have equal parts."""
+    """Return how many requests a worker may have in flight, at all LLMs, if all workers have equal parts."""
     return sum(_part(llm, job.parties) for llm in job.llms.values())
 
 
 def unacknowledged(job: Job) -> int:
-    """Return how many turns may wait for the run file: all of a batch do, and are to be in the next."""
+    """Return how many turns may wait for the run file: as many as a batch engine answers at once."""
     return max(IN_FLIGHT, sum(llm.max_concurrency for llm in job.llms.values() if isinstance(llm, BatchLLM)))
 
 
@@ -89,18 +84,9 @@ def _part(llm: AnyLLM, parties: int) -> int:
 
 
 class LLMClients:
-    """The LLMs of an engine.
+    """The LLMs of a worker, by name, and the clients that request turns of them.
 
-    Args:
-        job: Whose they are.
-        cache: Answers to look up and to keep; None for none.
-        weights: The version of the weights that they are asked under.
-        send: Takes each message for the controller.
-        resized: Called with how many requests may be in flight at all of them, whenever that has changed.
-
-    Attributes:
-        llms: The LLMs by their names.
-        completions: Who asks them.
+    ``resized`` is called with the number of requests that may be in flight, whenever it has changed.
     """
 
     def __init__(
@@ -108,20 +94,19 @@ class LLMClients:
         job: Job,
         cache: Cache | None,
         weights: WeightGate,
-        send: Callable[[FromWorker], None],
+        leases: LeaseClient,
         resized: Callable[[int], None],
     ) -> None:
         self._job = job
-        self._send = send
+        self._leases = leases
         self._resized = resized
-        self._borrowers: dict[str, SlotLeaseClient] = {}
         self._slots = {name: _part(llm, job.parties) for name, llm in job.llms.items()}
         self.llms: dict[str, LLM] = {}
         try:
             for name, llm in job.llms.items():
                 self.llms[name] = self._open(name, llm)
         except BaseException:
-            self.give_back()
+            leases.close()
             raise
         turn_gate = TurnGate()
         clients = {
@@ -140,45 +125,25 @@ class LLMClients:
             clients[MAIN] if set(clients) == {MAIN} else CompletionClients(clients, job.agent.llm)
         )
 
-    def take(self, message: SlotGrant | SlotRevoke | RateGrant) -> None:
-        """Take a message of the controller about slots or rates."""
-        self._borrowers[message.llm].take(message)
-
-    def give_back(self) -> None:
-        """Ask for slots and rates no more."""
-        for client in self._borrowers.values():
-            client.close()
-
     async def drain(self, grace: float) -> None:
-        """Let what is out come back, and nothing out any more.
-
-        Args:
-            grace: Seconds to wait at most.
-        """
+        """Send nothing more, and wait for requests and tool calls in flight, ``grace`` seconds at most."""
         spoken_to = [cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if _is_spec(llm)]
         for llm in spoken_to:
             llm.hold()
         await self.completions.turn_gate.drained(grace, lambda: sum(llm.waiting for llm in spoken_to))
 
     async def close(self) -> None:
-        """Let go of those that were opened here."""
+        """Close the LLMs that were opened here."""
         ours = [self.llms[name] for name, llm in self._job.llms.items() if isinstance(llm, EndpointSpec | BatchLLM)]
         await asyncio.gather(*(llm.close() for llm in ours))
 
     def _open(self, name: str, llm: AnyLLM) -> LLM:
-        """Open an LLM; where its limits are shared, it gets slots and rates on loan."""
+        """Open an LLM; where its limits are shared, its slots and rates are leased."""
         if isinstance(llm, EndpointSpec) and self._job.parties:
-
-            def send(message: FromWorker) -> None:
-                self._send(for_llm(name, message))
-
-            client = SlotLeaseClient(llm, self._job.parties, send, lambda slots: self._hold(name, slots))
-            self._borrowers[name] = client
-            return client.llm
+            return self._leases.open(name, llm, self._job.parties, lambda slots: self._hold(name, slots))
         return llm.open() if isinstance(llm, EndpointSpec | BatchLLM) else llm
 
     def _hold(self, name: str, slots: int) -> None:
-        """Note how many slots of an LLM are held."""
         self._slots[name] = slots
         self._resized(sum(self._slots.values()))
 
@@ -188,7 +153,7 @@ def _is_spec(llm: AnyLLM) -> bool:
 
 
 def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
-    """What makes prompts of token ids, where these are asked for."""
+    """Return the builder of prompts as token ids, where these are asked for."""
     mode = given.tokens if isinstance(given, EndpointSpec) else None
     return None if mode is None else TokenPromptBuilder(mode, renderers(mode, cast("HttpLLM", llm).call))
 
@@ -196,27 +161,22 @@ def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
 logger = logging.getLogger(__name__)
 
 _LEAVE_WITHIN = 2.0
-"""Seconds that cancelled work has to end; a tool that swallows its cancellation is left behind."""
+"""Seconds that cancelled work has to end; a tool that swallows its cancellation is abandoned."""
 
 
 def slots(job: Job) -> int:
-    """Return how many tasks a worker takes at a time: enough to keep its share of requests in flight."""
+    """Return how many tasks a worker takes at a time, to keep its share of requests in flight."""
     return slots_for(job, room(job))
 
 
 class _BegunTask(NamedTuple):
-    """What there is of a task that was begun.
-
-    Attributes:
-        deltas: Its deltas.
-        taken: How many of them, the first ones, are those of an earlier run.
-    """
+    """The deltas of a task that was begun; the first ``taken`` are those of an earlier run."""
 
     deltas: list[bytes]
     taken: int
 
     def rebuild(self) -> tuple[CoreTree, CarriedOver]:
-        """Return the tree, and how much of it was there before this run began."""
+        """Return the tree, and the part of it that is older than this run."""
         core, taken = CoreTree(), CarriedOver()
         for seq, data in enumerate(self.deltas, 1):
             core.apply(data)
@@ -226,12 +186,9 @@ class _BegunTask(NamedTuple):
 
 
 class Engine:
-    """Hosts sessions in one event loop.
+    """Grows trees for the controller in one event loop.
 
-    Args:
-        job: What to do with each task.
-        send: Takes each message for the controller.
-        lag: Says how many seconds the event loop was late at most, since it was asked last.
+    ``lag`` returns the seconds that the loop was late at most since its last call.
     """
 
     def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
@@ -241,19 +198,19 @@ class Engine:
         self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
         self._weights = WeightGate(job.weights)
-        self._llms = LLMClients(job, self._cache, self._weights, send, self._resized)
+        self._leases = LeaseClient(send)
+        self._llms = LLMClients(job, self._cache, self._weights, self._leases, self._resized)
         self._send = send
         self._lag = lag
         self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job))
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
-        self._budget_client = BudgetLeaseClient(limits, send, self._outbox.flush) if limits else None
+        self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
         self._runners: set[TreeRunner] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def receive(self, message: ToWorker) -> None:
-        """Take a message of the controller."""
         match message:
             case EarlierDeltas(index, deltas, taken):
                 self._earlier.setdefault(index, _BegunTask([], taken)).deltas.extend(deltas)
@@ -271,39 +228,26 @@ class Engine:
                     runner.cut(word, why)
             case messages.HoldTurns() | messages.SetWeights():
                 self._reweigh(message)
-            case SlotGrant() | SlotRevoke() | RateGrant():
-                self._llms.take(message)
-            case LeaseGrant() | LeaseDenied() | LeaseRevoke() if self._budget_client is not None:
-                self._account(self._budget_client, message)
+            case LeaseGrant() | LeaseRevoke():
+                self._leases.take(message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
 
     def _resized(self, requests: int) -> None:
-        """So many requests may be in flight from now on: the outbox has room for them, and for no less than a part."""
+        """Let as many turns wait for the run file as requests may be in flight, an equal part at least."""
         self._outbox.allow(max(requests, room(self._job)))
 
     def _reweigh(self, message: messages.HoldTurns | messages.SetWeights) -> None:
-        """Take a message about the weights."""
         if isinstance(message, messages.HoldTurns):
             self._weights.hold(abort=message.abort, quiet=lambda: self._send(messages.TurnsHeld()))
         else:
             self._weights.change(message.version)
             self._send(messages.WeightsSet(message.version))
 
-    def _account(self, budget_client: BudgetLeaseClient, message: LeaseGrant | LeaseDenied | LeaseRevoke) -> None:
-        """Take a message about leases."""
-        match message:
-            case LeaseGrant():
-                budget_client.granted(message)
-            case LeaseDenied(reason):
-                budget_client.denied(reason)
-            case LeaseRevoke():
-                budget_client.revoke()
-
     async def close(self) -> None:
-        """Cancel everything, wait for it as long as is reasonable, and let go of the LLM and the tools."""
+        """Cancel everything, and wait for it within reason."""
         self._outbox.close()
-        self._llms.give_back()
+        self._leases.close()
         await self._cancel(self._tasks)
         if self._grader is not None:
             await self._grader.close()
@@ -315,19 +259,18 @@ class Engine:
             self._cache.close()
 
     def _state(self) -> WorkerState:
-        """How it is."""
         return collect_state(self._lag(), self._llms.completions, self._llms.llms, self._runners, time.monotonic())
 
     async def _stop(self, grace: float) -> None:
-        """Let what is out come back, drop what is growing, send what there is, and say bye."""
+        """Wait for what is in flight, drop what grows, send the rest, and say bye."""
         if self._stopping:
             return
         self._stopping = True
         if grace:
             await self._llms.drain(grace)
         await self._cancel(self._tasks - {asyncio.current_task()})
-        if self._budget_client is not None:
-            self._budget_client.close()
+        if self._run_account is not None:
+            self._run_account.give_back()
         self._outbox.flush()
         self._send(Bye())
 
@@ -340,7 +283,7 @@ class Engine:
                 logger.warning("%d tasks did not end within %.0f s of being cancelled", len(left), _LEAVE_WITHIN)
 
     def _start(self, index: int, task: Task) -> None:
-        """Begin a task's tree, or go on with it."""
+        """Begin a task's tree, or continue it."""
         known = self._earlier.pop(index, _BegunTask([], 0))
         if not self._stopping:
             core, taken = known.rebuild()
@@ -348,9 +291,7 @@ class Engine:
             recorder = TraceRecorder(core, job.traced)
             sink = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), recorder, named=job.profiled)
             sources = (
-                BudgetSources(job.task_budget, self._budget_client, job.prices, job.prices_of_llm)
-                if self._pays
-                else None
+                BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm) if self._pays else None
             )
             runner = TreeRunner(
                 sink.tree,
@@ -367,14 +308,14 @@ class Engine:
                 program=self._program,
                 recorder=recorder,
             )
-            # Known from now on: what ends all growth may come before the task has begun.
+            # Added now: CutTasks may come before the task has begun.
             self._runners.add(runner)
             self._spawn(self._run(runner, sink))
 
     @property
     def _pays(self) -> bool:
         """Whether anything is limited."""
-        return self._budget_client is not None or self._job.task_budget is not None
+        return self._run_account is not None or self._job.task_budget is not None
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -382,7 +323,7 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
-        """Run one session to its end, whatever that end is."""
+        """Run one tree to its end."""
         own = asyncio.current_task()
         try:
             await runner.run()
@@ -406,7 +347,7 @@ class Engine:
         self._outbox.note(sink)
 
     def _fail(self, error: BaseException) -> None:
-        """Tell the controller, once, that there is no point in going on."""
+        """Report once that the run cannot continue."""
         if self._stopping:
             return
         self._stopping = True
@@ -418,7 +359,6 @@ class Engine:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first leaf of an exception group; any other error as it is."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

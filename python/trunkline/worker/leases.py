@@ -1,24 +1,23 @@
-"""Worker side of budget, slots and rates."""
+"""A worker's leases: the run's budget, slots for requests, and rates."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trunkline._core import Ledger, Refusal
+from trunkline.protocol.job import slot_kinds
 from trunkline.protocol.messages import (
+    RUN_BUDGET,
     LeaseDrawn,
+    LeaseGrant,
     LeaseRequest,
     LeaseReturn,
-    RateGrant,
-    RateRequest,
-    RateReturn,
-    SlotGrant,
-    SlotRequest,
-    SlotReturn,
-    SlotRevoke,
+    LeaseRevoke,
+    rates_of,
+    slots_of,
 )
 from trunkline.rollout.task_budget import BudgetDenied, LedgerAccount
 
@@ -28,37 +27,110 @@ if TYPE_CHECKING:
     from trunkline._internal.aio import Timer
     from trunkline.llm.config import EndpointSpec
     from trunkline.llm.http.client import HttpLLM
-    from trunkline.llm.limits.rate_limiter import Limiter, SharedSlots
     from trunkline.llm.types import Limits
-    from trunkline.protocol.messages import FromWorker, LeaseGrant
+    from trunkline.protocol.messages import FromWorker
     from trunkline.rollout.budget import Amounts
     from trunkline.rollout.task_budget import Claim
 
-
-__all__ = ["BudgetLeaseClient", "RateLeaseClient", "SlotLeaseClient"]
-
-
-_STEPS = 8
-"""In so many steps an engine says how much of a lease it draws: what is lost with it is known to within a step."""
+__all__ = ["BudgetLeases", "LeaseClient", "RateLeases", "SlotLeases"]
 
 
-class BudgetLeaseClient:
-    """The run's account, as an engine has it: it spends from one lease at a time, and asks for the next.
+class LeaseHolder(Protocol):
+    """What a worker leases of one resource."""
 
-    A lease that is too short for somebody is given back as soon as nothing is in flight on it.
+    def granted(self, message: LeaseGrant) -> None:
+        """Use what was granted, or refuse what it was wanted for."""
+        ...
 
-    Args:
-        limits: The limits of the run's budget; only which currencies have one matters.
-        send: Takes each message for the controller.
-        flush: Sends what grew, so that what a lease was spent on is in the file before it is given back.
+    def revoked(self, amounts: Amounts) -> None:
+        """Return so much as soon as it is free."""
+        ...
+
+
+_MOMENT = 0.25
+"""Seconds between two looks for what is not used."""
+
+
+class LeaseClient:
+    """Requests, holds and returns a worker's leases, by the resources' names in messages.
+
+    ``later`` calls a function after so many seconds; the running loop's ``call_later`` when None.
     """
 
     def __init__(
         self,
-        limits: Amounts,
-        send: Callable[[LeaseRequest | LeaseDrawn | LeaseReturn], None],
-        flush: Callable[[], None],
+        send: Callable[[FromWorker], None],
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
+        self._send = send
+        self._later = later
+        self._holders: dict[str, LeaseHolder] = {}
+        self._slots: list[SlotLeases] = []
+        self._rates: list[RateLeases] = []
+        self._moment: Timer | None = None
+
+    def budget(self, limits: Amounts, flush: Callable[[], None]) -> BudgetLeases:
+        """Return the run's account; ``flush`` sends the batch that has the calls which a lease has paid for."""
+        self._holders[RUN_BUDGET] = budget = BudgetLeases(limits, self._send, flush)
+        return budget
+
+    def open(self, name: str, llm: EndpointSpec, parties: int, resized: Callable[[int], None]) -> HttpLLM:
+        """Open an LLM whose limits are leased; ``resized`` is called when the number of slots has changed."""
+        later = self._later or asyncio.get_running_loop().call_later
+        rates = None
+        if llm.limits.requests_per_minute is not None or llm.limits.tokens_per_minute is not None:
+            rates = RateLeases(rates_of(name), llm.limits, self._send)
+        opened = llm.open(parties, lease=rates)
+        slots = SlotLeases(slots_of(name), opened, list(slot_kinds(llm)), self._send, resized, later)
+        slots.alone = parties == 1
+        self._holders[slots_of(name)] = slots
+        self._slots.append(slots)
+        if rates is not None:
+            self._holders[rates_of(name)] = rates
+            self._rates.append(rates)
+            rates.waiting = lambda: sum(endpoint.queue.waiting for endpoint in opened.endpoints)
+            rates.on_grant = opened.limiter.refunded
+        if self._moment is None:
+            self._moment = later(_MOMENT, self._tick)
+        return opened
+
+    def take(self, message: LeaseGrant | LeaseRevoke) -> None:
+        """Take a message of the controller."""
+        holder = self._holders[message.resource]
+        match message:
+            case LeaseGrant():
+                holder.granted(message)
+            case LeaseRevoke():
+                holder.revoked(message.amounts)
+
+    def close(self) -> None:
+        """Request no slots and rates any more."""
+        if self._moment is not None:
+            self._moment.cancel()
+        for slots in self._slots:
+            slots.close()
+
+    def _tick(self) -> None:
+        """Return what was not used for a moment."""
+        self._moment = (self._later or asyncio.get_running_loop().call_later)(_MOMENT, self._tick)
+        for rates in self._rates:
+            rates.unused()
+        for slots in self._slots:
+            slots.unused()
+
+
+_STEPS = 8
+"""Parts of a lease in which a worker tells how much it draws: the loss with a dead worker is known to within one."""
+
+
+class BudgetLeases:
+    """The run's account in a worker, see :class:`~trunkline.rollout.task_budget.Account`.
+
+    It spends from one lease at a time. A lease that is too short for a claim is returned as soon as nothing is in
+    flight on it, and another one is requested. Before that, ``flush`` sends the calls that the lease has paid for.
+    """
+
+    def __init__(self, limits: Amounts, send: Callable[[FromWorker], None], flush: Callable[[], None]) -> None:
         self.limits = limits
         self._send = send
         self._flush = flush
@@ -67,14 +139,14 @@ class BudgetLeaseClient:
         self._waiting: deque[tuple[Mapping[str, int | None], asyncio.Future[Claim]]] = deque()
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """See :class:`~trunkline.rollout.task_budget.Account`: waits for a lease where this one is too short."""
+        """Set aside the most that something can cost; waits for a lease where the present one is too short."""
         claim = None if self._waiting else self._now(most)
         if claim is not None:
             return claim
         turn: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
         self._waiting.append((most, turn))
         if len(self._waiting) == 1:
-            self._ask()
+            self._request()
         try:
             return await turn
         except asyncio.CancelledError:
@@ -83,81 +155,74 @@ class BudgetLeaseClient:
             raise
 
     def granted(self, message: LeaseGrant) -> None:
-        """Take a lease, and serve those who wait."""
-        self._lease = _HeldLease(self, message.lease, Ledger(dict(message.limits)))
-        self._spent_from.add(self._lease)
-        self._serve()
-
-    def denied(self, reason: str) -> None:
-        """Refuse whom the lease was asked for; the next one may need less."""
-        if self._waiting:
+        """Serve waiting claims from a new lease, or refuse the first one; the next may need less."""
+        if not message.denied:
+            self._lease = _HeldLease(self, message.lease, Ledger(message.amounts))
+            self._spent_from.add(self._lease)
+        elif self._waiting:
             _, turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_exception(BudgetDenied(reason))
+                turn.set_exception(BudgetDenied(message.denied))
         self._serve()
 
-    def revoke(self) -> None:
-        """Give the lease back as soon as nothing is in flight on it: somebody else is short."""
+    def revoked(self, amounts: Amounts) -> None:
+        self._retire()
+
+    def give_back(self) -> None:
+        """Return every lease at the end; what is still in flight counts as spent."""
+        self._waiting.clear()
+        self._retire()
+        for lease in list(self._spent_from):
+            lease.repay()
+
+    def _retire(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.retire()
 
-    def close(self) -> None:
-        """Give everything back at the end; what is still in flight counts as spent."""
-        self._waiting.clear()
-        self.revoke()
-        for lease in list(self._spent_from):
-            lease.repay()
-
     def _serve(self) -> None:
-        """Serve those who wait in their order, and ask for more where it is too short."""
+        """Serve waiting claims in their order; request another lease where this one is too short."""
         while self._waiting:
             most, turn = self._waiting[0]
             if not turn.done():
                 claim = self._now(most)
                 if claim is None:
-                    self._ask()
+                    self._request()
                     return
                 turn.set_result(claim)
             self._waiting.popleft()
 
     def _now(self, most: Mapping[str, int | None]) -> Claim | None:
-        """Claim something from the lease at hand; None where it is too short."""
         return None if self._lease is None else self._lease.take(most)
 
-    def _ask(self) -> None:
-        self.revoke()
-        self._send(LeaseRequest({name: amount for name, amount in self._waiting[0][0].items() if amount is not None}))
+    def _request(self) -> None:
+        self._retire()
+        least = {name: amount for name, amount in self._waiting[0][0].items() if amount is not None}
+        self._send(LeaseRequest(RUN_BUDGET, least))
 
     def drawn(self, lease: int, most: Amounts) -> None:
-        """Say how much of a lease may be drawn from here on."""
-        self._send(LeaseDrawn(lease, most))
+        """Tell how much of a lease may be drawn from here on."""
+        self._send(LeaseDrawn(RUN_BUDGET, lease, most))
 
     def repaid(self, lease: _HeldLease, spent: Amounts, estimated: Amounts) -> None:
-        """Give a lease back."""
+        """Return a lease, behind the calls that it has paid for."""
         self._spent_from.discard(lease)
         self._flush()
-        self._send(LeaseReturn(lease.number, spent, estimated))
+        self._send(LeaseReturn(RUN_BUDGET, lease=lease.number, used=spent, estimated=estimated))
 
 
 class _HeldLease(LedgerAccount):
-    """One lease.
+    """One lease on the budget."""
 
-    Args:
-        client: Whose it is.
-        number: Its number at the controller.
-        ledger: What may be spent of it.
-    """
-
-    def __init__(self, client: BudgetLeaseClient, number: int, ledger: Ledger) -> None:
+    def __init__(self, leases: BudgetLeases, number: int, ledger: Ledger) -> None:
         super().__init__("run budget", ledger)
         self.number = number
-        self._client = client
+        self._leases = leases
         self._retired = False
         self._told: Counter[str] = Counter()
 
     def take(self, most: Mapping[str, int | None]) -> Claim | None:
-        """Claim something, if there is enough; the controller hears of it before anything is sent."""
+        """Claim an amount if there is enough; the controller is told before a request is sent."""
         claim = self.now(most)
         if isinstance(claim, Refusal):
             return None
@@ -165,29 +230,27 @@ class _HeldLease(LedgerAccount):
         return _LeasedClaim(self, claim)
 
     def retire(self) -> None:
-        """Nothing is claimed from it any more."""
+        """Accept no more claims, and return the lease once nothing is in flight on it."""
         self._retired = True
-        self.returned()
+        self.settled()
 
-    def returned(self) -> None:
-        """Something of it was settled."""
+    def settled(self) -> None:
         if self._retired and not self.ledger.open:
             self.repay()
 
     def repay(self) -> None:
-        """Give it back."""
         reserved = self.ledger.reserved
         spent = Counter(self.ledger.spent) + Counter(reserved)
-        self._client.repaid(self, dict(spent), dict(self.estimated + Counter(reserved)))
+        self._leases.repaid(self, dict(spent), dict(self.estimated + Counter(reserved)))
 
     def _tell(self) -> None:
-        """Say how much is drawn, when that is more than was said: a step ahead, so that few turns need a message."""
+        """Tell how much is drawn where it is more than was told: a step ahead, so that few turns need a message."""
         drawn = Counter(self.ledger.spent) + Counter(self.ledger.reserved)
         if any(drawn[name] > self._told[name] for name in drawn):
             limits = self.ledger.limits
             ahead = {name: min(drawn[name] + limit // _STEPS, limit) for name, limit in limits.items()}
             self._told = drawn | Counter(ahead)
-            self._client.drawn(self.number, dict(self._told))
+            self._leases.drawn(self.number, dict(self._told))
 
 
 class _LeasedClaim:
@@ -200,65 +263,67 @@ class _LeasedClaim:
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
         """See :class:`~trunkline.rollout.task_budget.Claim`."""
         self._claim.settle(spent, estimated)
-        self._lease.returned()
+        self._lease.settled()
 
 
 _PATIENCE = 60.0
-"""Seconds to wait for what was asked for; who waits is woken as soon as it is there."""
+"""Seconds to wait for a grant, which wakes the waiting request earlier."""
 
 _RECENT = 8
-"""Requests over which the tokens of one are averaged, to know what those that wait will come to."""
+"""Requests over which the tokens of one are averaged, to estimate those of waiting requests."""
 
 
-class RateLeaseClient:
-    """Grants requests and tokens as long as they last, and asks for more before they are used up.
+class RateLeases:
+    """Spends granted requests and tokens, and requests more before they are used up.
 
-    It is a :class:`trunkline.llm.limits.token_bucket.RateLease`. What replies took less than was set aside for them is
-    used for the next requests; what they took beyond it is owed, and is part of what is asked for.
-
-    Args:
-        limits: The run's limits; only which rates have one matters.
-        send: Takes each message for the controller.
+    It is a :class:`trunkline.llm.limits.token_bucket.RateLease`. What replies took less than was booked for them is
+    used for the next requests; what they took beyond it is owed, and is part of the next lease request.
 
     Attributes:
-        waiting: Tells how many requests wait to be sent.
+        waiting: Returns how many requests wait to be sent.
+        on_grant: Called after each grant.
     """
 
-    def __init__(self, limits: Limits, send: Callable[[RateRequest | RateReturn], None]) -> None:
+    def __init__(self, name: str, limits: Limits, send: Callable[[FromWorker], None]) -> None:
+        self._name = name
         self._counted = (limits.requests_per_minute is not None, limits.tokens_per_minute is not None)
         self._has = [0 if counted else math.inf for counted in self._counted]
         self._send = send
         self._asked = False
         self._usual = 0.0
         self._used = self._recent = 0
-        self.waiting: Callable[[], int] = int
+        self.waiting: Callable[[], int] = lambda: 0
+        self.on_grant: Callable[[], object] = lambda: None
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
+        """See :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
         if requests > 0:
             if self._lacks(requests, tokens) != (0, 0):
-                self._ask(requests, tokens)
+                self._request(requests, tokens)
                 return _PATIENCE
             self._usual += (tokens - self._usual) / _RECENT if self._used or self._usual else tokens
             self._used += requests
         self._has[0] -= requests
         self._has[1] -= tokens
         if requests > 0 and self.waiting() > 1 and self._lacks(1, int(self._usual)) != (0, 0):
-            self._ask(1, int(self._usual))
+            self._request(1, int(self._usual))
         return 0.0
 
-    def allot(self, requests: int, tokens: int) -> None:
-        """Take what was asked for."""
+    def granted(self, message: LeaseGrant) -> None:
         self._asked = False
-        self._has[0] += requests
-        self._has[1] += tokens
+        self._has[0] += message.amounts["requests"]
+        self._has[1] += message.amounts["tokens"]
+        self.on_grant()
+
+    def revoked(self, amounts: Amounts) -> None:
+        """Rates are not revoked."""
 
     def unused(self) -> None:
-        """Give back what is more than was used since the last call; say what is owed."""
+        """Return what is more than was used since the last call; tell what is owed."""
         self._recent = used = self._used
         self._used = 0
         if self._asked:
-            return  # Somebody waits.
+            return  # A request waits.
         keep = (used, int(used * self._usual))
         excess = [
             int(has) if has < 0 else int(max(0, has - most)) if counted else 0
@@ -266,94 +331,84 @@ class RateLeaseClient:
         ]
         if any(excess):
             self._has = [has - less for has, less in zip(self._has, excess, strict=True)]
-            self._send(RateReturn(excess[0], excess[1]))
+            self._send(LeaseReturn(self._name, unused=_rates(*excess)))
 
     def _lacks(self, requests: int, tokens: int) -> tuple[int, int]:
         lacks = [math.ceil(max(0, need - has)) for need, has in zip((requests, tokens), self._has, strict=True)]
         return lacks[0], lacks[1]
 
-    def _ask(self, requests: int, tokens: int) -> None:
-        """Ask for what a request lacks, and for those behind it, unless something was asked for already.
-
-        As many are expected as wait, or as there were lately.
-        """
+    def _request(self, requests: int, tokens: int) -> None:
+        """Request what a request lacks, and what those behind it will: as many as wait, or as there were lately."""
         if self._asked:
             return
         self._asked = True
         behind = max(0, self.waiting() - 1, self._recent)
         least = self._lacks(requests, tokens)
-        most = self._lacks(requests + behind, tokens + int(behind * self._usual))
-        self._send(RateRequest(least, most))
+        want = self._lacks(requests + behind, tokens + int(behind * self._usual))
+        self._send(LeaseRequest(self._name, _rates(*least), _rates(*want)))
+
+
+def _rates(requests: int, tokens: int) -> Amounts:
+    return {"requests": requests, "tokens": tokens}
 
 
 _GATHER = 0.02
-"""Seconds at least from one message about slots to the next."""
-
-_MOMENT = 0.25
-"""Seconds from one look for what nobody uses to the next."""
+"""Least seconds between two messages about slots."""
 
 
-class SlotLeaseClient:
-    """Asks for slots when requests wait for them, and gives back what is reclaimed, or not used for a moment.
+class SlotLeases:
+    """Requests slots when requests wait for them, and returns those that are revoked or not used for a moment.
 
-    Args:
-        llm: Whose limits are shared.
-        parties: How many engines share them.
-        send: Takes each message for the controller.
-        resized: Called with the number of slots that are held, whenever it has changed.
-        later: Calls a function after so many seconds; the running loop's ``call_later`` when None.
+    Attributes:
+        alone: Whether no other worker could use what this one does not.
     """
 
     def __init__(
         self,
-        llm: EndpointSpec,
-        parties: int,
+        name: str,
+        llm: HttpLLM,
+        kinds: list[str],
         send: Callable[[FromWorker], None],
         resized: Callable[[int], None],
-        later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
-        limits = llm.limits
-        rated = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-        self._rates = RateLeaseClient(limits, send) if rated else None
-        self.llm: HttpLLM = llm.open(parties, lease=self._rates)
-        assert self.llm.shared_slots is not None
-        self._shared_slots: SharedSlots = self.llm.shared_slots
-        self._limiter: Limiter = self.llm.limiter
-        self._alone = parties == 1
+        self._name = name
+        assert llm.shared_slots is not None
+        self._limiter = llm.limiter
+        self._shared_slots = llm.shared_slots
+        self._kinds = kinds
         self._send = send
         self._resized = resized
-        self._later = later or asyncio.get_running_loop().call_later
+        self._later = later
         self._told = self._shared_slots.held
         self._rest: Timer | None = None
         self._stirred = False
+        self.alone = False
         self._limiter.on_change = self._stir
-        if self._rates is not None:
-            self._rates.waiting = lambda: sum(endpoint.queue.waiting for endpoint in self.llm.endpoints)
-        self._moment = self._later(_MOMENT, self._tick)
 
-    def take(self, message: SlotGrant | SlotRevoke | RateGrant) -> None:
-        """Take a message of the controller."""
-        match message:
-            case SlotGrant(slots):
-                self._shared_slots.grant(slots)
-                self._resized(self._shared_slots.held[0])
-                self._stir()
-            case SlotRevoke(slots):
-                self._shared_slots.reclaim(slots)
-                self._look()
-            case RateGrant(requests, tokens) if self._rates is not None:
-                self._rates.allot(requests, tokens)
-                self._limiter.refunded()
+    def granted(self, message: LeaseGrant) -> None:
+        self._shared_slots.grant([message.amounts[kind] for kind in self._kinds])
+        self._resized(self._shared_slots.held[0])
+        self._stir()
+
+    def revoked(self, amounts: Amounts) -> None:
+        self._shared_slots.reclaim([amounts[kind] for kind in self._kinds])
+        self._look()
+
+    def unused(self) -> None:
+        """Return what was not used since the last call."""
+        if not self.alone:
+            self._shared_slots.unused()
+            self._look()
 
     def close(self) -> None:
-        """Ask for nothing any more."""
+        """Request no more slots."""
         self._limiter.on_change = lambda: None
-        self._moment.cancel()
         if self._rest is not None:
             self._rest.cancel()
 
     def _stir(self) -> None:
-        """Look soon: at the end of this tick, but a moment after the last time."""
+        """Look at the end of this tick of the loop, but a moment after the last time."""
         self._stirred = True
         if self._rest is None:
             self._rest = self._later(0, self._rested)
@@ -366,26 +421,20 @@ class SlotLeaseClient:
             self._rest = self._later(_GATHER, self._rested)
 
     def _look(self) -> None:
-        """Return what is back, and ask for what is lacking."""
+        """Return slots that are back, and request those that are lacking."""
         back = self._shared_slots.repaid()
         wishes, held = self._shared_slots.wishes, self._shared_slots.held
         if any(back):
             self._told = wishes
-            self._send(SlotReturn(back, wishes))
+            self._send(LeaseReturn(self._name, unused=self._amounts(back), want=self._amounts(wishes)))
             self._resized(held[0])
-        # What the controller knows is that more is wanted; it need not know of every request less.
+        # The controller must know that more is wanted, not of every request less.
         if any(
             wish > have and not wish <= told < 2 * wish
             for wish, have, told in zip(wishes, held, self._told, strict=True)
         ):
             self._told = wishes
-            self._send(SlotRequest(wishes))
+            self._send(LeaseRequest(self._name, {}, self._amounts(wishes)))
 
-    def _tick(self) -> None:
-        """Give back what was not used for a moment."""
-        self._moment = self._later(_MOMENT, self._tick)
-        if self._rates is not None:
-            self._rates.unused()
-        if not self._alone:
-            self._shared_slots.unused()
-            self._look()
+    def _amounts(self, slots: list[int]) -> Amounts:
+        return dict(zip(self._kinds, slots, strict=True))

@@ -8,11 +8,11 @@ from collections import deque
 import pytest
 from limit_leases import Timers
 
-from trunkline.controller.limits import _SLICE, RateAllocator
+from trunkline.controller.leases import _SLICE, RateAllocator
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages
-from trunkline.worker.leases import RateLeaseClient
+from trunkline.worker.leases import RateLeases
 
 DELAY = 0.003
 """Seconds of a message."""
@@ -27,7 +27,7 @@ class Sender:
         cost: From a number of draws to (what is set aside for a request, what its reply takes).
     """
 
-    def __init__(self, rates: RateLeaseClient, time: Timers, wants: float, latency: float, cost) -> None:
+    def __init__(self, rates: RateLeases, time: Timers, wants: float, latency: float, cost) -> None:
         self.rates, self.time, self.wants, self.latency, self.cost = rates, time, wants, latency, cost
         self.queue: deque[tuple[int, int]] = deque()
         self.sent: list[tuple[float, int, int]] = []
@@ -65,23 +65,25 @@ class Office:
     def __init__(self, limits: Limits, wants: list[float], latency: float, cost) -> None:
         self.time = Timers()
         buckets = limits_of(limits.requests_per_minute, limits.tokens_per_minute, self.time)
-        self.flow = RateAllocator(*buckets, self._give, self.time.later)
+        self.flow = RateAllocator("rates", *buckets, self._give, self.time.later)
         self.senders: list[Sender] = []
         for worker_id, want in enumerate(wants):
             self.flow.join(worker_id)
-            rates = RateLeaseClient(limits, lambda message, worker_id=worker_id: self._send(worker_id, message))
+            rates = RateLeases("rates", limits, lambda message, worker_id=worker_id: self._send(worker_id, message))
             self.senders.append(Sender(rates, self.time, want, latency, cost))
 
     def _send(self, worker_id: int, message: object) -> None:
         match message:
-            case messages.RateRequest(least, most):
-                self.time.later(DELAY, lambda: self.flow.draw(worker_id, least, most))
-            case messages.RateReturn(requests, tokens):
-                self.time.later(DELAY, lambda: self.flow.refund(requests, tokens))
+            case messages.LeaseRequest("rates", least, want):
+                self.time.later(DELAY, lambda: self.flow.request(worker_id, least, want))
+            case messages.LeaseReturn("rates"):
+                self.time.later(DELAY, lambda: self.flow.returned(worker_id, message))
+            case _:
+                raise AssertionError(message)
 
-    def _give(self, worker_id: int, requests: int, tokens: int) -> None:
+    def _give(self, worker_id: int, message: messages.LeaseGrant) -> None:
         def arrive() -> None:
-            self.senders[worker_id].rates.allot(requests, tokens)
+            self.senders[worker_id].rates.granted(message)
             self.senders[worker_id].pump()
 
         self.time.later(DELAY, arrive)
@@ -142,13 +144,13 @@ def test_a_request_that_is_larger_than_the_burst_goes_when_all_is_there_and_othe
 def test_messages_are_few_however_fast_requests_are():
     office = Office(Limits(requests_per_minute=60_000), [1000.0, 1000.0], 0.1, lambda: (0, 0))
     count = [0]
-    inner = office.flow._give
+    inner = office.flow._send
 
-    def counted(*given: int) -> None:
+    def counted(*given: object) -> None:
         count[0] += 1
         inner(*given)
 
-    office.flow._give = counted
+    office.flow._send = counted
     sent = office.run(20)
     assert len(sent) >= 0.95 * 20_000
     assert count[0] <= len(sent) / 8

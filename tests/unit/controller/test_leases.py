@@ -31,7 +31,7 @@ async def test_leases_shrink_as_the_limit_comes_near_and_who_comes_too_late_is_d
     with pytest.raises(NotPaid, match="run budget: 1 calls wanted, 0 left of 16"):
         await (await bank.claim(0, {"calls": 1}))
     for engine in bank.engines:
-        engine.close()
+        engine.give_back()
     bank.deliver()
     report = bank.run_budget.report()
     assert (report.spent, report.estimated, report.refused) == ({"calls": 16}, {"calls": 0}, 1)
@@ -69,7 +69,7 @@ async def test_a_claim_that_is_given_up_while_it_waits_gives_back_what_it_got():
     await asyncio.gather(asked, return_exceptions=True)
     for _ in range(2):
         (await (await bank.claim(0, {"calls": 1}))).settle({"calls": 1})
-    bank.engines[0].close()
+    bank.engines[0].give_back()
     bank.deliver()
     assert bank.run_budget.report().spent == {"calls": 2}
 
@@ -152,12 +152,12 @@ async def _play(dice: random.Random, n: int, limit: int, *, kills: bool) -> tupl
         else:
             bank.flush(dice.choice(alive))
         bank.deliver()
-    bank.run_budget.stop()
+    bank.run_budget.close()
     for worker_id, claim, _ in flying:
         if worker_id not in bank.dead:
             claim.settle({"generated": 0})
     for worker_id, engine in enumerate(bank.engines):
         if worker_id not in bank.dead:
-            engine.close()
+            engine.give_back()
     bank.deliver()
     return paid, bank

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from limit_leases import LeaseSystem
 
-from trunkline.controller.limits import SlotAllocator, max_min_shares
+from trunkline.controller.leases import SlotAllocator, max_min_shares
 
 PICK = st.integers(0, 10**6)
 
@@ -190,9 +190,7 @@ class Lending(RuleBasedStateMachine):
         assert not any(engine.waiting for engine in system.engines.values()), "somebody waits forever"
         await system.pass_time(2.0)
         if system.number > 1:
-            assert [stock.left for stock in system.lease_server._stocks] == [
-                stock.total for stock in system.lease_server._stocks
-            ]
+            assert [stock.left for stock in system.stocks] == [stock.total for stock in system.stocks]
         for engine in system.engines.values():
             await engine.close()
 

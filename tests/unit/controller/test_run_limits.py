@@ -12,17 +12,20 @@ from spending import Clerk
 from trunkline._core import __version__
 from trunkline.controller.budget import RunBudget, RunLimits, RunSpending, spent_in
 from trunkline.controller.controller import Controller
+from trunkline.controller.leases import LeaseServer
 from trunkline.llm.request import Sampling
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job, settings
 from trunkline.protocol.messages import (
     PROTOCOL,
+    RUN_BUDGET,
     AssignTasks,
     Batch,
     CutTasks,
     LeaseDrawn,
     LeaseGrant,
     LeaseRequest,
+    LeaseReturn,
     LeaseRevoke,
     WorkerReady,
     write_task,
@@ -56,10 +59,10 @@ def test_leases_that_never_came_back_are_counted_as_what_was_drawn_of_them():
     sent: list[LeaseGrant] = []
     run_budget = RunBudget(Budget(calls=80), {}, lambda worker_id, message: sent.append(message))
     for worker_id in (0, 1):
-        run_budget.add_worker(worker_id)
-        run_budget.want(worker_id, {"calls": 1})
+        run_budget.join(worker_id)
+        run_budget.request(worker_id, {"calls": 1}, {})
     run_budget.drawn(sent[0].lease, {"calls": 5})
-    run_budget.repaid(sent[1].lease, {"calls": 3}, {})
+    run_budget.returned(1, LeaseReturn(RUN_BUDGET, used={"calls": 3}, lease=sent[1].lease))
     report = run_budget.report()
     assert (report.spent, report.estimated) == ({"calls": 8}, {"calls": 5})
     assert not run_budget.leases_out
@@ -69,20 +72,20 @@ def test_a_dead_engine_has_no_part_of_what_is_left():
     sent: list[LeaseGrant] = []
     run_budget = RunBudget(Budget(calls=80), {}, lambda worker_id, message: sent.append(message))
     for worker_id in (0, 1):
-        run_budget.add_worker(worker_id)
-    run_budget.lost(1)
-    run_budget.want(0, {"calls": 1})
-    assert sent[0].limits == {"calls": 40}
+        run_budget.join(worker_id)
+    run_budget.leave(1)
+    run_budget.request(0, {"calls": 1}, {})
+    assert sent[0].amounts == {"calls": 40}
 
 
 def test_who_is_to_give_a_lease_back_is_told_once():
     sent: list[object] = []
     run_budget = RunBudget(Budget(calls=8), {}, lambda worker_id, message: sent.append(message))
-    run_budget.add_worker(0)
-    run_budget.add_worker(1)
-    run_budget.want(0, {"calls": 1})
-    run_budget.want(1, {"calls": 8})
-    run_budget.want(1, {"calls": 8})
+    run_budget.join(0)
+    run_budget.join(1)
+    run_budget.request(0, {"calls": 1}, {})
+    run_budget.request(1, {"calls": 8}, {})
+    run_budget.request(1, {"calls": 8}, {})
     assert [type(message) for message in sent] == [LeaseGrant, LeaseRevoke]
 
 
@@ -104,7 +107,7 @@ class Lost:
 
     def send(self, worker_id: int, message: object) -> None:
         if isinstance(message, AssignTasks):
-            self.inbox.put_nowait((0, LeaseRequest({"calls": 9})))
+            self.inbox.put_nowait((0, LeaseRequest(RUN_BUDGET, {"calls": 9})))
             self.inbox.put_nowait((0, WorkerExited("worker 0 died")))
 
     async def close(self) -> None:
@@ -146,31 +149,40 @@ async def test_the_budget_closes_a_run_that_wants_groups_and_says_so(tmp_path: P
 
 @pytest.mark.parametrize("worker_id", [0, 7])
 def test_messages_of_a_lease_that_is_not_out_change_nothing(worker_id: int):
-    closing = RunLimits(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
-    closing.on_message(worker_id, LeaseDrawn(3, {"calls": 4}))
-    assert (closing.word, closing.leases_out) == (None, False)
-    unlimited = RunLimits(job(), lambda *_: None, lambda _: None)
-    unlimited.on_message(worker_id, LeaseRequest({"calls": 1}))
+    budget = RunBudget(Budget(calls=4), {}, lambda *_: None)
+    limits, server = RunLimits(None, budget, lambda _: None), LeaseServer({RUN_BUDGET: budget})
+    server.on_ready(0, 1)
+    for message in (LeaseDrawn(RUN_BUDGET, 3, {"calls": 4}), LeaseReturn(RUN_BUDGET, used={"calls": 4}, lease=3)):
+        server.on_message(worker_id, message)
+    assert (limits.word, limits.leases_out) == (None, False)
+    assert budget.report().spent == {"calls": 0}
+
+
+def test_a_request_for_what_is_not_leased_changes_nothing():
+    sent: list[object] = []
+    server = LeaseServer({})
+    server.on_ready(0, 1)
+    server.on_message(0, LeaseRequest(RUN_BUDGET, {"calls": 1}))
+    budget = RunBudget(Budget(calls=4), {}, lambda worker_id, message: sent.append(message))
+    LeaseServer({RUN_BUDGET: budget}).on_message(0, LeaseRequest(RUN_BUDGET, {"calls": 1}))
+    assert (sent, budget.leases_out) == ([], False), "a worker that is not up holds nothing"
+    unlimited = RunLimits(None, None, lambda _: None)
     assert (unlimited.word, unlimited.leases_out) == (None, False)
 
 
 def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_controller_was_killed(tmp_path: Path):
     sent: list[LeaseGrant] = []
-    limited, path = job(budget=Budget(calls=80)), tmp_path / "r"
+    path = tmp_path / "r"
     writer = RunWriter.create(path, {}, tasks())
-
-    closing = RunLimits(
-        limited,
-        lambda _, message: sent.append(message),
-        lambda _: None,
-        lambda: RunSpending({"calls": 9}, {"calls": 2}),
-    )
-    closing.note(writer)
-    closing.on_ready(0, 1)
-    closing.on_message(0, LeaseRequest({"calls": 1}))
-    closing.on_message(0, LeaseDrawn(sent[0].lease, {"calls": 5}))
-    closing.on_lost(0, None)
-    closing.note(writer)
+    spent = RunSpending({"calls": 9}, {"calls": 2})
+    budget = RunBudget(Budget(calls=80), {}, lambda _, message: sent.append(message), spent)
+    limits, server = RunLimits(None, budget, lambda _: None), LeaseServer({RUN_BUDGET: budget})
+    limits.note(writer)
+    server.on_ready(0, 1)
+    server.on_message(0, LeaseRequest(RUN_BUDGET, {"calls": 1}))
+    server.on_message(0, LeaseDrawn(RUN_BUDGET, sent[0].lease, {"calls": 5}))
+    server.on_lost(0, None)
+    limits.note(writer)
     writer._close()  # As a kill leaves it.
     with RunWriter.open(path) as again:
         assert spent_in(path, {}, again.progress) == RunSpending({"calls": 7}, {"calls": 7})

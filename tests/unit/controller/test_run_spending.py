@@ -57,7 +57,7 @@ async def test_a_run_that_goes_on_has_what_is_left_and_turns_that_are_paid_again
         (await (await bank.claim(0, {"calls": 1}))).settle({"calls": 1})
     with pytest.raises(BudgetDenied, match="0 left of 5"):
         await (await bank.claim(0, {"calls": 1}))
-    bank.engines[0].close()
+    bank.engines[0].give_back()
     bank.deliver()
     report = bank.run_budget.report()
     assert (report.spent, report.estimated, report.overshoot) == ({"calls": 5}, {"calls": 1}, {"calls": 0})
@@ -120,7 +120,7 @@ async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank
             bank.die(worker_id)
         await asyncio.sleep(0)
     bank.deliver()
-    bank.run_budget.stop()
+    bank.run_budget.close()
     for _, waits, _ in asked:
         if waits.done() and waits.exception() is None:
             waits.result().settle({"generated": 0})
@@ -128,6 +128,6 @@ async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank
     await asyncio.gather(*(one[1] for one in asked), return_exceptions=True)
     for worker_id, engine in enumerate(bank.engines):
         if worker_id not in bank.dead:
-            engine.close()
+            engine.give_back()
     bank.deliver()
     return paid, bank
