@@ -34,7 +34,7 @@ LEVELS = ("debug", "info", "warning", "error")
 """Levels of messages, the lowest first."""
 
 FIELDS = ("worker", "task", "rollout", "tool", "endpoint")
-"""What a message may be about, as fields of its own."""
+"""Subjects of a message, as fields of its line."""
 
 _WAITING = 10_000
 """Messages that may wait to be written; further ones are dropped, and counted."""
@@ -43,16 +43,16 @@ _LONGEST = 4096
 """Characters of a message, or of a traceback's end, that are kept."""
 
 _SECRET = 4096
-"""Characters beyond a cut that are looked at, lest it leave half of a key."""
+"""Characters beyond a cut that are searched for secrets, so that no part of a key remains."""
 
 _secrets: set[str] = set()
 
 _CLOSE_WITHIN = 5.0
-"""Seconds that what waits has to be written when a log is closed."""
+"""Seconds in which a log writes waiting messages when it is closed."""
 
 
 def safe(text: str, width: int = _LONGEST) -> str:
-    """A text on one printable line of valid Unicode, without what looks like a secret."""
+    """Return a text on one printable line of valid Unicode, without what looks like a secret."""
     return printable(without_secrets(without_key(scrub(text[: 2 * width + _SECRET]), tuple(_secrets))), width)
 
 
@@ -68,18 +68,14 @@ def conceal(*llms: object) -> None:
 
 
 def trace_of(record: logging.LogRecord) -> str | None:
-    """The end of a record's traceback; None without one."""
+    """Return the end of a record's traceback; None without one."""
     if record.exc_info and record.exc_info[0] is not None:
         return "".join(traceback.format_exception(*record.exc_info))[-_LONGEST:]
     return record.exc_text or None
 
 
 def level_of(name: str) -> int:
-    """The number of a level.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
+    """Return the number of a level; raises ConfigError for an unknown one."""
     if not isinstance(name, str) or name.lower() not in LEVELS:
         raise ConfigError(f"level must be one of {', '.join(LEVELS)}, not {short_repr(name)}")
     return int(getattr(logging, name.upper()))
@@ -120,7 +116,6 @@ def say_to_stderr(level: str = "warning") -> LogSink:
 
 
 def json_line(record: logging.LogRecord) -> str:
-    """A record as one JSON object."""
     found: dict[str, Any] = {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
@@ -137,7 +132,6 @@ def json_line(record: logging.LogRecord) -> str:
 
 
 def plain_line(record: logging.LogRecord) -> str:
-    """A record for people."""
     trace = trace_of(record)
     return safe(record.getMessage()) + ("" if trace is None else f" [{safe(trace.strip().splitlines()[-1], 300)}]")
 
@@ -145,15 +139,11 @@ def plain_line(record: logging.LogRecord) -> str:
 class LogSink(logging.Handler):
     """Takes the library's records, and writes them from a thread; :func:`log_to` makes it.
 
-    Args:
-        stream: Gives the stream to write to.
-        line: Makes a line of a record.
-        level: The least that is written.
-        close: Called once everything is written.
-        waiting: Messages that may wait.
+    ``stream`` returns the stream to write to, and ``line`` makes a line of a record; ``close`` is called once
+    everything is written.
 
     Attributes:
-        dropped: Messages that found no room, or that could not be written.
+        dropped: Messages that were dropped, or that could not be written.
     """
 
     def __init__(
@@ -191,7 +181,7 @@ class LogSink(logging.Handler):
             self.dropped += 1
 
     def close(self) -> None:
-        """Write what waits, for a few seconds at most, and take no more; may be called again."""
+        """Write waiting messages, for a few seconds at most, and take no more; may be called again."""
         if not self._over.is_set():
             self._over.set()
             self._logger.removeHandler(self)
@@ -244,12 +234,7 @@ class LogSink(logging.Handler):
 
 
 def relog(worker_id: int, log: Log) -> None:
-    """Log what a worker sent, as if it had come to pass here.
-
-    Args:
-        worker_id: The worker's number.
-        log: What it sent; it may be anything.
-    """
+    """Log a record of a worker as one of this process; it may hold anything."""
     known = log.logger.startswith(_OURS) and log.logger in logging.root.manager.loggerDict
     logger = logging.getLogger(log.logger if known else "trunkline.worker")
     if log.dropped:

@@ -1,4 +1,4 @@
-"""Live snapshot, observer fan-out, stall detection."""
+"""The live state of a run, and its observers."""
 
 from __future__ import annotations
 
@@ -100,14 +100,10 @@ class Snapshot(msgspec.Struct):
 def opening(
     there: RunProgress, tasks: int, most: int, taken: Mapping[int, TakenRow], refill: Refill | None = None
 ) -> Snapshot:
-    """Return the state of a run that begins, or goes on.
+    """Return the state of a run that begins or is continued.
 
-    Args:
-        there: How far it has come.
-        tasks: Its tasks.
-        most: The most rollouts that its strategy makes of a task.
-        taken: What was taken over of an earlier run.
-        refill: How many groups are wanted.
+    ``there`` is how far it has come, ``most`` the most rollouts that its strategy makes of a task, ``taken`` the tasks
+    that an earlier run had begun.
     """
     planned = tasks if refill is None else refill.groups
     rollouts = planned * most + sum(row.growing for row in taken.values())
@@ -132,15 +128,15 @@ def opening(
 
 
 class Observer(Protocol):
-    """Is told of what passes the controller, in its event loop: nothing here may wait or raise."""
+    """Is told of a run's events, in the controller's event loop: nothing here may wait or raise."""
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """A run begins.
 
         Args:
             job: What it does.
-            tasks: Its tasks; others name them by their places.
-            taken: What it took over of some of them.
+            tasks: Its tasks; other events name them by their places.
+            taken: Rows of those that an earlier run had begun.
         """
         ...
 
@@ -167,11 +163,11 @@ STALLED = 30.0
 """Seconds without progress that are explained."""
 
 _SILENT = 5.0
-"""Seconds of silence of a worker that are told of."""
+"""Seconds of silence of a worker that are reported."""
 
 
 class StallDetector:
-    """Says in the log what a run waits for: after 30 seconds without progress, and each time that has doubled."""
+    """Logs what a run waits for: after 30 seconds without progress, and each time that has doubled."""
 
     def __init__(self) -> None:
         self._next = STALLED
@@ -186,7 +182,7 @@ class StallDetector:
 
 
 def explain(snapshot: Snapshot) -> str | None:
-    """Say why nothing goes on, in one printable line; None while something does."""
+    """Say why there is no progress, in one printable line; None where there is."""
     if snapshot.quiet < STALLED:
         return None
     idle = "no request and no tool call is out" if snapshot.engines else "no worker has said yet how it is"
@@ -198,7 +194,7 @@ def explain(snapshot: Snapshot) -> str | None:
 
 
 def pause_of(snapshot: Snapshot) -> float:
-    """Seconds for which no endpoint gets a request, as all of them asked to wait or failed; 0 where one does.
+    """Return the seconds for which no endpoint gets a request, as all asked to wait or failed; 0 where one does.
 
     Endpoints that are out for good do not count.
     """
@@ -246,13 +242,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 class ObserverHub:
-    """Shows a run to those who want to see it; see :class:`~trunkline.observability.observers.Observer`.
-
-    Args:
-        snapshot: The state of the run, which its times are written into.
-        watch: Called with it whenever it has changed.
-        observers: Who is told of what passes.
-    """
+    """Fan-out of run events to observers: progress callback, Prometheus, OpenTelemetry."""
 
     def __init__(
         self, snapshot: Snapshot, watch: Callable[[Snapshot], None] | None, observers: Sequence[Observer]
@@ -269,7 +259,7 @@ class ObserverHub:
             observer.begin(job, tasks, taken)
 
     def grew(self) -> None:
-        """Something got into the run file."""
+        """Note progress."""
         self._grown = time.monotonic()
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
@@ -288,7 +278,7 @@ class ObserverHub:
             observer.look(self._snapshot)
 
     def show(self, silent: Mapping[int, float]) -> None:
-        """Something has changed, or a second has passed; workers that are silent are given with their seconds."""
+        """Update the snapshot, with the seconds of workers that are silent, and show it."""
         shot, now = self._snapshot, time.monotonic()
         shot.seconds, shot.quiet, shot.silent = now - self._began, now - self._grown, dict(silent)
         self._stall_detector.look(shot)

@@ -65,7 +65,7 @@ class Tracing:
                     self._span(worker_id, delta.task, record)
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`; whoever is still open was lost with its workers."""
+        """See :class:`~trunkline.observability.observers.Observer`; open spans were lost with their workers."""
         for key in [key for key in self._open if key[0] == done.task]:
             span = self._open.pop(key)
             self._fail(span, "lost")
@@ -75,14 +75,13 @@ class Tracing:
         """See :class:`~trunkline.observability.observers.Observer`."""
 
     def end(self, snapshot: Snapshot) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`; what has not ended is told as it is."""
+        """See :class:`~trunkline.observability.observers.Observer`; open spans end as unfinished."""
         for span in self._open.values():
             span.set_attribute("trunkline.unfinished", True)
             span.end()
         self._open.clear()
 
     def _span(self, worker_id: int, task: int, record: SpanRecord) -> None:
-        """A turn or a tool call."""
         kinds = self._api.SpanKind
         kind = kinds.CLIENT if record.kind == "chat" else kinds.INTERNAL
         name, attributes = _chat(record) if record.kind == "chat" else _tool(record)
@@ -94,7 +93,7 @@ class Tracing:
         span.end((record.started + record.micros) * 1000)
 
     def _rollout(self, task: int, record: SpanRecord) -> Any:
-        """The span of a rollout, which begins with the first that is known of it."""
+        """The span of a rollout, which begins with its first record."""
         key = (task, record.rollout)
         if key not in self._open:
             attributes = {
@@ -155,7 +154,7 @@ def _tool(record: SpanRecord) -> tuple[str, dict[str, Any]]:
 
 
 def _messages(record: SpanRecord) -> str:
-    """What a model said, in the form of the conventions."""
+    """A reply in the form of the conventions."""
     message = json.loads(record.output)
     parts: list[dict[str, Any]] = []
     if isinstance(message.get("content"), str) and message["content"]:

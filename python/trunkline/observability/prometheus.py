@@ -32,11 +32,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Read ``[HOST:]PORT``; without a host, the loopback interface.
-
-    Raises:
-        ConfigError: It is no such thing.
-    """
+    """Read ``[HOST:]PORT``; without a host, the loopback interface. Raises ConfigError for anything else."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"metrics must be [HOST:]PORT, such as 9464, not {short_repr(text)}")
@@ -175,7 +171,7 @@ class Metrics:
             self._tool_errors.labels(tool=tool).inc()
 
     def _label(self, kind: str, value: str) -> str:
-        """A value of a label, safe to show; one of not too many."""
+        """Return a value of a label that is safe to show; one of not too many."""
         known = self._known[kind]
         if value not in known:
             if len(known) >= _LABELS:

@@ -1,4 +1,4 @@
-"""What hosts engines, as the controller sees it."""
+"""The protocol of a backend, which hosts workers for the controller."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Backend", "BorrowedBackend", "Event", "Inbox", "WorkerExited"]
 
 
 class WorkerExited(msgspec.Struct):
-    """An engine is gone, and everything it sent was delivered before this.
+    """A worker is gone, and everything it sent was delivered before this.
 
     Attributes:
-        reason: One line: how it ended.
-        killed: Whether somebody killed it, where it is known: then it says nothing of what it was given.
+        reason: How it ended, in one line.
+        killed: Whether it was killed, where that is known: its tasks are not to blame then.
     """
 
     reason: str
@@ -30,56 +30,51 @@ class WorkerExited(msgspec.Struct):
 
 
 Event = FromWorker | WorkerExited | CutTasks
-"""What may come to pass: a message of an engine, its end, or the end of the run's time, which has seat -1."""
+"""A message of a worker, its end, or the end of the run's time, which has worker -1."""
 
 Inbox = asyncio.Queue[tuple[int, Event]]
-"""What engines sent, each with its seat's number, in order per seat."""
+"""Events, each with its worker's number, in order for each worker."""
 
 
 class Backend(Protocol):
-    """Hosts the engines of one run at a time, and leaves nothing behind.
+    """Hosts the workers of one run at a time.
 
-    A seat is one engine from its start to its end; its number is not used again. Each seat puts ``WorkerReady`` or
-    ``Fatal`` into the inbox, and ``WorkerExited`` as the last message of all if it ends before :meth:`rest` or
-    :meth:`close`.
+    A worker's number is not used again. Each worker puts ``WorkerReady`` or ``Fatal`` into the inbox, and
+    ``WorkerExited`` as its last message if it ends before :meth:`rest` or :meth:`close`.
 
     Attributes:
-        workers: How many engines live outside this process; 0 for none.
+        workers: How many workers live outside this process; 0 for none.
     """
 
     workers: int
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
-        """Start every engine with a job; returns their seats."""
+        """Start every worker with a job; returns their numbers."""
         ...
 
     async def replace(self, worker_id: int) -> int | None:
-        """Start an engine in the place of one that is gone; returns its seat, None where that cannot be."""
+        """Start a worker in the place of one that is gone; returns its number, None where that cannot be."""
         ...
 
     def send(self, worker_id: int, message: ToWorker) -> None:
-        """Send a message; does nothing once the engine is gone."""
+        """Send a message; does nothing once the worker is gone."""
         ...
 
     def kill(self, worker_id: int, why: str) -> None:
-        """End an engine that does not answer any more; its ``WorkerExited`` gives this reason."""
+        """Kill a worker; its ``WorkerExited`` gives this reason."""
         ...
 
     async def rest(self) -> None:
-        """End the run, and keep what hosts its engines for the next :meth:`start`; nothing is in flight after that."""
+        """End the run, and keep its workers' processes for the next :meth:`start`; nothing is in flight then."""
         ...
 
     async def close(self) -> None:
-        """End the engines, at work or at rest, and wait until they are gone."""
+        """End the workers, and wait until they are gone."""
         ...
 
 
 class BorrowedBackend:
-    """A backend that is lent to one run: to close it lets its engines rest.
-
-    Args:
-        backend: What is lent.
-    """
+    """A backend that is lent to one run: to close it lets its workers rest."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -91,5 +86,4 @@ class BorrowedBackend:
         self.rest = backend.rest
 
     async def close(self) -> None:
-        """End the run."""
         await self._backend.rest()

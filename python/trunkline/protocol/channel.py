@@ -17,19 +17,17 @@ __all__ = ["Channel", "attach", "connect"]
 _HEAD = 4
 
 _MORE = 1 << 31
-"""Bit of a length which says that the next frame belongs to the same message."""
+"""Bit of a length: the next frame belongs to the same message."""
 
 _ROOM = 256 * 1024
-"""Bytes of the receive buffer; it is larger only while a frame is that does not fit."""
+"""Bytes of the receive buffer; it is larger only while it holds a longer frame."""
 
 
 class Channel(asyncio.BufferedProtocol):
-    """One end of a framed connection. What is sent within one loop tick leaves in one write.
+    """One end of a framed connection. Messages of one tick of the loop leave in one write.
 
-    Args:
-        receive: Called with each payload, in order, which is its own only until it returns; an exception it raises
-            closes the channel.
-        lost: Called once when the connection is gone, with the error if there was one.
+    ``receive`` is called with each payload, which is valid until it returns; an exception it raises closes the channel.
+    ``lost`` is called once when the connection is gone, with the error if there was one.
     """
 
     def __init__(self, receive: Callable[[memoryview], None], lost: Callable[[Exception | None], None]) -> None:
@@ -56,7 +54,7 @@ class Channel(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._flush)
 
     async def drain(self) -> None:
-        """Wait until the peer reads again, when what is queued has grown past the transport's limit."""
+        """Wait until the peer reads again, where the queue has grown past the transport's limit."""
         await self._writable.wait()
 
     def close(self) -> None:
@@ -77,15 +75,14 @@ class Channel(asyncio.BufferedProtocol):
         self._out.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes are to be read to: behind what there is of a frame."""
+        """Return where the next bytes are read to: behind the part of a frame that is there."""
         return self._buffer[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand out the frames that are complete."""
+        """Handle the frames that are complete."""
         self._end += nbytes
         try:
             need = self._frames()
@@ -97,7 +94,7 @@ class Channel(asyncio.BufferedProtocol):
         self._make_room(need)
 
     def _frames(self) -> int:
-        """Hand out every message that is there; returns the bytes that the next frame takes, as far as it is known."""
+        """Handle complete messages; returns the bytes that the next frame takes, as far as it is known."""
         buffer = self._buffer
         while self._end - self._start >= _HEAD:
             body = self._start + _HEAD
@@ -119,41 +116,37 @@ class Channel(asyncio.BufferedProtocol):
         return _HEAD
 
     def _make_room(self, need: int) -> None:
-        """Let the frame that has begun fit behind its own beginning."""
+        """Let the frame that has begun fit into the buffer."""
         room = max(_ROOM, need)
         if self._start == self._end and len(self._buffer) == room:
             self._start = self._end = 0
         elif self._start + need > len(self._buffer) or self._end == len(self._buffer) or len(self._buffer) > room:
             left = self._end - self._start
-            # Into a new one: a view of the old one may still be about.
+            # A new one: a view of the old one may still be in use.
             buffer = memoryview(bytearray(room))
             buffer[:left] = self._buffer[self._start : self._end]
             self._buffer, self._start, self._end = buffer, 0, left
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the owner."""
         self._writable.set()
         self._lost(self._error or error)
 
     def pause_writing(self) -> None:
-        """Make :meth:`drain` wait."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let :meth:`drain` go on."""
         self._writable.set()
 
 
 async def connect(
     sock: socket.socket, receive: Callable[[memoryview], None], lost: Callable[[Exception | None], None]
 ) -> Channel:
-    """Make a channel over one end of a socket pair."""
     channel = Channel(receive, lost)
     await attach(channel, sock)
     return channel
 
 
 async def attach(channel: Channel, sock: socket.socket) -> None:
-    """Let a channel speak over one end of a socket pair; messages may come before this returns."""
+    """Connect a channel to one end of a socket pair; messages may come before this returns."""
     sock.setblocking(False)
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)

@@ -1,4 +1,4 @@
-"""State, loop lag, blocking code."""
+"""A worker's state, and a watchdog that names code which blocks its event loop."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = ["Watchdog", "collect_state"]
 
 
 _SLOWEST = 3
-"""How many of the slowest rollouts are told of."""
+"""The number of oldest rollouts that are reported."""
 
 _NAME = 100
-"""Characters of a name that are told."""
+"""Characters of a name that are reported."""
 
 
 def collect_state(
@@ -46,15 +46,7 @@ def collect_state(
     runners: Iterable[TreeRunner],
     now: float,
 ) -> WorkerState:
-    """Look at an engine.
-
-    Args:
-        lag: Seconds that its event loop was late.
-        client: Who asks for its rollouts.
-        llms: Who answers, by name.
-        runners: Its trees.
-        now: The reading of :func:`time.monotonic`.
-    """
+    """Return a worker's state at this reading of :func:`time.monotonic`."""
     activity, turn_gate = client.activity, client.turn_gate
     requests, request = turn_gate.requests
     tools, tool, seconds = turn_gate.tools
@@ -101,7 +93,7 @@ _EVERY = 0.1
 """Seconds between two looks."""
 
 _BLOCKED = 1.0
-"""Seconds that a loop may be blocked before somebody is named."""
+"""Seconds that a loop may be blocked before the blocking function is named."""
 
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
@@ -110,11 +102,7 @@ _LOOPS = (f"{os.sep}asyncio{os.sep}", f"{os.sep}uvloop{os.sep}")
 
 
 class Watchdog:
-    """Watches the event loop it is made in, from a thread, which also runs while the loop does not.
-
-    Args:
-        looked: Called at each look, in that thread.
-    """
+    """Watches the event loop it is made in from a thread, in which it calls ``looked`` each time."""
 
     def __init__(self, looked: Callable[[], None] = lambda: None) -> None:
         self._looked = looked
@@ -128,21 +116,19 @@ class Watchdog:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def lag(self) -> float:
-        """Seconds that the loop was late at most, since this was asked last."""
+        """Return the seconds that the loop was late at most since the last call."""
         lag, self._lag = max(self._lag, self._late()), 0.0
         return lag
 
     def pause(self) -> None:
-        """Name nobody meanwhile: modules are imported, or garbage is collected, which blocks and is no fault."""
+        """Name no function meanwhile: imports and garbage collection block, and are no fault."""
         self._names = False
 
     def resume(self) -> None:
-        """Name whoever blocks the loop from here on."""
         self._ticked, self._lag = time.monotonic(), 0.0
         self._names = True
 
     def close(self) -> None:
-        """Watch no more."""
         self._over.set()
         self._timer.cancel()
 
@@ -173,13 +159,9 @@ class Watchdog:
 
 
 def blocking_function(frame: FrameType) -> str | None:
-    """Name the function that a thread is in: the innermost that is no part of Python itself or of the event loop.
+    """Name the innermost function of a thread that is no part of Python or of the event loop, with its place.
 
-    Args:
-        frame: The thread's innermost frame.
-
-    Returns:
-        Its name and place; None where the event loop itself runs.
+    None where the event loop itself runs.
     """
     at: FrameType | None = frame
     while at is not None:

@@ -1,4 +1,4 @@
-"""Log records on their way from a worker to the controller, which logs them as its own."""
+"""Log records on their way from a worker to the controller."""
 
 from __future__ import annotations
 
@@ -26,16 +26,11 @@ _RATE = 100.0
 """Records that may come at once, and those of a second after that."""
 
 _AWAY = 5.0
-"""Seconds after which what waits for a blocked event loop is written to standard error instead."""
+"""Seconds after which records that wait for a blocked event loop are written to standard error."""
 
 
 class LogForwarder(logging.Handler):
-    """Hands records of this process to its event loop, which sends them. It never waits, and holds few.
-
-    Args:
-        send: Takes each message for the controller, in the event loop.
-        clock: Monotonic seconds.
-    """
+    """Sends log records of this process from its event loop; it never waits, and holds few."""
 
     def __init__(self, send: Callable[[Log], None], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -49,7 +44,6 @@ class LogForwarder(logging.Handler):
         self._room, self._counted = float(_BURST), clock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record, of any thread."""
         try:
             log = _packed(record)
         except Exception:  # noqa: BLE001 - arguments of a message are anybody's objects
@@ -60,7 +54,7 @@ class LogForwarder(logging.Handler):
                 return
             if not self._waiting:
                 self._since = self._clock()
-                # A loop that is closed sends nothing; standard error is left for what comes then.
+                # A loop that is closed sends nothing.
                 if self._loop.is_closed():
                     _spill([log])
                     return
@@ -69,7 +63,7 @@ class LogForwarder(logging.Handler):
             self._waiting.append(log)
 
     def spill(self) -> None:
-        """Write what waits to standard error, where the event loop has been away for too long to be believed in."""
+        """Write waiting records to standard error, where the event loop has not sent them for too long."""
         with self._mutex:
             if not self._waiting or self._clock() - self._since < _AWAY:
                 return

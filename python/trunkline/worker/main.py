@@ -1,4 +1,4 @@
-"""Process entry, parent-death; Host: one engine per run."""
+"""The worker process: entry, end with its controller, one engine for each run."""
 
 from __future__ import annotations
 
@@ -48,16 +48,13 @@ __all__ = ["Host", "main"]
 
 
 _COLLECT = (10_000, 10, 20)
-"""Thresholds of the garbage collector. Thousands of live rollouts are millions of objects that outlive every look at
-them: with Python's own thresholds a worker with 10,000 requests in flight spends two thirds of its time looking."""
+"""Thresholds of the garbage collector. Thousands of live rollouts are millions of objects that outlive every
+collection: with Python's own thresholds a worker with 10,000 requests in flight spends two thirds of its time there.
+"""
 
 
 class Host:
-    """Serves one controller from a process of its own: an engine for each of its runs, one after the other.
-
-    Args:
-        send: Takes each message for the controller, encoded.
-    """
+    """Serves one controller from a process of its own: an engine for each of its runs, one after the other."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._deliver = send
@@ -69,11 +66,11 @@ class Host:
         self._watchdog: Watchdog | None = None
 
     def receive(self, payload: bytes | memoryview) -> None:
-        """Take a message of the controller.
+        """Take an encoded message of the controller.
 
         Raises:
-            WorkerError: If it makes no sense now.
-            msgspec.MsgspecError: If it is no message.
+            WorkerError: It is out of order.
+            msgspec.MsgspecError: It is no message.
         """
         match decode_to_worker(payload):
             case Hello() as hello if not self._greeted:
@@ -90,7 +87,6 @@ class Host:
                 pass  # Of the run before: it crossed with our Bye.
 
     async def close(self) -> None:
-        """End what runs, and leave nothing behind."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.close()
@@ -102,11 +98,10 @@ class Host:
             logging.getLogger().removeHandler(self._log_forwarder)
 
     def _send(self, message: FromWorker) -> None:
-        """Send a message to the controller."""
         self._deliver(encode(message))
 
     def _say(self, run: int, message: FromWorker) -> None:
-        """Send what an engine says, unless its run is over: a tool that ignores its end may keep one talking."""
+        """Send a message of an engine, unless its run is over: a tool that ignores its end may still send."""
         if run != self._run:
             return
         self._send(message)
@@ -136,7 +131,7 @@ class Host:
         self._send(WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job)))
 
     def _guarded(self, step: Callable[[Any], None], given: object) -> None:
-        """Tell the controller what keeps a run from beginning."""
+        """Report what keeps a run from beginning."""
         try:
             step(given)
         except TrunklineError as error:
@@ -144,13 +139,13 @@ class Host:
 
 
 async def _let_go(engine: Engine) -> None:
-    """End an engine whose run is over, and clear up before the next one begins."""
+    """Close an engine whose run is over, and collect garbage before the next one begins."""
     await engine.close()
     _settle_down()
 
 
 def _settle_down() -> None:
-    """What is loaded by now stays: keep the collector from walking it again and again."""
+    """Keep the garbage collector from visiting what is loaded by now again and again."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -158,7 +153,6 @@ def _settle_down() -> None:
 
 
 def _same_build(hello: Hello) -> None:
-    """Refuse a controller of another build."""
     if (hello.protocol, hello.build) != (PROTOCOL, __version__):
         raise WorkerError(
             f"the controller speaks protocol {hello.protocol} of trunkline {hello.build}, "
@@ -191,7 +185,7 @@ async def serve(sock: socket.socket) -> bool:
 
 
 def _end_group() -> None:
-    """Kill what tools have started, and this process with it; nothing where it leads no group and has no mark."""
+    """Kill this process and those that tools have started; nothing where it leads no group and has no mark."""
     if mark := os.environ.get(MARK):
         end_marked(mark, below=False)
     with contextlib.suppress(ProcessLookupError):
@@ -199,11 +193,11 @@ def _end_group() -> None:
 
 
 def _die_with_parent(lifeline: int, parent: int) -> None:
-    """Leave no orphan: end when the controller does, with whatever tools have started, even while the loop is blocked.
+    """End when the controller does, with the processes that tools have started, even while the loop is blocked.
 
-    A thread sees the lifeline close and takes the process group along. Should foreign code hold the interpreter's lock,
-    so that no thread runs, the kernel's word is enough: its signal is answered by ``alarm`` of the C library, which
-    takes the signal's number, 1, for seconds, and after these the process ends.
+    A thread sees the lifeline close and kills the process group. Should foreign code hold the interpreter's lock, so
+    that no thread runs, the kernel's signal suffices: it is handled by ``alarm`` of the C library, which takes the
+    signal's number, 1, for seconds, after which the process ends.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.signal(signal.SIGHUP, libc.alarm)
@@ -221,7 +215,7 @@ def _die_with_parent(lifeline: int, parent: int) -> None:
 
 
 def main() -> None:
-    """Run the worker on the inherited descriptors."""
+    """Run a worker on the inherited descriptors."""
     descriptor, lifeline, parent = map(int, sys.argv[1:4])
     # Not for the children of tools: one that outlives this process would keep its death from being seen.
     os.set_inheritable(descriptor, False)

@@ -1,4 +1,4 @@
-"""How much may be in flight at one endpoint: less after trouble, slowly more after it."""
+"""How many requests may be in flight at one endpoint: fewer after trouble, slowly more after it."""
 
 from __future__ import annotations
 
@@ -17,54 +17,33 @@ RECOVERY: Final = 50.0
 """Seconds in which a window grows from nothing to its cap, so that after any cut 90 % are back within a minute."""
 
 _FLOOR: Final = 0.25
-"""The part of its cap below which a slowdown alone brings no window: it may be the work that has become harder."""
+"""Part of its cap below which a slowdown alone does not narrow a window: the work may have become harder."""
 
 _QUICK: Final = 1.0
-"""Seconds up to which no reply is slow: what varies by milliseconds is a queue, ours or the server's."""
+"""Seconds up to which no reply counts as slow."""
 
 _SETTLED: Final = 16
-"""Replies after which the usual time for a token is believed."""
+"""Replies after which the average time for a token is used."""
 
 _DRIFT: Final = 1024
 """Replies over which the best average follows a workload that has become slower for good."""
 
 FIRST: Final = 4
-"""Requests at once until something has been served: a wrong key or URL must not be told to each of hundreds."""
+"""Requests at once until one was served, so that a wrong key or URL is not sent hundreds of times."""
 
 _OFFSET: Final = 32
-"""Tokens that a prompt is taken for: a reply of one token is not thirty times as slow as one of thirty."""
+"""Tokens that a prompt counts as: a reply of one token is not thirty times as slow as one of thirty."""
 
 
 class Window:
     """Additive increase, multiplicative decrease of the requests in flight (Chiu and Jain 1989).
 
-    It shrinks once per burst of 429s, however many answers the burst has, and when replies take several times as long
-    for a token as the endpoint's best moving average. It grows by a constant rate in time, so that recovery takes as
-    long for an endpoint with ten-second replies as for a fast one. After an outage it starts from one and grows with
-    each reply up to half of what it was (slow start), so that those who waited do not all come at once.
-
-    Args:
-        cap: The largest it may be, and what it is at first; see :meth:`resize`.
-        adaptive: Whether it changes after that.
-        slowdown: How many times slower replies may become.
-
-    Attributes:
-        narrow: Whether it waits for the first that is served, between :meth:`begin` and :meth:`open`.
+    It shrinks once per burst of 429s, however many answers the burst has, and when replies take ``slowdown`` times as
+    long for a token as the endpoint's best moving average. It grows by a constant rate in time, so that recovery takes
+    as long for an endpoint with ten-second replies as for a fast one. After an outage it starts from one request and
+    grows with each reply up to half of what it was (slow start). Between :meth:`begin` and :meth:`open` it is
+    ``narrow``.
     """
-
-    __slots__ = (
-        "_adaptive",
-        "_best",
-        "_cut",
-        "_grown",
-        "_mean",
-        "_replies",
-        "_restart",
-        "_slowdown",
-        "cap",
-        "narrow",
-        "size",
-    )
 
     def __init__(self, cap: int, *, adaptive: bool = True, slowdown: float = 5.0) -> None:
         self.cap = cap
@@ -79,50 +58,38 @@ class Window:
         self._mean = self._best = 0.0
 
     def begin(self) -> None:
-        """Be narrow until something is served."""
+        """Be narrow until a request was served."""
         if self.cap > FIRST:
             self.size, self.narrow, self._grown = float(FIRST), True, math.inf
-            # What these few find is no measure of what many will.
+            # These few replies are no measure of the pace under load.
             self._replies = -FIRST
 
     def open(self) -> None:
-        """Be as large as it may, where it was narrow."""
+        """Grow to the cap, where the window was narrow."""
         if self.narrow:
             self.size, self.narrow, self._grown = float(self.cap), False, -math.inf
 
     def resize(self, cap: int) -> None:
-        """Let it be larger or smaller at most; where nothing has narrowed it, it is as large as it may."""
+        """Change the cap; a window that nothing has narrowed stays as large as its cap."""
         whole = self.size >= self.cap
         self.cap = cap
         self.size = float(cap) if whole else min(self.size, float(cap))
 
     def grow(self, now: float) -> None:
-        """Let it grow for the time that has passed; for windows below their cap."""
+        """Grow for the time that has passed; for windows below their cap."""
         if now > self._grown:
             self.size = min(float(self.cap), self.size + (now - self._grown) * self.cap / RECOVERY)
             self._grown = now
 
     def refused(self, begun: float, now: float) -> None:
-        """Note a 429.
-
-        Args:
-            begun: When its request was sent.
-            now: The present, by the same clock.
-        """
+        """Note a 429 of a request that was sent at ``begun``, by the same clock as ``now``."""
         if begun >= self._cut + HOLD:
             self._shrink(now, 1.0)
         elif self._adaptive:
             self._grown = max(self._grown, now + HOLD)
 
     def replied(self, took: float, generated: int, in_flight: int, now: float) -> None:
-        """Note a reply.
-
-        Args:
-            took: Seconds from sending it to its last byte.
-            generated: Its tokens.
-            in_flight: Requests in flight with it.
-            now: The present.
-        """
+        """Note a reply: its seconds, its tokens, and the requests in flight with it."""
         if not self._adaptive:
             return
         if self.size < self._restart:
@@ -140,13 +107,13 @@ class Window:
             return
         mean = self._mean = self._mean + (pace - self._mean) / _SETTLED
         best = self._best
-        # The window is to blame only where it is in use.
+        # The window can be the cause only where it is in use.
         if took > _QUICK and mean > self._slowdown * best and 2 * in_flight >= self.size and now >= self._cut + HOLD:
             self._shrink(now, self.cap * _FLOOR)
         self._best = mean if mean < best else best + (mean - best) / _DRIFT
 
     def restart(self) -> None:
-        """Begin again from one request, at an outage; it grows again from the first reply on."""
+        """Begin again from one request, after an outage."""
         self.open()
         if self._adaptive:
             self._restart = self.size / 2

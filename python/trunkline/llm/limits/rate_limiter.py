@@ -1,4 +1,4 @@
-"""admission: slots of run and endpoint, rates; shared slots."""
+"""Admission of requests: slots of the run and of each endpoint, and rates."""
 
 from __future__ import annotations
 
@@ -30,19 +30,14 @@ _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_|new_)?tokens":(\d{1,9})')
 _EDGE: Final = 4096
 
 _MOMENT: Final = 0.5
-"""Seconds that a narrow window waits for its first answer. A wrong key is told sooner; a reply may take minutes."""
+"""Seconds that a narrow window waits for its first answer: a wrong key is refused sooner."""
 
 _LOOK: Final = 1.0
 """Seconds after which a wait for an endpoint's own rate is reconsidered."""
 
 
 def estimate(body: Body, n: int) -> int:
-    """Tokens that a request may come to: a quarter of its bytes, and for each draw what it may generate if it says so.
-
-    Args:
-        body: The request's body, in one piece or in several.
-        n: Draws it asks for.
-    """
+    """Estimate the tokens of a request: a quarter of its bytes, and ``max_tokens`` for each of ``n`` draws."""
     # Sampling stands after the messages or before them; the messages may be long.
     pieces = [body] if isinstance(body, bytes) else body
     found = _MAX_TOKENS.search(pieces[-1][-_EDGE:]) or _MAX_TOKENS.search(pieces[0][:_EDGE])
@@ -50,22 +45,15 @@ def estimate(body: Body, n: int) -> int:
 
 
 class Limiter:
-    """Lets requests in where a slot of the run, a slot of the endpoint and all rates allow it.
+    """Admits requests where a slot of the run, a slot of the endpoint and all rates allow it.
 
-    At each gate requests enter in the order they came; of several gates' first ones, the one that has waited longest
-    for a slot gets it. Where nothing limits, :meth:`enter` is a few comparisons and two sums.
-
-    Args:
-        concurrency: Most requests in flight, over all gates.
-        lease: The run's rates; None where there are none.
-        sleep: Waits for a rate.
-        later: Calls a function after so many seconds; the running loop's ``call_later`` when None.
-        clock: Monotonic seconds.
+    Requests of one queue enter in the order they came; of the first ones of several queues, the one that has waited
+    longest for a slot. Where nothing limits, :meth:`enter` is a few comparisons and two sums.
 
     Attributes:
-        free: Slots of the run that are in nobody's use.
-        owed: How many slots are lost as soon as requests come back; see :class:`SharedSlots`.
-        back: How many were lost so, until somebody asks.
+        free: Free slots of the run.
+        owed: Slots that are lost as soon as requests complete; see :class:`SharedSlots`.
+        back: Slots that were lost so since they were last reported.
         on_change: Called when a request must wait for a slot, and when a slot that is owed is back.
     """
 
@@ -81,7 +69,7 @@ class Limiter:
         self.free = concurrency
         self._held = False
         self.owed = self.back = 0
-        self.on_change: Callable[[], None] = _nobody
+        self.on_change: Callable[[], object] = lambda: None
         self._lease = lease
         self._sleep = sleep
         self._later = later
@@ -89,12 +77,12 @@ class Limiter:
         self._waiting: dict[EndpointQueue, None] = {}
         self._numbers = count()
         self._openings: dict[EndpointQueue, asyncio.TimerHandle] = {}
-        # Held by the one request, of all gates' first ones, that is next to get its share of the run's rates.
+        # Held by the one request, of the first ones of all queues, that is next to take from the run's rates.
         self._rates = asyncio.Lock()
         self._refund = InterruptibleSleep(sleep)
 
     def enter(self, queue: EndpointQueue) -> bool:
-        """Let a request in at once, where nobody waits and nothing limits; else it must :meth:`wait`."""
+        """Admit a request at once where nothing limits it; else it must :meth:`wait`."""
         if (
             self.free <= 0
             or self._held
@@ -111,15 +99,10 @@ class Limiter:
         return True
 
     async def wait(self, queue: EndpointQueue, tokens: int, *, probe: bool = False) -> bool:
-        """Wait until a request may be sent; it must then :meth:`leave`.
+        """Wait until a request may be sent, which must :meth:`leave` then.
 
-        Args:
-            queue: Where to.
-            tokens: What it may come to; see :func:`estimate`.
-            probe: Whether it is to find out if a closed endpoint is up.
-
-        Returns:
-            False if the gate closed meanwhile: try another one.
+        ``tokens`` are those of :func:`estimate`; a ``probe`` finds out whether a closed endpoint is up. False if the
+        queue closed meanwhile: try another endpoint.
         """
         queue.waiting += 1
         try:
@@ -143,13 +126,7 @@ class Limiter:
             queue.waiting -= 1
 
     def leave(self, queue: EndpointQueue, booked: int = 0, spent: int | None = None) -> None:
-        """Note that a request is over.
-
-        Args:
-            queue: Where it had been let in.
-            booked: The tokens it waited with; 0 if it entered at once.
-            spent: The tokens it really took; None if that is not known.
-        """
+        """Note that a request is over: the tokens it waited with, 0 if it entered at once, and those it took."""
         queue.in_flight -= 1
         queue.tokens -= booked
         if self.owed or queue.owed:
@@ -163,17 +140,17 @@ class Limiter:
             self.admit()
 
     def refunded(self) -> None:
-        """Look again whether the rates that somebody waits for are there."""
+        """Look again whether the rates that a request waits for are there."""
         self._refund.wake()
 
     def begun(self, queue: EndpointQueue) -> None:
-        """Note that a request was sent through a narrow window, which opens a moment after the first."""
+        """Note that a request was sent through a narrow window, which opens a moment after the first one."""
         if queue not in self._openings:
             later = self._later or asyncio.get_running_loop().call_later
             self._openings[queue] = later(_MOMENT, self.open, queue)
 
     def open(self, queue: EndpointQueue) -> None:
-        """Open a window that is still narrow: it has served, or will say nothing soon."""
+        """Open a narrow window: a request was served, or takes long."""
         queue.window.open()
         opening = self._openings.pop(queue, None)
         if opening is not None:
@@ -181,7 +158,7 @@ class Limiter:
             self.admit()
 
     def hold(self) -> None:
-        """Let nobody in any more: who waits, and who comes, waits until it is cancelled."""
+        """Admit no request any more; requests wait until they are cancelled."""
         self._held = True
 
     def close(self) -> None:
@@ -191,12 +168,12 @@ class Limiter:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the run has rates, so that tokens must be estimated wherever a request goes."""
+        """Whether the run has rates, so that the tokens of every request must be estimated."""
         return self._lease is not None
 
     async def _book(self, queue: EndpointQueue, tokens: int) -> None:
-        """Take what the request needs out of all rates, as soon as it is there."""
-        # Headers of answers correct the quota meanwhile, so the wait is not slept in one piece.
+        """Take what a request needs out of all rates, as soon as it is there."""
+        # Headers of answers correct the rates meanwhile, so the wait is not slept in one piece.
         slept = 0.0
         while slept < LONGEST and queue.rate_limits.known and (wait := queue.rate_limits.acquire(1, tokens)) > 0:
             wait = min(wait, _LOOK)
@@ -226,7 +203,7 @@ class Limiter:
             queue.rate_limits.acquire(-1, -tokens)
 
     async def _slot(self, queue: EndpointQueue, *, probe: bool) -> bool:
-        """Take a slot, now or when one is handed over; False if the gate is closed."""
+        """Take a slot, now or when one is handed over; False if the queue is closed."""
         if queue.closed and not probe:
             return False
         if self.free > 0 and not self._held and queue.first() is None and self._fits(queue):
@@ -245,7 +222,7 @@ class Limiter:
             raise
 
     def admit(self) -> None:
-        """Hand all free slots to those who wait for one, the longest wait first."""
+        """Hand free slots to waiting requests, the longest wait first."""
         while self.free > 0 and not self._held:
             waiting = [(number, queue) for queue in self._waiting if (number := queue.first()) is not None]
             fitting = [one for one in waiting if self._fits(one[1])]
@@ -264,7 +241,7 @@ class Limiter:
         return queue.in_flight < queue.slots and (queue.urgent or queue.in_flight < window.size)
 
     def _give_up(self, queue: EndpointQueue) -> None:
-        """Take the slots of a request that is over from this process, as far as they are owed."""
+        """Take the slots of a completed request from this process, as far as they are owed."""
         if queue.owed:
             queue.owed -= 1
             queue.slots -= 1
@@ -281,45 +258,21 @@ class Limiter:
         queue.in_flight += 1
 
 
-def _nobody() -> None:
-    """There is nobody to tell: the slots are this process's own."""
-
-
 class EndpointQueue:
-    """The way into one endpoint.
-
-    Args:
-        window: How much may be in flight.
-        rate_limits: The endpoint's own rates, as far as it told them.
+    """The requests of one endpoint: those in flight, and those that wait.
 
     Attributes:
-        in_flight: Requests let in and not back yet.
-        ahead: Requests, 0 or 1, whose rates are booked but that are not in yet.
-        tokens: What all these are booked for, where rates count tokens.
-        waiting: Requests that wait to be let in.
-        closed: Whether nobody is let in, and who waits leaves.
-        urgent: Whether one request, a probe, passes a full window and a closed gate.
-        row: Who waits for a slot and has all else, with the numbers they drew when they came.
+        in_flight: Requests that were admitted and are not complete.
+        ahead: Requests, 0 or 1, whose rates are booked but that are not admitted yet.
+        tokens: Tokens that all these are booked for, where rates count tokens.
+        waiting: Requests that wait to be admitted.
+        closed: Whether no request is admitted, and waiting ones leave.
+        urgent: Whether one request, a probe, passes a full window and a closed queue.
+        row: Requests that wait for a slot alone, with numbers in the order in which they came.
         slots: The most that may be in flight, however large the window is; see :class:`SharedSlots`.
-        owed: How many of these slots are lost as soon as requests come back.
-        back: How many were lost so, until somebody asks.
+        owed: Slots that are lost as soon as requests complete.
+        back: Slots that were lost so since they were last reported.
     """
-
-    __slots__ = (
-        "ahead",
-        "back",
-        "closed",
-        "in_flight",
-        "owed",
-        "rate_limits",
-        "row",
-        "slots",
-        "tokens",
-        "turn",
-        "urgent",
-        "waiting",
-        "window",
-    )
 
     def __init__(self, window: Window, rate_limits: ServerRateLimits) -> None:
         self.window = window
@@ -333,7 +286,7 @@ class EndpointQueue:
         self.owed = self.back = 0
 
     def close(self) -> None:
-        """Let nobody in, and send away who waits."""
+        """Admit no request, and let waiting ones leave."""
         self.closed = True
         for _, waiter in self.row:
             if not waiter.done():
@@ -341,13 +294,13 @@ class EndpointQueue:
         self.row.clear()
 
     def first(self) -> int | None:
-        """The number of the first in the row, if there is one who still waits."""
+        """The number of the first request in the row that still waits; None without one."""
         while self.row and self.row[0][1].done():
             self.row.popleft()
         return self.row[0][0] if self.row else None
 
     def lacking(self) -> int:
-        """Slots that those who wait could use at once, as far as the window lets them in; 0 if rates hold them up."""
+        """Slots that waiting requests could use now, as far as the window admits; 0 if rates delay them."""
         if self.first() is None:
             return 0
         window = self.window
@@ -357,22 +310,15 @@ class EndpointQueue:
 
 
 class SharedSlots:
-    """The slots of a run, and of each endpoint where these are limited, as one of several processes has them.
+    """The slots of a run, and of each endpoint where these are limited, that one of several processes holds.
 
     Amounts are lists: slots of the run, then of each endpoint in the order of the base URLs, where these are limited.
-    There are never more requests in flight than slots held: a slot that is to go goes when it is free. A request needs
-    a slot of its endpoint first and of the run then, so that nobody holds what somebody else waits for and waits for
-    what that one holds.
-
-    Args:
-        limiter: Who lets requests in; from now on only through slots that were granted.
-        queues: The ways into the endpoints.
-        fair: An equal part of the slots of the run, or of an endpoint's if that is less. An endpoint's window adapts
-            on it, and beyond it only as far as more is held.
-        limited: Whether the slots of each endpoint are limited, too.
+    There are never more requests in flight than slots held: a slot is returned when it is free. A request takes a slot
+    of its endpoint before one of the run, so that no process holds what another waits for and waits for what that one
+    holds. An endpoint's window adapts on an equal part of the slots (``fair``), and beyond it only as far as more is
+    held.
 
     Attributes:
-        fair: The same.
         most: The most slots that this process can make use of.
     """
 
@@ -402,7 +348,7 @@ class SharedSlots:
         return [min(wish, self.most) for wish in (run, *(ours if self._limited else ()))]
 
     def grant(self, slots: Sequence[int]) -> None:
-        """Take more slots; who waits for one gets it."""
+        """Take more slots, and admit requests that wait for one."""
         self._limiter.free += slots[0]
         for queue, more in zip(self._limited, slots[1:], strict=True):
             queue.slots += more
@@ -427,7 +373,7 @@ class SharedSlots:
         self._resize()
 
     def repaid(self) -> list[int]:
-        """Return the slots that are back since the last call, of those that were owed; they are held no longer."""
+        """Return the slots that were owed and are held no longer, since the last call."""
         back = [self._limiter.back, *(queue.back for queue in self._limited)]
         self._limiter.back = 0
         for queue in self._limited:
@@ -436,7 +382,7 @@ class SharedSlots:
         return back
 
     def unused(self) -> None:
-        """Give back what nobody needed, at this look and the one before."""
+        """Give back what was not needed, at this look and the one before."""
         idle = [max(0, held - wish) for held, wish in zip(self.held, self.wishes, strict=True)]
         less = list(map(min, idle, self._idle))
         self._idle = [now - gone for now, gone in zip(idle, less, strict=True)]

@@ -1,4 +1,4 @@
-"""Prefix affinity, endpoint health, circuit breaker."""
+"""Chooses an endpoint for each request: prefix affinity, endpoint health, circuit breaker."""
 
 from __future__ import annotations
 
@@ -29,23 +29,16 @@ __all__ = ["Endpoint", "Router"]
 logger = logging.getLogger(__name__)
 
 _PROBED: Final = 3
-"""Ejections, the first included, of an endpoint that has never answered, until it is believed to be the wrong one."""
+"""Ejections of an endpoint that has never answered, the first included, until it counts as the wrong one."""
 
 
 class Router:
     """Chooses among endpoints.
 
     A new tree goes to the endpoint with the least in flight; equals are tried from the tree's key on, so that many
-    workers do not all begin with the first. A tree stays where it is until that endpoint closes, or has more than
-    ``margin`` requests above the least loaded one; then it stays at the new one. An ejected endpoint whose time is over
-    gets one request, a probe; the tree it belongs to does not move there with it.
-
-    Args:
-        endpoints: At least one.
-        routing: The settings.
-        sleep: Waits until an endpoint may be asked again.
-        draw: Jitter, from 0 to 1.
-        clock: Monotonic seconds.
+    workers do not all begin with the first. A tree stays at its endpoint until that closes, or has more than ``margin``
+    requests above the least loaded one. An ejected endpoint whose time is over gets one request, a probe; the tree it
+    belongs to does not move there with it. ``draw`` returns jitter from 0 to 1.
     """
 
     def __init__(
@@ -79,7 +72,7 @@ class Router:
 
     @property
     def hopeless(self) -> bool:
-        """Whether no endpoint serves anybody, or none has ever answered and each was probed more than once."""
+        """Whether every endpoint is out, or none has ever answered and each was probed more than once."""
         unreached = not self.reached
         return all(each.out or (unreached and each.ejections >= _PROBED) for each in self.endpoints)
 
@@ -89,29 +82,16 @@ class Router:
         return next(each.trouble for each in self.endpoints if each.trouble is not None)
 
     def choose(self, key: int, avoid: Endpoint | None = None) -> Endpoint | None:
-        """Choose at once.
+        """Choose at once, ``avoid`` only where no other endpoint is open.
 
-        Args:
-            key: The tree's key.
-            avoid: Not this one, if there is another open one.
-
-        Returns:
-            An endpoint; None if none is open or others wait already: then :meth:`wait`.
+        None if no endpoint is open or requests already wait for one: then :meth:`wait`.
         """
         if self._waiting:
             return None
         return self._pick(key, avoid, self._clock() if self._closed else 0.0)
 
     async def wait(self, key: int, limit: float) -> Endpoint | None:
-        """Wait until an endpoint opens or may be probed, first come first served.
-
-        Args:
-            key: The tree's key.
-            limit: Seconds to wait at most.
-
-        Returns:
-            An endpoint; None if none opens in that time.
-        """
+        """Wait for an endpoint that opens or may be probed, first come first served; None after ``limit`` seconds."""
         if limit <= 0:
             return None
         self._waiting += 1
@@ -126,7 +106,7 @@ class Router:
                     if delay < math.inf and now + delay >= end:
                         return None
                     passed = await self._sleep.wait(delay)
-                    # What was slept counts, also where the clock runs a little behind.
+                    # The slept time counts, also where the clock is a little behind.
                     now = max(self._clock(), now + delay if passed else 0.0)
                 return endpoint
         except TimeoutError:
@@ -135,7 +115,7 @@ class Router:
             self._waiting -= 1
 
     def failed(self, endpoint: Endpoint, outcome: Outcome, *, probe: bool) -> None:
-        """Note that an endpoint did not serve; enough of it ejects it."""
+        """Note a failure of an endpoint; enough of them eject it."""
         now, after = self._clock(), self._routing.eject_after
         if endpoint.failed(outcome, probe=probe, after=after, now=now, draw=self._draw()):
             logger.info("%s; it gets no requests for %.1f s", outcome.message, endpoint.until - now)
@@ -157,10 +137,9 @@ class Router:
         self._count()
 
     def struck(self, endpoint: Endpoint, outcome: Outcome) -> bool:
-        """Take an endpoint out for good; the last one only for the calls that began before; see :meth:`renew`.
+        """Take an endpoint out for good; the last one only for the calls that began before, see :meth:`renew`.
 
-        Returns:
-            Whether there are others, to which its requests can go.
+        Returns whether there are others, to which its requests can go.
         """
         others = not all(other is endpoint or other.out for other in self.endpoints)
         if not endpoint.out:
@@ -171,7 +150,7 @@ class Router:
         return others
 
     def renew(self, begun: float) -> None:
-        """Let a call try the last endpoint again if it began after that one turned out to serve nobody."""
+        """Let a call try the last endpoint again if it began after that one was taken out."""
         for endpoint in self.endpoints:
             if endpoint.out and endpoint.until < begun:
                 endpoint.open()
@@ -223,7 +202,7 @@ class Router:
         return found
 
     def _due(self, avoid: Endpoint | None, now: float) -> Endpoint | None:
-        """Open what was paused and is due; return an ejected endpoint that wants a probe, if any."""
+        """Open endpoints whose pause is over; return an ejected one that needs a probe, if any."""
         for endpoint in self.endpoints:
             if not endpoint.queue.closed or endpoint.out or endpoint.until > now or endpoint.probing:
                 continue
@@ -236,7 +215,7 @@ class Router:
         return None
 
     def _count(self) -> None:
-        """Count closed endpoints anew, and tell who waits for one that something has changed."""
+        """Count closed endpoints, and wake requests that wait for one."""
         self._closed = sum(endpoint.queue.closed for endpoint in self.endpoints)
         self._sleep.wake()
 
@@ -248,62 +227,33 @@ EJECTED_CAP: Final = 30.0
 """The longest ejection in seconds, before jitter."""
 
 _SILENT: Final = 16
-"""Answers without a word about limits, after which none is looked for: most servers of one's own have none."""
+"""Answers without a rate limit after which none is looked for: most servers of one's own have none."""
 
 _VERSION: Final = re.compile(r"/v\d+[a-z0-9]*$")
 _CROWD: Final = 8
-"""So many requests in flight allow one more failure in a row: a crowd meets the same moment of trouble together."""
+"""So many requests in flight allow one more failure in a row: they fail at the same moment."""
 
 
 class Endpoint:
-    """One base URL and its state. It is open, closed until a time, or out for good.
+    """One base URL and its state: open, closed until a time, or out for good.
 
     Closed by an ejection it needs a probe: one request that is let through when its time is over, and whose outcome
     opens it or closes it for twice as long. Closed by a pause, which a server asked for, it opens by itself.
 
-    Args:
-        base_url: The base URL, such as ``http://host:8000/v1``.
-        key_env: Name of the variable that holds the key, for messages.
-        secret: The key, or all that is secret.
-        window: How much may be in flight.
-        rate_limits: What it says of its own limits.
-
     Attributes:
-        queue: Where requests enter.
+        queue: Admits requests.
         reached: Whether it has ever answered.
-        good: Whether it has ever completed.
+        good: Whether it has ever completed a request.
         until: When it may be asked again; minus infinity while it is open, infinity when it is out.
         ejected: Whether it needs a probe.
         ejections: Ejections in a row, without an answer between them.
-        out: Whether it serves nobody: wrong key, model, quota or URL.
+        out: Whether it can serve no request: wrong key, model, quota or URL.
         refusals: Refusals of that kind in a row, without a reply between them.
         software: What its first answer named as the server; empty where it did not.
         erratic: Whether it has served a request at which it had failed before.
-        probing: Whether the probe is under way.
+        probing: Whether the probe is in flight.
         trouble: Why it is closed or out, or was last.
     """
-
-    __slots__ = (
-        "_failures",
-        "_key_env",
-        "_root",
-        "_secret",
-        "_targets",
-        "base_url",
-        "ejected",
-        "ejections",
-        "erratic",
-        "good",
-        "out",
-        "plain",
-        "probing",
-        "queue",
-        "reached",
-        "refusals",
-        "software",
-        "trouble",
-        "until",
-    )
 
     def __init__(
         self, base_url: str, key_env: str, secret: str | tuple[str, ...], window: Window, rate_limits: ServerRateLimits
@@ -325,18 +275,14 @@ class Endpoint:
 
     @property
     def load(self) -> int:
-        """Requests in flight there or waiting to be."""
+        """Requests in flight or waiting."""
         return self.queue.in_flight + self.queue.waiting
 
     def target(self, route: str) -> tuple[str, RequestContext]:
-        """Where a route is.
+        """Return the URL of a route, and the context for its errors.
 
-        Args:
-            route: A path below the base URL, ``/chat/completions``; with two slashes in front, ``//tokenize``, one
-                below the server's root, which is the base URL without its version (``/v1``).
-
-        Returns:
-            The URL, and what errors may show of it.
+        A route is a path below the base URL, ``/chat/completions``; with two slashes in front, ``//tokenize``, one
+        below the server's root, which is the base URL without its version (``/v1``).
         """
         found = self._targets.get(route)
         if found is None:
@@ -346,19 +292,9 @@ class Endpoint:
         return found
 
     def failed(self, outcome: Outcome, *, probe: bool, after: int, now: float, draw: float) -> bool:
-        """Note that it did not serve: refused, reset, too slow, or a 5xx.
+        """Note that it did not serve: refused, reset, too slow, or a 5xx. ``draw`` is jitter from 0 to 1.
 
-        What comes late, after an ejection, is no news.
-
-        Args:
-            outcome: What happened.
-            probe: Whether it was the probe that failed.
-            after: Failures in a row, for a request that is alone, after which the endpoint is ejected.
-            now: The present.
-            draw: Jitter, from 0 to 1.
-
-        Returns:
-            Whether it is ejected by this.
+        Returns whether it is ejected by this.
         """
         if self.out:
             return False
@@ -381,24 +317,20 @@ class Endpoint:
             self.close(max(until, self.until))
 
     def strike(self, outcome: Outcome, until: float) -> None:
-        """Take it out until a time, as it serves nobody."""
+        """Take it out until a time."""
         self.trouble = outcome
         self.ejected = self.probing = False
         self.out = True
         self.close(until)
 
     def close(self, until: float) -> None:
-        """Let nobody in until a time; who waits at the gate leaves."""
+        """Admit no request until a time; those that wait in the queue leave."""
         self.until = until
         self.queue.urgent = False
         self.queue.close()
 
     def served(self) -> bool:
-        """Note an answer that shows that it is up.
-
-        Returns:
-            Whether it was ejected, and is open by this.
-        """
+        """Note an answer that shows that it is up; returns whether it was ejected, and is open by this."""
         self._failures = 0
         if not self.ejected:
             return False
@@ -407,19 +339,19 @@ class Endpoint:
         return True
 
     def open(self) -> None:
-        """Let requests in again."""
+        """Admit requests again."""
         self.until = -math.inf
         self.ejected = self.probing = self.out = self.queue.urgent = False
         self.queue.closed = False
 
     def probe(self) -> None:
-        """Let one request in, to see whether it is up again."""
+        """Admit one request, to see whether it is up again."""
         self.probing = self.queue.urgent = True
 
     def learn(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take in what an answer says of rate limits; the request is still counted as in flight.
+        """Read an answer's rate limits; its request is still counted as in flight.
 
-        An endpoint that never says anything is asked no more, except by a 429.
+        The headers of an endpoint that never tells of limits are read only with a 429.
         """
         queue = self.queue
         if queue.rate_limits.silent < _SILENT or status == 429:

@@ -1,4 +1,4 @@
-"""Token bucket; x-ratelimit-* headers."""
+"""Token buckets for rates, and the rate limits that servers tell in headers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ __all__ = ["LONGEST", "LocalRates", "RateLease", "ServerRateLimits", "TokenBucke
 
 
 _AT_ONCE: Final = 1e-6
-"""Seconds that are no wait: a sum of floats may fall short by them for ever."""
+"""Seconds that count as no wait: a sum of floats may fall short by them for ever."""
 
 _REQUESTS, _TOKENS = 1.0, 5.0
-"""Seconds of a rate that may go at once. Providers fill their buckets as steadily and let them hold a minute; tokens
-need some room, as a request is taken for all that it may generate until its reply tells."""
+"""Seconds of a rate that may be used at once. Providers fill their buckets as steadily and let them hold a minute;
+tokens need room, as a request is counted with all that it may generate until its reply."""
 
 
 class RateLease(Protocol):
     """Grants requests and tokens out of a run's rates, wherever they are kept."""
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there, all or nothing. Only one caller at a time asks again and again.
+        """Take requests and tokens, all or nothing; only one caller at a time may retry.
 
-        Args:
-            requests: Requests; negative gives them back, which is always granted.
-            tokens: Tokens; as with requests. What a reply really took may differ from what was acquired for it, and
-                the difference is acquired or given back then: with ``requests`` 0 it is granted whatever it is.
+        Negative ``requests`` are given back, and with ``requests`` 0 the tokens that a reply took beyond its estimate
+        are taken, or given back; both are always granted.
 
         Returns:
-            0 if it was taken; else the seconds after which it can be there, to ask again.
+            0 if they were taken; else the seconds after which they can be there, to retry.
         """
         ...
 
@@ -42,13 +40,8 @@ class RateLease(Protocol):
 class TokenBucket:
     """Fills at a constant rate up to a burst.
 
-    A take larger than the burst waits for a full bucket and leaves a debt, which those after it wait off. In any minute
+    A take larger than the burst waits for a full bucket and leaves a debt, which delays those after it. In any minute
     at most ``60 * rate + burst`` and one take are let through, and what was taken before it and is given back in it.
-
-    Args:
-        rate: What flows in each second; above 0.
-        burst: What it holds when full, and at first.
-        clock: Monotonic seconds.
     """
 
     __slots__ = ("_clock", "_seen", "burst", "level", "rate")
@@ -61,7 +54,7 @@ class TokenBucket:
         self._seen = clock()
 
     def wait(self, amount: float) -> float:
-        """Seconds until an amount may be taken; 0 if it may be now."""
+        """Return the seconds until an amount may be taken; 0 if it may be now."""
         self._fill()
         seconds = (min(amount, self.burst) - self.level) / self.rate
         return seconds if seconds > _AT_ONCE else 0.0
@@ -72,7 +65,7 @@ class TokenBucket:
         self.level -= amount
 
     def correct(self, level: float, rate: float, burst: float) -> None:
-        """Set what somebody who knows better says is left, and how it fills."""
+        """Set what a server says is left, and how it fills."""
         self._fill()
         self.rate, self.burst, self.level = rate, burst, min(burst, level)
 
@@ -84,13 +77,7 @@ class TokenBucket:
 
 
 class LocalRates:
-    """A run's rates, kept in this process.
-
-    Args:
-        requests: Requests a minute; unlimited when None.
-        tokens: Tokens a minute; unlimited when None.
-        clock: Monotonic seconds.
-    """
+    """A run's rates a minute, kept in this process; None is unlimited."""
 
     def __init__(
         self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic
@@ -98,7 +85,7 @@ class LocalRates:
         self._requests, self._tokens = limits_of(requests, tokens, clock)
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there; see :meth:`RateLease.acquire`."""
+        """See :meth:`RateLease.acquire`."""
         return acquire(self._requests, self._tokens, requests, tokens)
 
 
@@ -120,7 +107,7 @@ def acquire(first: TokenBucket | None, second: TokenBucket | None, requests: int
 def limits_of(
     requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic
 ) -> tuple[TokenBucket | None, TokenBucket | None]:
-    """Make the buckets of a run's rates: requests and tokens a minute, None for what has no limit."""
+    """Make the buckets of a run's requests and tokens a minute, None for what has no limit."""
     return (
         None if requests is None else _per_minute(requests, _REQUESTS, clock),
         None if tokens is None else _per_minute(tokens, _TOKENS, clock),
@@ -132,7 +119,7 @@ def _per_minute(amount: float, seconds: float, clock: Callable[[], float]) -> To
 
 
 _FAMILIES: Final = (
-    # OpenAI, and who speaks like it: Azure, Groq, vLLM gateways. Then Anthropic.
+    # OpenAI and compatible servers: Azure, Groq, vLLM gateways. Then Anthropic.
     ("x-ratelimit-{1}-{0}", "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"),
     ("anthropic-ratelimit-{0}-{1}", "anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-tokens-remaining"),
 )
@@ -145,18 +132,13 @@ _PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|us|d|h|m|s)")
 _UNITS: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _COUNT: Final = re.compile(r"[0-9]{1,15}")
 LONGEST: Final = 120.0
-"""No more seconds than this are believed for a reset; a limit per day is left to the 429 that names it."""
+"""The most seconds that are believed for a reset; a limit per day is left to the 429 that names it."""
 
 
 def seconds(text: str, now: Callable[[], float] = time.time) -> float | None:
     """Read a time until something: ``6m0s``, ``20ms``, a plain number of seconds, or a moment in RFC 3339.
 
-    Args:
-        text: The header's value.
-        now: The wall clock, seconds since the epoch.
-
-    Returns:
-        Seconds, not negative; None if it is no such time.
+    ``now`` is the wall clock, in seconds since the epoch. Returns seconds, not negative; None if it is no such time.
     """
     text = text.strip()[:40]
     parts = _PART.findall(text)
@@ -176,13 +158,8 @@ class ServerRateLimits:
     """An endpoint's own limits as far as it told them: requests and tokens that are left, and how they come back.
 
     The rate is what was used up divided by the time until it is back; for OpenAI and Anthropic, whose limits refill
-    continuously, that is exact.
-
-    Args:
-        clock: Monotonic seconds.
-        wall: The wall clock, seconds since the epoch.
-        parties: How many processes ask the same endpoint. What it says is left is said to each of them, so each
-            believes in an equal part of it.
+    continuously, that is exact. Where several processes (``parties``) send requests to the endpoint, each uses an equal
+    part of what it says is left.
 
     Attributes:
         known: Whether it told of any limit.
@@ -206,12 +183,9 @@ class ServerRateLimits:
         self.tokens: TokenBucket | None = None
 
     def learn(self, headers: Mapping[str, str], requests: int, tokens: int) -> None:
-        """Take in the headers of an answer.
+        """Read the headers of an answer, whose names have any case.
 
-        Args:
-            headers: Looked up without regard to case.
-            requests: Requests in flight that the server may not have counted.
-            tokens: Tokens these are booked for.
+        ``requests`` in flight and the ``tokens`` booked for them may not be counted by the server.
         """
         for family, first, second in _FAMILIES:
             if first in headers or second in headers:
@@ -223,7 +197,7 @@ class ServerRateLimits:
         self.silent += 1
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
+        """See :meth:`RateLease.acquire`."""
         return acquire(self.requests, self.tokens, requests, tokens)
 
     def _corrected(
