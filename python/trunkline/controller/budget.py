@@ -89,15 +89,10 @@ def spent_so_far(
     *,
     ended: bool,
 ) -> RunSpending:
-    """Return what a run has spent, from the rows of its file.
+    """Return what a run has spent, from rows of its file that no earlier run had begun, and what it noted as estimated.
 
-    Args:
-        calls: Its calls.
-        rollouts: Its rollouts, those of unfinished trees included; none that an earlier run had begun.
-        prices: Prices by base URL.
-        noted: Estimated amounts that are in no row.
-        ended: Whether the run ended in order. If not, each growing rollout may have had a turn in flight, and is
-            charged an average call as an estimate.
+    Unless it ``ended`` in order, each growing rollout may have had a turn in flight, and is charged an average call as
+    an estimate.
     """
     amounts: Counter[str] = Counter()
     guessed = Counter(noted or {})
@@ -123,14 +118,10 @@ class _BudgetLease(msgspec.Struct):
 
 
 class RunBudget:
-    """A run's budget, leased to workers.
+    """A run's budget, leased in equal parts of what is left, two for each worker, so that leases shrink near the limit.
 
-    A lease is an equal part of what is left, two for each worker, so leases shrink near the limit. A worker that needs
-    more than is left waits until all leases were returned, and is denied only then.
-
-    Attributes:
-        refused: How often a request was denied.
-        closed: The ledger's reason for the first denial: no task is begun after it.
+    A worker that needs more than is left waits until all leases were returned, and is denied only then. ``closed`` is
+    the ledger's reason for the first of ``refused`` denials: no task is begun after it.
     """
 
     def __init__(
@@ -155,7 +146,6 @@ class RunBudget:
 
     @property
     def leases_out(self) -> bool:
-        """Whether a worker holds a lease."""
         return bool(self._leases)
 
     def join(self, worker_id: int) -> None:
@@ -254,10 +244,7 @@ class RunBudget:
 
 
 class RunLimits(Component):
-    """Ends a run whose budget or time is used up, and notes in the run file what it spent.
-
-    ``cut`` takes the message that ends all growth once the time is over.
-    """
+    """Ends a run whose budget or time is used up (``cut`` takes the message for that), and notes its spending."""
 
     def __init__(self, seconds: float | None, budget: RunBudget | None, cut: Callable[[CutTasks], None]) -> None:
         self._seconds = seconds
@@ -276,11 +263,9 @@ class RunLimits(Component):
 
     @property
     def leases_out(self) -> bool:
-        """Whether a worker holds a lease on the budget."""
         return self._budget is not None and self._budget.leases_out
 
     def start(self) -> None:
-        """Start the run's time."""
         if self._seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
 
@@ -293,7 +278,6 @@ class RunLimits(Component):
             self._timer.cancel()
 
     def wind_down(self) -> None:
-        """Grant no more of the budget."""
         if self._budget is not None:
             self._budget.close()
 

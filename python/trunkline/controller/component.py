@@ -14,13 +14,7 @@ __all__ = ["Component", "Components", "Death", "DeathReport"]
 
 
 class DeathReport(NamedTuple):
-    """What the end of a worker says of its tasks.
-
-    Attributes:
-        free: Tasks that are not suspected; they may be assigned to any worker.
-        guilty: Tasks that have killed so many workers that no other gets them, with how these ended.
-        known: Whether the cause can only have been a task that was suspected before.
-    """
+    """A dead worker's tasks, free or guilty with their deaths; ``known`` if a suspect must be the cause."""
 
     free: list[int]
     guilty: dict[int, list[str]]
@@ -28,14 +22,7 @@ class DeathReport(NamedTuple):
 
 
 class Death(NamedTuple):
-    """The end of a worker.
-
-    Attributes:
-        exited: How it ended.
-        tasks: Its unfinished tasks.
-        report: What its end says of them.
-        expected: Whether the run ends anyway, so that the worker needs no successor.
-    """
+    """The end of a worker with unfinished tasks; ``expected`` says whether the run ends anyway, without a successor."""
 
     exited: WorkerExited
     tasks: list[int]
@@ -44,11 +31,7 @@ class Death(NamedTuple):
 
 
 class Component:
-    """A part of the controller: it overrides the events that concern it, and is called for these alone.
-
-    Attributes:
-        handles: Types of the messages that it takes; each type has one component.
-    """
+    """A part of the controller: it overrides the events that concern it, and takes the messages that it ``handles``."""
 
     handles: ClassVar[tuple[type, ...]] = ()
 
@@ -69,11 +52,7 @@ class Component:
 
 
 class Components:
-    """Calls components for the events that they override, in the order in which they are given.
-
-    Attributes:
-        handlers: What takes a message, by the message's type.
-    """
+    """Calls components for the events that they override, in their order; ``handlers`` take messages by type."""
 
     def __init__(self, components: Sequence[Component]) -> None:
         self.ready = _overridden(components, "on_ready")

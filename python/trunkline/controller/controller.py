@@ -48,20 +48,10 @@ _WIND_DOWN = 5.0
 
 
 class Controller:
-    """Runs one job over its tasks.
+    """Runs one job over its tasks; a run file that was opened again is continued.
 
-    Args:
-        job: What to do with each task.
-        tasks: The tasks, in the order they are started.
-        writer: The run file, made for these tasks; a file that was opened again is continued.
-        backend: Hosts the workers.
-        watch: Called with the state of the run whenever it has changed.
-        taken: Rows of tasks that an earlier run has begun; their deltas are in the run file.
-        refill: How many groups are wanted of the tasks; all tasks are run when None.
-        grace: Seconds that requests and tool calls in flight have when the run is asked to stop.
-        memory: Bytes that each worker process may hold; None for no limit.
-        durable: Whether commits are synced to the disk: messages of a few milliseconds then share one commit.
-        observers: Told of the run's events.
+    ``taken`` has the tasks that an earlier run has begun; ``grace`` are seconds for requests in flight when the run is
+    stopped; ``memory`` are bytes for each worker; ``durable`` syncs commits to the disk.
     """
 
     def __init__(
@@ -151,7 +141,6 @@ class Controller:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was asked to end early."""
         return self._stop.is_set()
 
     @property
@@ -213,7 +202,6 @@ class Controller:
         return self._run_limits.word is not None and not self._registry.busy
 
     def _fail(self, error: TrunklineError) -> None:
-        """End the run with this error, or with the one that came before it."""
         self._fatal = self._fatal or error
 
     async def _arrived(self, stop: asyncio.Future[Any]) -> list[tuple[int, Event]]:

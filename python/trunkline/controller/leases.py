@@ -48,7 +48,7 @@ class LeasedResource(Protocol):
     """A resource that workers lease parts of. Only its division differs: shares, max-min, or a token bucket."""
 
     def join(self, worker_id: int) -> None:
-        """A worker is ready, and has a part from now on."""
+        """A worker is ready."""
         ...
 
     def request(self, worker_id: int, least: Amounts, want: Amounts) -> None:
@@ -132,10 +132,7 @@ def leased_limits(
 
 
 def max_min_shares(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
-    """Divide by max-min fairness: small wishes are granted whole, and large ones share the rest equally.
-
-    Where the rest does not divide evenly, the last of equal wishes get one more.
-    """
+    """Divide by max-min fairness; where it does not divide evenly, the last of equal wishes get one more."""
     shares: dict[int, int] = {}
     left = total
     for place, (worker_id, wish) in enumerate(sorted(wishes.items(), key=lambda item: item[1])):
@@ -146,14 +143,7 @@ def max_min_shares(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
 
 
 class _SlotHolder(msgspec.Struct):
-    """One worker.
-
-    Attributes:
-        wish: How many slots it could use.
-        held: How many it holds, revoked ones that are not back included.
-        reclaimed: How many were revoked and are not back.
-        served: When it was last granted some, as a number that grows.
-    """
+    """What a worker wishes for and holds; ``reclaimed`` were revoked and are not back, ``served`` counts grants."""
 
     wish: int
     held: int = 0
@@ -162,11 +152,7 @@ class _SlotHolder(msgspec.Struct):
 
 
 class SlotAllocator:
-    """Slots of one kind, divided by max-min fairness.
-
-    A worker keeps what it holds until another one has less than a fair share and wants more; a revoked slot is granted
-    again only once it was returned.
-    """
+    """Slots of one kind, divided by max-min fairness; a revoked slot is granted again only once it was returned."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -200,10 +186,7 @@ class SlotAllocator:
         self._holders.pop(worker_id, None)
 
     def settle(self) -> dict[int, int]:
-        """Divide anew; return what each worker is granted, or below 0 what it is to return.
-
-        The worker whose last grant is longest ago comes first.
-        """
+        """Divide anew, longest unserved first; return what each worker is granted, or below 0 what it is to return."""
         newest = dict(sorted(self._holders.items(), key=lambda item: -item[1].served))
         shares = self._shares(newest)
         changes: dict[int, int] = {}
@@ -245,7 +228,6 @@ class RequestSlots:
         self._send = send
 
     def held(self, worker_id: int) -> int:
-        """How many requests of a worker may be in flight."""
         return self.allocators["run"].held(worker_id)
 
     def join(self, worker_id: int) -> None:
@@ -294,19 +276,16 @@ _GATHER = 0.05
 
 
 class _Draw(msgspec.Struct):
-    """A waiting request of a worker."""
-
     worker_id: int
     least: Amounts
     want: Amounts
 
 
 class RateAllocator:
-    """Divides requests and tokens a minute, first come first served.
+    """Divides requests and tokens a minute; a worker that wants more waits behind all others, so all have equal parts.
 
-    A worker that was granted a part and wants more waits behind all others, so all that are short have equal parts. In
-    any minute workers are granted at most what the buckets let through. What they send beyond that was granted before:
-    at most a slice, and what replies took less than was booked for them.
+    In any minute workers are granted at most what the buckets let through. What they send beyond that was granted
+    before: at most a slice, and what replies took less than was booked for them.
     """
 
     def __init__(

@@ -45,26 +45,14 @@ _STRIDE = 0x9E3779B1
 
 
 class _Suspicion(msgspec.Struct):
-    """A suspected task.
-
-    Attributes:
-        deaths: Workers in a row that died before it got anywhere on them.
-        kills: How those of them ended that it had for itself.
-    """
+    """Workers in a row that died before a task got anywhere, and how those ended that it had for itself."""
 
     deaths: int = 0
     kills: list[str] = msgspec.field(default_factory=list)
 
 
 class _WorkerTasks(msgspec.Struct):
-    """The tasks of one worker.
-
-    Attributes:
-        tasks: All of them.
-        trial: Those without a committed turn there.
-        deaths: The number of these by their deaths so far.
-        alone: Whether the worker has never had more than its one task.
-    """
+    """A worker's tasks: on trial are those without a committed turn, ``deaths`` counts these by their deaths."""
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
@@ -89,10 +77,7 @@ class PoisonTaskDetector:
 
     @property
     def next(self) -> int | None:
-        """The waiting suspect with most deaths; one is found out before the next is.
-
-        Among equals their order does not decide: where bad tasks are neighbours, others come in between.
-        """
+        """The waiting suspect with most deaths; among equals, neighbours are tried apart."""
         return self._waiting[0][2] if self._waiting else None
 
     def admits(self, worker_id: int, slots: int, task: int) -> bool:
@@ -106,7 +91,6 @@ class PoisonTaskDetector:
         return len(worker.trial) < _company(max((deaths, *worker.deaths)), slots)
 
     def take(self, worker_id: int, task: int) -> None:
-        """Note that a worker was given a task."""
         worker = self._workers.setdefault(worker_id, _WorkerTasks())
         worker.alone = not worker.tasks
         worker.tasks.add(task)
@@ -159,10 +143,7 @@ _MOST = 5
 
 
 class Quarantine(Component):
-    """Holds tasks that repeatedly killed their workers, and fails them only after another task makes progress.
-
-    So a tool that is broken for all tasks does not fail single ones. ``ended`` is called with each failed task.
-    """
+    """Holds tasks that killed their workers until another task got on, so that a tool broken for all fails none."""
 
     def __init__(self, job: Job, tasks: Sequence[Task], writer: RunWriter, ended: Callable[[Done], None]) -> None:
         self._job = job
@@ -184,11 +165,7 @@ class Quarantine(Component):
                 self.add(task, deaths)
 
     def add(self, index: int, deaths: Sequence[str]) -> None:
-        """Hold a task, given how the workers ended that it had for itself.
-
-        Raises:
-            WorkerError: Workers die of every task.
-        """
+        """Hold a task, given the ends of its own workers; WorkerError if workers die of every task."""
         self._held[index] = list(deaths)
         if len(self._held) >= _MOST:
             raise WorkerError(

@@ -39,11 +39,7 @@ _VARYING = re.compile(r"[0-9a-f]{8}[0-9a-f-]*|\d+", re.IGNORECASE)
 
 
 class RejectionDetector:
-    """Counts refused requests while none has been answered.
-
-    A question that the endpoint dislikes is refused at every try, so refusals of several questions are required, as far
-    as the run may hand out so many tasks.
-    """
+    """Counts refused requests of several tasks while none was answered: one question may be refused at every try."""
 
     def __init__(self, tasks: int) -> None:
         self._questions = min(_ENOUGH, tasks)
@@ -53,7 +49,6 @@ class RejectionDetector:
         self._first = ""
 
     def note(self, task: int, message: str) -> None:
-        """Note a refused request of a task."""
         self._first = self._first or message
         self._count += 1
         self._refused.add(task)
@@ -69,7 +64,6 @@ class RejectionDetector:
 
 
 def reported(fatal: Fatal) -> TrunklineError:
-    """Make the error that a worker reported."""
     kind = getattr(errors, fatal.kind, None)
     if isinstance(kind, type) and issubclass(kind, TrunklineError):
         return kind(fatal.message)
@@ -77,11 +71,7 @@ def reported(fatal: Fatal) -> TrunklineError:
 
 
 class ProgressCounter(Component):
-    """Counts committed work in the run's snapshot, and tells observers of it.
-
-    Attributes:
-        finished: The ids of tasks as they are finished.
-    """
+    """Counts committed work in the run's snapshot, and tells observers of it."""
 
     def __init__(
         self,

@@ -127,13 +127,8 @@ class TaskDispatcher(Component):
 class TaskQueue:
     """Hands tasks out in their order.
 
-    With a refill, kept groups and growing tasks never exceed the groups that are wanted. So a task is handed out only
-    if those before it cannot be enough: the tasks handed out are the shortest prefix that has enough kept groups, for
-    any number of workers and any order in which they finish.
-
-    Attributes:
-        growing: Tasks that were handed out and have not ended.
-        kept: Groups of finished tasks that were kept.
+    With a refill, kept groups and growing tasks never exceed the groups that are wanted. So the tasks handed out are
+    the shortest prefix that has enough kept groups, for any number of workers and any order in which they finish.
     """
 
     def __init__(
@@ -161,7 +156,6 @@ class TaskQueue:
 
     @property
     def left(self) -> int:
-        """Tasks that may still be handed out."""
         return 0 if self.full else len(self._fresh)
 
     @property
@@ -171,7 +165,6 @@ class TaskQueue:
 
     @property
     def full(self) -> bool:
-        """Whether as many groups were kept as are wanted."""
         return self._groups is not None and self.kept >= self._groups
 
     @property
@@ -194,22 +187,12 @@ class TaskQueue:
             heappush(self._back, index)
 
     def done(self, *, kept: bool) -> None:
-        """Note that a task has ended, and whether its group was kept."""
         self.growing -= 1
         self.kept += kept
 
 
 class _WorkerEntry(msgspec.Struct):
-    """One worker.
-
-    Attributes:
-        since: When it was started, in seconds of the monotonic clock.
-        up: Whether it is ready.
-        least: How many tasks it takes at a time, whatever slots it holds.
-        slots: How many tasks it takes at a time now.
-        tasks: Its unfinished tasks.
-        retired: Whether it gets no more tasks.
-    """
+    """A worker, started at ``since``; takes ``slots`` tasks at a time, ``least`` at first, none once ``retired``."""
 
     since: float
     up: bool = False
@@ -220,7 +203,6 @@ class _WorkerEntry(msgspec.Struct):
 
     @property
     def credits(self) -> int:
-        """How many more tasks it takes."""
         return self.slots - len(self.tasks) if self.up and not self.retired else 0
 
 
@@ -251,7 +233,6 @@ class WorkerRegistry:
         return any(entry.tasks for entry in self._entries.values())
 
     def add(self, worker_id: int) -> None:
-        """Note a worker that was started."""
         if worker_id not in self._entries and worker_id not in self._gone:
             self._entries[worker_id] = _WorkerEntry(time.monotonic())
 

@@ -36,10 +36,7 @@ HUNG = 30.0
 
 
 class HeartbeatMonitor:
-    """Counts the controller's beats since each worker's last message.
-
-    Beats, not seconds: while the controller itself was suspended, no worker has become silent.
-    """
+    """Counts beats since each worker's last message; seconds would count a suspended controller as silence."""
 
     def __init__(self) -> None:
         self._silent: dict[int, int] = {}
@@ -51,7 +48,6 @@ class HeartbeatMonitor:
         return {worker_id: (beats - 1) * BEAT for worker_id, beats in self._silent.items() if beats > 1}
 
     def seen(self, worker_id: int) -> None:
-        """Note a message of a worker, or forget a worker that is gone."""
         self._silent.pop(worker_id, None)
 
     def beat(self, worker_ids: Iterable[int]) -> dict[int, float]:
@@ -91,15 +87,11 @@ class RestartPolicy:
         return worker_id in self._vain
 
     def progress(self, worker_id: int) -> None:
-        """Note that the run file has work of a worker."""
         if worker_id in self._vain:
             self._vain[worker_id] = 0
 
     def died(self, worker_id: int, *, known: bool = False) -> float | None:
-        """Return the seconds until a dead worker's place is filled again; None where the place is given up.
-
-        A death is not counted against the place where the worker had a suspected task (``known``).
-        """
+        """Return the seconds until a place is filled again; None to give it up. ``known`` suspects do not count."""
         if known:
             return 0.0
         vain = self._vain[worker_id] = self._vain[worker_id] + 1
@@ -117,11 +109,7 @@ _OVER = 1.25
 
 
 class Supervisor(Component):
-    """Replaces workers that die, and kills those that hang or hold too much memory.
-
-    Attributes:
-        engines: The last state that each worker reported.
-    """
+    """Replaces workers that die, kills those that hang or hold too much memory; ``engines`` are their last states."""
 
     handles = (Pong,)
 
@@ -146,12 +134,10 @@ class Supervisor(Component):
 
     @property
     def nobody(self) -> bool:
-        """Whether no worker is alive, and none will be."""
         return not self._registry and not self._starting
 
     @property
     def why(self) -> str:
-        """How the last worker ended whose place was given up."""
         return self._given_up
 
     @property
@@ -160,7 +146,6 @@ class Supervisor(Component):
         return self._heartbeats.silent
 
     def began(self, worker_ids: Sequence[int]) -> None:
-        """Note the workers that the run starts with."""
         for worker_id in worker_ids:
             self._registry.add(worker_id)
             self._restarts.began(worker_id)
@@ -192,11 +177,7 @@ class Supervisor(Component):
             self._backend.kill(worker_id, limit)
 
     def beat(self) -> None:
-        """Ping every worker; kill those that hang, are late to start, or are retired and idle.
-
-        Raises:
-            Exception: The error that kept a worker from being started.
-        """
+        """Ping every worker; kill those that hang, start late, or are retired and idle."""
         if self._broken is not None:
             raise self._broken
         for worker_id, seconds in self._heartbeats.beat(self._registry.ready).items():
@@ -215,11 +196,7 @@ class Supervisor(Component):
                 self._backend.kill(worker_id, f"{late}: does a module of yours take that long to import?")
 
     def on_lost(self, worker_id: int, death: Death) -> None:
-        """Have a worker replaced as soon as its place allows.
-
-        Raises:
-            WorkerError: It ended by itself before the run had begun: others would, too.
-        """
+        """Have a worker replaced; WorkerError if it ended by itself before the run had begun, as others would."""
         exited, report = death.exited, death.report
         self.engines.pop(worker_id, None)
         self._heartbeats.seen(worker_id)
@@ -236,7 +213,6 @@ class Supervisor(Component):
         self._writer.event("died", worker=worker_id, reason=exited.reason, tasks=death.tasks)
 
     async def close(self) -> None:
-        """Start no more workers."""
         for task in self._starting:
             task.cancel()
         await wait_uninterrupted(asyncio.gather(*self._starting, return_exceptions=True))

@@ -18,13 +18,7 @@ __all__ = ["WeightCoordinator"]
 
 
 class WeightCoordinator(Component):
-    """The weight version under which a run's workers send requests.
-
-    ``note`` is called with all versions so far when there is a new one.
-
-    Attributes:
-        version: The version in force.
-    """
+    """The weight version of a run's workers; ``note`` is called with all versions so far when there is a new one."""
 
     handles = (TurnsHeld, WeightsSet)
 

@@ -137,14 +137,7 @@ def plain_line(record: logging.LogRecord) -> str:
 
 
 class LogSink(logging.Handler):
-    """Takes the library's records, and writes them from a thread; :func:`log_to` makes it.
-
-    ``stream`` returns the stream to write to, and ``line`` makes a line of a record; ``close`` is called once
-    everything is written.
-
-    Attributes:
-        dropped: Messages that were dropped, or that could not be written.
-    """
+    """Writes the library's records from a thread; :func:`log_to` makes it. ``dropped`` counts those lost."""
 
     def __init__(
         self,

@@ -100,11 +100,7 @@ class Snapshot(msgspec.Struct):
 def opening(
     there: RunProgress, tasks: int, most: int, taken: Mapping[int, TakenRow], refill: Refill | None = None
 ) -> Snapshot:
-    """Return the state of a run that begins or is continued.
-
-    ``there`` is how far it has come, ``most`` the most rollouts that its strategy makes of a task, ``taken`` the tasks
-    that an earlier run had begun.
-    """
+    """Return the state of a run that begins or is continued, with at most ``most`` rollouts for each task."""
     planned = tasks if refill is None else refill.groups
     rollouts = planned * most + sum(row.growing for row in taken.values())
     if refill is None:
@@ -194,10 +190,7 @@ def explain(snapshot: Snapshot) -> str | None:
 
 
 def pause_of(snapshot: Snapshot) -> float:
-    """Return the seconds for which no endpoint gets a request, as all asked to wait or failed; 0 where one does.
-
-    Endpoints that are out for good do not count.
-    """
+    """Return the seconds for which all endpoints that are not out for good get no request; 0 where one does."""
     states = snapshot.engines.values()
     pauses = [one.pause for state in states for one in state.endpoints if one.pause or not one.shut]
     return min(pauses, default=0.0)

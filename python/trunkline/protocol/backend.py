@@ -18,12 +18,7 @@ __all__ = ["Backend", "BorrowedBackend", "Event", "Inbox", "WorkerExited"]
 
 
 class WorkerExited(msgspec.Struct):
-    """A worker is gone, and everything it sent was delivered before this.
-
-    Attributes:
-        reason: How it ended, in one line.
-        killed: Whether it was killed, where that is known: its tasks are not to blame then.
-    """
+    """A worker is gone, after all it sent; where it was ``killed``, its tasks are not to blame."""
 
     reason: str
     killed: bool = False

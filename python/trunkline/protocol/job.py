@@ -66,11 +66,7 @@ AnyLLM = EndpointSpec | BatchLLM | LLM
 
 
 def as_llms(given: Any) -> dict[str, AnyLLM]:
-    """Return the LLMs of a run by name, given one or several.
-
-    Raises:
-        ConfigError: One is no LLM, or has no valid name.
-    """
+    """Return the LLMs of a run by name, given one or several; ConfigError where one is no LLM or has no valid name."""
     if not isinstance(given, Mapping):
         return {MAIN: _as_one(given)}
     if not given:
@@ -96,11 +92,7 @@ def _as_one(llm: Any) -> AnyLLM:
 
 
 def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: bool) -> None:
-    """Refuse agents whose LLM is missing, and LLMs without an agent where no other agent can ask (``alone``).
-
-    Raises:
-        ConfigError: Naming the agent and the LLMs; or prices that only some of the LLMs have.
-    """
+    """Refuse agents whose LLM is missing, prices that only some have, and LLMs that no agent calls (``alone``)."""
     for agent in agents:
         if agent.llm not in llms:
             asked = f"the LLM {short_repr(agent.llm)}" if agent.llm else "the LLM without a name"
@@ -147,11 +139,7 @@ def describe(llm: AnyLLM) -> dict[str, Any]:
 
 
 def region_of(strategy: Strategy) -> str | None:
-    """Return the region whose log-probabilities a strategy needs; None for none.
-
-    Raises:
-        ConfigError: There is no such region.
-    """
+    """Return the region whose log-probabilities a strategy needs; None for none. Raises ConfigError."""
     region = getattr(strategy, "uncertain", None)
     if region is not None and not (isinstance(region, str) and region in REGIONS):
         known = ", ".join(REGIONS)
@@ -160,11 +148,7 @@ def region_of(strategy: Strategy) -> str | None:
 
 
 def likeliest_of(strategy: Strategy) -> int:
-    """Return how many of the likeliest tokens a strategy needs at each place, if it needs a region.
-
-    Raises:
-        ConfigError: It is no number of tokens that can be asked for.
-    """
+    """Return how many of the likeliest tokens a strategy needs, if it needs a region. Raises ConfigError."""
     return check_int(f"{type(strategy).__name__}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
 
 
@@ -173,11 +157,7 @@ def forks_inside(strategy: Strategy) -> bool:
 
 
 def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
-    """Refuse a strategy that needs what the agent does not request, or the LLM cannot do.
-
-    Raises:
-        ConfigError: Says what is needed and how it is set.
-    """
+    """Refuse a strategy that needs what the agent does not request, or the LLM cannot do, and say how it is set."""
     name = type(strategy).__name__
     whose = "" if agent.name == "agent" else f" of {short_repr(agent.name)}"
     region = region_of(strategy)
@@ -205,11 +185,7 @@ class Refill(NamedTuple):
 
     @classmethod
     def of(cls, groups: int | None, max_tasks: int | None, tasks: int) -> Refill | None:
-        """Check these options of a run of so many tasks; None where they were not given.
-
-        Raises:
-            ConfigError: So many groups cannot be had.
-        """
+        """Check these options of a run of so many tasks; None where they were not given. Raises ConfigError."""
         if groups is None:
             if max_tasks is not None:
                 raise ConfigError("max_tasks says how many tasks groups may take: give groups as well")

@@ -74,11 +74,7 @@ def rates_of(llm: str) -> str:
 
 
 class LeaseRequest(ProtocolMessage):
-    """Worker to controller: a part of a resource is needed.
-
-    ``least`` is the least that helps: where a budget has less it is denied. ``want`` is the most that is useful: of
-    slots in all, of rates beyond what was granted.
-    """
+    """Worker to controller: ``least`` is the least of a resource that helps, ``want`` the most: of slots, in all."""
 
     resource: str
     least: Amounts
@@ -220,10 +216,7 @@ class AssignTasks(ProtocolMessage):
 
 
 class EarlierDeltas(ProtocolMessage):
-    """Controller to worker, before a task that was begun: the next deltas of its tree, in one message or several.
-
-    The first ``taken`` deltas of the task are those of an earlier run that this one continues.
-    """
+    """Controller to worker: the next deltas of a begun task; the first ``taken`` of all are of an earlier run."""
 
     task: int
     deltas: list[bytes]
@@ -254,10 +247,7 @@ class CutTasks(ProtocolMessage):
 
 
 class HoldTurns(ProtocolMessage):
-    """Controller to worker: request no turn until ``SetWeights``; answered by ``TurnsHeld`` once none is in flight.
-
-    With ``abort`` the turns in flight are cancelled, and requested again then.
-    """
+    """Controller to worker: request no turn until ``SetWeights``; ``abort`` cancels those in flight, to be retried."""
 
     abort: bool
 
@@ -285,17 +275,7 @@ class Pong(ProtocolMessage):
 
 
 class Log(ProtocolMessage):
-    """Worker to controller: a log record.
-
-    Attributes:
-        time: Seconds since 1970.
-        level: Its level, as :mod:`logging` counts.
-        logger: Name of its logger.
-        message: The message, on one printable line.
-        fields: The task, rollout and others that it is about.
-        trace: The end of its traceback, printable; None without one.
-        dropped: Records before it that were dropped, as there were too many.
-    """
+    """Worker to controller: a log record, with ``dropped`` records before it; its texts are printable lines."""
 
     time: float
     level: int
@@ -316,10 +296,7 @@ class WorkerReady(ProtocolMessage):
 
 
 class Delta(msgspec.Struct, array_like=True):
-    """One delta of one tree, with the turns and ended rollouts in it and the calls and tool calls since the last one.
-
-    The calls of its turns are among them. ``spans`` has records only where the run is traced.
-    """
+    """A delta of a tree; its turns and ended rollouts; calls, tool calls and traced spans since the last one."""
 
     task: int
     seq: int

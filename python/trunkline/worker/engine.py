@@ -84,10 +84,7 @@ def _part(llm: AnyLLM, parties: int) -> int:
 
 
 class LLMClients:
-    """The LLMs of a worker, by name, and the clients that request turns of them.
-
-    ``resized`` is called with the number of requests that may be in flight, whenever it has changed.
-    """
+    """A worker's LLMs; ``resized`` is called with the requests that may be in flight, whenever that has changed."""
 
     def __init__(
         self,
@@ -186,10 +183,7 @@ class _BegunTask(NamedTuple):
 
 
 class Engine:
-    """Grows trees for the controller in one event loop.
-
-    ``lag`` returns the seconds that the loop was late at most since its last call.
-    """
+    """Grows trees for the controller in one event loop; ``lag`` returns the seconds that the loop was late."""
 
     def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
         self._job = job

@@ -159,10 +159,7 @@ class Watchdog:
 
 
 def blocking_function(frame: FrameType) -> str | None:
-    """Name the innermost function of a thread that is no part of Python or of the event loop, with its place.
-
-    None where the event loop itself runs.
-    """
+    """Name the innermost function of a thread that is not of Python or the event loop; None in the loop itself."""
     at: FrameType | None = frame
     while at is not None:
         code = at.f_code

@@ -52,10 +52,7 @@ _MOMENT = 0.25
 
 
 class LeaseClient:
-    """Requests, holds and returns a worker's leases, by the resources' names in messages.
-
-    ``later`` calls a function after so many seconds; the running loop's ``call_later`` when None.
-    """
+    """Requests, holds and returns a worker's leases, by the resources' names in messages."""
 
     def __init__(
         self,
@@ -124,10 +121,10 @@ _STEPS = 8
 
 
 class BudgetLeases:
-    """The run's account in a worker, see :class:`~trunkline.rollout.task_budget.Account`.
+    """The run's :class:`~trunkline.rollout.task_budget.Account` in a worker; it spends from one lease at a time.
 
-    It spends from one lease at a time. A lease that is too short for a claim is returned as soon as nothing is in
-    flight on it, and another one is requested. Before that, ``flush`` sends the calls that the lease has paid for.
+    A lease that is too short for a claim is returned as soon as nothing is in flight on it, after ``flush`` has sent
+    the calls that it has paid for; another one is requested.
     """
 
     def __init__(self, limits: Amounts, send: Callable[[FromWorker], None], flush: Callable[[], None]) -> None:
@@ -274,14 +271,10 @@ _RECENT = 8
 
 
 class RateLeases:
-    """Spends granted requests and tokens, and requests more before they are used up.
+    """Spends granted requests and tokens; a :class:`trunkline.llm.limits.token_bucket.RateLease`.
 
-    It is a :class:`trunkline.llm.limits.token_bucket.RateLease`. What replies took less than was booked for them is
-    used for the next requests; what they took beyond it is owed, and is part of the next lease request.
-
-    Attributes:
-        waiting: Returns how many requests wait to be sent.
-        on_grant: Called after each grant.
+    What replies took less than was booked for them is used for the next requests; what they took beyond it is owed,
+    and is part of the next lease request. ``waiting`` returns how many requests wait to be sent.
     """
 
     def __init__(self, name: str, limits: Limits, send: Callable[[FromWorker], None]) -> None:
@@ -357,11 +350,7 @@ _GATHER = 0.02
 
 
 class SlotLeases:
-    """Requests slots when requests wait for them, and returns those that are revoked or not used for a moment.
-
-    Attributes:
-        alone: Whether no other worker could use what this one does not.
-    """
+    """Requests slots when requests wait for them; returns those revoked or, unless ``alone``, not used for a moment."""
 
     def __init__(
         self,

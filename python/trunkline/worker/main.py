@@ -66,12 +66,7 @@ class Host:
         self._watchdog: Watchdog | None = None
 
     def receive(self, payload: bytes | memoryview) -> None:
-        """Take an encoded message of the controller.
-
-        Raises:
-            WorkerError: It is out of order.
-            msgspec.MsgspecError: It is no message.
-        """
+        """Take an encoded message; WorkerError if it is out of order, msgspec.MsgspecError if it is none."""
         match decode_to_worker(payload):
             case Hello() as hello if not self._greeted:
                 self._greeted = True

@@ -45,16 +45,11 @@ def estimate(body: Body, n: int) -> int:
 
 
 class Limiter:
-    """Admits requests where a slot of the run, a slot of the endpoint and all rates allow it.
+    """Admits requests where a slot of the run, a slot of the endpoint and all rates allow it, the longest wait first.
 
-    Requests of one queue enter in the order they came; of the first ones of several queues, the one that has waited
-    longest for a slot. Where nothing limits, :meth:`enter` is a few comparisons and two sums.
-
-    Attributes:
-        free: Free slots of the run.
-        owed: Slots that are lost as soon as requests complete; see :class:`SharedSlots`.
-        back: Slots that were lost so since they were last reported.
-        on_change: Called when a request must wait for a slot, and when a slot that is owed is back.
+    Where nothing limits, :meth:`enter` is a few comparisons and two sums. ``owed`` slots are lost as soon as requests
+    complete, and counted in ``back``; see :class:`SharedSlots`. ``on_change`` is called when a request must wait for a
+    slot, and when a slot that is owed is back.
     """
 
     def __init__(
@@ -99,11 +94,7 @@ class Limiter:
         return True
 
     async def wait(self, queue: EndpointQueue, tokens: int, *, probe: bool = False) -> bool:
-        """Wait until a request may be sent, which must :meth:`leave` then.
-
-        ``tokens`` are those of :func:`estimate`; a ``probe`` finds out whether a closed endpoint is up. False if the
-        queue closed meanwhile: try another endpoint.
-        """
+        """Wait until a request or a ``probe`` may be sent; False if the queue closed: try another endpoint."""
         queue.waiting += 1
         try:
             if self._lease is None and not queue.rate_limits.known:
@@ -312,14 +303,10 @@ class EndpointQueue:
 class SharedSlots:
     """The slots of a run, and of each endpoint where these are limited, that one of several processes holds.
 
-    Amounts are lists: slots of the run, then of each endpoint in the order of the base URLs, where these are limited.
-    There are never more requests in flight than slots held: a slot is returned when it is free. A request takes a slot
-    of its endpoint before one of the run, so that no process holds what another waits for and waits for what that one
-    holds. An endpoint's window adapts on an equal part of the slots (``fair``), and beyond it only as far as more is
-    held.
-
-    Attributes:
-        most: The most slots that this process can make use of.
+    Amounts are lists: slots of the run, then of each limited endpoint in order. There are never more requests in
+    flight than slots held: a slot is returned when it is free. A request takes a slot of its endpoint before one of the
+    run, so that no two processes wait for each other's. A window adapts on an equal part (``fair``), and beyond it only
+    as far as more is held; ``most`` are the slots that this process can use.
     """
 
     def __init__(self, limiter: Limiter, queues: Sequence[EndpointQueue], fair: int, *, limited: bool) -> None:

@@ -82,10 +82,7 @@ class Router:
         return next(each.trouble for each in self.endpoints if each.trouble is not None)
 
     def choose(self, key: int, avoid: Endpoint | None = None) -> Endpoint | None:
-        """Choose at once, ``avoid`` only where no other endpoint is open.
-
-        None if no endpoint is open or requests already wait for one: then :meth:`wait`.
-        """
+        """Choose at once, ``avoid`` only where no other is open; None if none is, or requests :meth:`wait` already."""
         if self._waiting:
             return None
         return self._pick(key, avoid, self._clock() if self._closed else 0.0)
@@ -137,10 +134,7 @@ class Router:
         self._count()
 
     def struck(self, endpoint: Endpoint, outcome: Outcome) -> bool:
-        """Take an endpoint out for good; the last one only for the calls that began before, see :meth:`renew`.
-
-        Returns whether there are others, to which its requests can go.
-        """
+        """Take an endpoint out, the last one only until :meth:`renew`; returns whether others are left."""
         others = not all(other is endpoint or other.out for other in self.endpoints)
         if not endpoint.out:
             if others:
@@ -279,11 +273,7 @@ class Endpoint:
         return self.queue.in_flight + self.queue.waiting
 
     def target(self, route: str) -> tuple[str, RequestContext]:
-        """Return the URL of a route, and the context for its errors.
-
-        A route is a path below the base URL, ``/chat/completions``; with two slashes in front, ``//tokenize``, one
-        below the server's root, which is the base URL without its version (``/v1``).
-        """
+        """Return the URL of a route and the context for its errors; ``//route`` is below the root, without ``/v1``."""
         found = self._targets.get(route)
         if found is None:
             url = self._root + route[1:] if route.startswith("//") else self.base_url + route
@@ -292,10 +282,7 @@ class Endpoint:
         return found
 
     def failed(self, outcome: Outcome, *, probe: bool, after: int, now: float, draw: float) -> bool:
-        """Note that it did not serve: refused, reset, too slow, or a 5xx. ``draw`` is jitter from 0 to 1.
-
-        Returns whether it is ejected by this.
-        """
+        """Note that it did not serve: refused, reset, too slow, or a 5xx; returns whether it is ejected by this."""
         if self.out:
             return False
         self._failures += 1
@@ -349,10 +336,7 @@ class Endpoint:
         self.probing = self.queue.urgent = True
 
     def learn(self, status: int, headers: Mapping[str, str]) -> None:
-        """Read an answer's rate limits; its request is still counted as in flight.
-
-        The headers of an endpoint that never tells of limits are read only with a 429.
-        """
+        """Read an answer's rate limits; where an endpoint never tells of any, only those of a 429."""
         queue = self.queue
         if queue.rate_limits.silent < _SILENT or status == 429:
             queue.rate_limits.learn(headers, queue.in_flight - 1 + queue.ahead, queue.tokens)

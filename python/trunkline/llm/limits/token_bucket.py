@@ -26,13 +26,10 @@ class RateLease(Protocol):
     """Grants requests and tokens out of a run's rates, wherever they are kept."""
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take requests and tokens, all or nothing; only one caller at a time may retry.
+        """Take requests and tokens, all or nothing; returns 0, or the seconds after which to retry.
 
-        Negative ``requests`` are given back, and with ``requests`` 0 the tokens that a reply took beyond its estimate
-        are taken, or given back; both are always granted.
-
-        Returns:
-            0 if they were taken; else the seconds after which they can be there, to retry.
+        Only one caller at a time retries. Negative ``requests`` are given back; with ``requests`` 0 the difference of a
+        reply's tokens to its estimate is taken or given back. Both are always granted.
         """
         ...
 
@@ -136,10 +133,7 @@ LONGEST: Final = 120.0
 
 
 def seconds(text: str, now: Callable[[], float] = time.time) -> float | None:
-    """Read a time until something: ``6m0s``, ``20ms``, a plain number of seconds, or a moment in RFC 3339.
-
-    ``now`` is the wall clock, in seconds since the epoch. Returns seconds, not negative; None if it is no such time.
-    """
+    """Read a time until something: ``6m0s``, ``20ms``, seconds, or a moment in RFC 3339; None if it is none."""
     text = text.strip()[:40]
     parts = _PART.findall(text)
     if parts and "".join(value + unit for value, unit in parts) == text:
@@ -158,12 +152,8 @@ class ServerRateLimits:
     """An endpoint's own limits as far as it told them: requests and tokens that are left, and how they come back.
 
     The rate is what was used up divided by the time until it is back; for OpenAI and Anthropic, whose limits refill
-    continuously, that is exact. Where several processes (``parties``) send requests to the endpoint, each uses an equal
-    part of what it says is left.
-
-    Attributes:
-        known: Whether it told of any limit.
-        silent: Answers in a row that told of none.
+    continuously, that is exact. Each of several processes (``parties``) uses an equal part. ``silent`` counts answers
+    in a row that told of no limit.
     """
 
     __slots__ = ("_clock", "_parties", "_wall", "known", "requests", "silent", "tokens")
@@ -183,10 +173,7 @@ class ServerRateLimits:
         self.tokens: TokenBucket | None = None
 
     def learn(self, headers: Mapping[str, str], requests: int, tokens: int) -> None:
-        """Read the headers of an answer, whose names have any case.
-
-        ``requests`` in flight and the ``tokens`` booked for them may not be counted by the server.
-        """
+        """Read an answer's headers; the server may not have counted these requests in flight, and their tokens."""
         for family, first, second in _FAMILIES:
             if first in headers or second in headers:
                 self.requests = self._corrected(self.requests, headers, _NAMES[family, "requests"], requests)
