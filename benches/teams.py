@@ -18,7 +18,7 @@ import trunkline as tl
 from trunkline.llm.batch.completion import Prompt
 from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.rollout.programs.replay import Journal
-from trunkline.team import find
+from trunkline.team import TEAMS
 from trunkline.types import Task
 
 BATCHES = (8, 64, 256)
@@ -78,7 +78,7 @@ def team(kind: str, **settings: Any) -> tl.Team:
     """A team that is shipped, whose roles say to the engine who they are."""
     if kind == "search":
         settings["tool"] = look_up
-    shipped = find(kind)
+    shipped = TEAMS[kind]
     called = {"verifier": "router"} if kind == "search" else {}
     roles = {name: {"system": f"You are the {called.get(name, name)}."} for name in shipped.own_roles()}
     return shipped(model="m", roles=roles, **settings)

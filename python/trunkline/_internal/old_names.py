@@ -322,7 +322,7 @@ runner.worker_pool: runtime.fleet:Fleet=WorkerPool
 scoring.model_client: score.asking:Asked=ModelReply score.asking:Asker=ModelClient
 scoring.reports.reporter: score.reports.reporter:Work=TreeReports
 scoring.reports.segments: score.reports.steps:Step=ReportStep
-scoring.rewards: score.rewards:Part=RewardPart score.rewards.catalog:Home=RewardEntry
+scoring.rewards: score.rewards:Part=RewardPart
 scoring.rewards.base: score.rewards.policy:Policy=RewardPolicy score.rewards.reward:Part=RewardPart
     score.values:worth=search_value
 scoring.rewards.matching: score.rewards.choice:Options=ChoiceOptions

@@ -15,7 +15,7 @@ import msgspec
 from click.core import ParameterSource
 
 from trunkline._internal.text import cells, format_error, printable
-from trunkline.cli.options import make_named, read_rewards, reward_option
+from trunkline.cli.options import read_rewards, reward_option
 from trunkline.cli.output import put, silence, tell
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.config import EndpointSpec
@@ -338,7 +338,7 @@ def _correct(tree: Tree, answer: str | None) -> bool | None:
     default="majority",
     show_default=True,
     metavar="NAME[:OPTION=VALUE,...]",
-    help=f"What decides: {', '.join(AGGREGATORS)}, or your own MODULE:CLASS.",
+    help=f"What decides: {AGGREGATORS}, or your own MODULE:CLASS.",
 )
 @click.option(
     "--by",
@@ -426,7 +426,7 @@ async def _decided(
                 raise ConfigError(f"--aggregator {given}: it asks a model: name it with --model")
             return {}
 
-        made = make_named(given, "--aggregator", AGGREGATORS, AGGREGATORS.__getitem__, beside)
+        made = AGGREGATORS.make(given, "--aggregator", beside)
         found = await answers_of(reader.trees(), check_aggregator("--aggregator", made), by)
         return found, getattr(made, "by", None)
     finally:

@@ -9,6 +9,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from trunkline._internal.registry import load_named
 from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
 from trunkline.cli.live import drive, watching_options
@@ -17,9 +18,7 @@ from trunkline.cli.options import (
     PriceOption,
     Settled,
     Threshold,
-    load_named,
     load_tools,
-    make_named,
     read_rewards,
     reward_option,
 )
@@ -40,7 +39,7 @@ from trunkline.scoring.filters import FILTERS
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.lock import set_aside
 from trunkline.store.reader import RunReader
-from trunkline.strategies import STRATEGIES, find
+from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 from trunkline.team import TEAMS
 from trunkline.team.team import Team
@@ -80,7 +79,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     default="chain",
     show_default=True,
     metavar="NAME[:OPTION=VALUE,...]",
-    help=f"Where tries start: {', '.join(STRATEGIES)}, or your own as MODULE:CLASS. "
+    help=f"Where tries start: {STRATEGIES}, or your own as MODULE:CLASS. "
     "For example tree-grpo:trees=2,forks=2,rounds=1",
 )
 @click.option(
@@ -95,8 +94,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 @click.option(
     "--team",
     metavar="NAME[:OPTION=VALUE,...]",
-    help=f"Several agents that play a try together: {', '.join(TEAMS)}, or your own as MODULE:CLASS. "
-    "For example math:rounds=4",
+    help=f"Several agents that play a try together: {TEAMS}, or your own as MODULE:CLASS. For example math:rounds=4",
 )
 @click.option(
     "--role",
@@ -109,7 +107,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     default="native",
     show_default=True,
     metavar="NAME|MODULE:ATTR",
-    help=f"How tools are spoken about: {', '.join(DIALECTS)}, or your own.",
+    help=f"How tools are spoken about: {DIALECTS}, or your own.",
 )
 @click.option(
     "--malformed",
@@ -141,7 +139,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     "filters",
     multiple=True,
     metavar="NAME[:OPTION=VALUE,...]",
-    help=f"Who is not to be trained on: {', '.join(FILTERS)}, or your own as MODULE:CLASS; repeatable.",
+    help=f"Who is not to be trained on: {FILTERS}, or your own as MODULE:CLASS; repeatable.",
 )
 @click.option("--groups", type=int, help="Take questions until N groups were kept by the filters.  [default: take all]")
 @click.option("--max-tasks", type=int, help="The most questions that --groups may take.")
@@ -260,7 +258,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "seed": given["seed"],
         "cache": given["cache"],
         "start_from": given["start_from"],
-        "filters": [make_named(one, "--filter", FILTERS, FILTERS.__getitem__) for one in given["filters"]],
+        "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
         "groups": given["groups"],
         "max_tasks": given["max_tasks"],
         **{name: given[name] for name in ("grace", "budget", "task_budget", "enough", "tail", "settled")},
@@ -352,7 +350,7 @@ def _strategy(given: str, **of_chains: int | None) -> Strategy:
                 "many rollouts it makes, and when, which --dry-run shows"
             )
         given += f"{',' if ':' in given else ':'}{name}={value}"
-    made = make_named(given, "--strategy", STRATEGIES, find)
+    made = STRATEGIES.make(given, "--strategy")
     if not isinstance(made, Strategy):
         raise ConfigError(f"--strategy {given!r}: {type(made).__name__} has no rollouts() and start(view)")
     return made
@@ -397,7 +395,7 @@ def _dialect(name: str) -> Any:
     if name in DIALECTS:
         return name
     if ":" not in name:
-        raise ConfigError(f"--dialect {name!r} is none of {', '.join(DIALECTS)}; your own is written module:attribute")
+        raise ConfigError(f"--dialect {DIALECTS.unknown(name)}; your own is written module:attribute")
     return load_named(name, "--dialect")
 
 

@@ -209,7 +209,7 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
 @click.option(
     "--confidence",
     metavar="NAME|MODULE:ATTR",
-    help=f"Show whether surer tries are right: by {', '.join(CONFIDENCES)}, or by your own function of a rollout. "
+    help=f"Show whether surer tries are right: by {CONFIDENCES}, or by your own function of a rollout. "
     "logprob needs token ids (TokenMode), entropy --top-logprobs.",
 )
 @click.option("--json", is_flag=True, help="Print one JSON object.")

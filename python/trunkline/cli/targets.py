@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import msgspec
 
+from trunkline._internal.registry import read_value
 from trunkline._internal.text import printable
 from trunkline._internal.validation import short_repr
-from trunkline.cli.options import load_tools, make_named, read_value, run_path, safe_name
+from trunkline.cli.options import load_tools, run_path, safe_name
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.dialects.builtin import DIALECTS
@@ -17,7 +18,7 @@ from trunkline.llm.pricing import check_name, read_price, there_is
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits
 from trunkline.runner.resume import ResumableRun
-from trunkline.team import TEAMS, find
+from trunkline.team import TEAMS
 from trunkline.team.role import Role
 from trunkline.team.team import GUIDE_NAMES, Team, change
 
@@ -165,7 +166,7 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
         own: dict[str, Any] = {"model": given["model"]} | _tools(kind, given["tools"])
         return own | ({"max_turns": given["max_turns"]} if "max_turns" in told else {})
 
-    made = make_named(given["team"], "--team", TEAMS, find, lambda kind: {"roles": {}} | beside(kind), _guide_names)
+    made = TEAMS.make(given["team"], "--team", lambda kind: {"roles": {}} | beside(kind), _guide_names)
     if not isinstance(made, Team):
         raise ConfigError(f"--team {given['team']!r}: {type(made).__name__} is no team; derive it from trunkline.Team")
     changes = {name: dict(fields) for name, fields in made.roles.items()}
@@ -255,7 +256,7 @@ def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: 
     if field == "tools":
         return load_tools(tuple(value.split("/")), f"--role {text!r}: tools")
     if field == "dialect" and value not in DIALECTS:
-        raise ConfigError(f"--role {text!r}: dialects are {', '.join(DIALECTS)}")
+        raise ConfigError(f"--role {text!r}: dialects are {DIALECTS}")
     return read_value(value, f"--role {text!r}: {field}", hints[field])
 
 

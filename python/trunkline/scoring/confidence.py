@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from trunkline._core import SAMPLED
+from trunkline._internal.registry import Registry
 from trunkline._internal.validation import check_choice
 from trunkline.llm.dialects.base import spoken
 from trunkline.scoring.aggregators.base import Candidate
@@ -159,14 +160,10 @@ def _upward(trajectory: Trajectory) -> Iterator[Node]:
         node = node.parent
 
 
-CONFIDENCES: Final[dict[str, Callable[[Trajectory], float]]] = {
-    "logprob": logprob,
-    "entropy": entropy,
-    "verbalised": verbalised,
-    "reward": reward,
-    "value": value,
-}
-"""What says how sure a rollout is, by name."""
+CONFIDENCES: Final[Registry[Callable[[Trajectory], float]]] = Registry(
+    "confidence",
+    {"logprob": logprob, "entropy": entropy, "verbalised": verbalised, "reward": reward, "value": value},
+)
 
 NEEDS: Final = {
     "logprob": "token ids with their log-probs: LLM(tokens=TokenMode(...))",

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Final
+
+from trunkline._internal.registry import Registry
 
 if TYPE_CHECKING:
     from trunkline.team.team import Team
 
 
-__all__ = ["TEAMS", "find"]
+__all__ = ["TEAMS"]
 
-
-TEAMS: Final = {
-    "experts": "builtin:ExpertsTeam",
-    "math": "builtin:MathTeam",
-    "search": "builtin:SearchTeam",
-}
-"""For each name its module here and its class."""
-
-
-def find(name: str) -> type[Team]:
-    """Return the class of a team.
-
-    Raises:
-        KeyError: There is none of that name.
-    """
-    module, _, kind = TEAMS[name].partition(":")
-    found: type[Team] = getattr(importlib.import_module(f"trunkline.team.{module}"), kind)
-    return found
+TEAMS: Final[Registry[type[Team]]] = Registry(
+    "team",
+    {
+        "experts": "trunkline.team.builtin:ExpertsTeam",
+        "math": "trunkline.team.builtin:MathTeam",
+        "search": "trunkline.team.builtin:SearchTeam",
+    },
+)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from trunkline.cli.options import make_named
+from trunkline._internal.registry import Registry
 from trunkline.cli.run import _strategy
 from trunkline.errors import ConfigError
-from trunkline.strategies import STRATEGIES, find
+from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.mcts import MCTS
@@ -56,7 +56,7 @@ READY = Chain(3)
 
 
 def made(text: str) -> Any:
-    return make_named(text, "--strategy", STRATEGIES, find)
+    return STRATEGIES.make(text, "--strategy")
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -96,7 +96,13 @@ def test_ones_own_classes_are_made_from_their_constructors():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tree-grop", "'tree-grop' is none of adaptive, .*tree-grpo.*; your own is written module:Class"),
+        (
+            "tree-grop",
+            (
+                r"'tree-grop' is none of adaptive, .*tree-grpo.* \(did you mean tree-grpo\?\); "
+                "your own is written module:Class"
+            ),
+        ),
         ("tree-grop:trees=2", "'tree-grop' is none of adaptive"),
         ("", "is none of adaptive"),
         ("m:", "is none of adaptive"),
@@ -128,6 +134,19 @@ def test_what_cannot_be_made_is_one_clear_error(text: str, says: str):
     with pytest.raises(ConfigError, match=says) as caught:
         made(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_registry_imports_an_entry_when_it_is_used_and_names_what_is_unknown():
+    there = Registry("shape", {"disc": "no_such_module:Disc", "box": "test_named:Plain", "dot": float}, {"dot": int})
+    assert (str(there), len(there), "box" in there, "bax" in there) == ("disc, box, dot", 3, True, False)
+    assert there["box"]().given == (2, "x", 0.5, Word.LEFT)
+    assert (there.find("dot"), there.find("dot", options=True)) == (float, int)
+    with pytest.raises(ConfigError, match="shape disc cannot be imported: No module named 'no_such_module'"):
+        there["disc"]
+    with pytest.raises(ConfigError, match=r"shape: 'bax' is none of disc, box, dot \(did you mean box\?\)$"):
+        there.find("bax")
+    with pytest.raises(KeyError):
+        there["bax"]
 
 
 def test_rollouts_is_for_chains_alone():

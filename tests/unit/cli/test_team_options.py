@@ -11,7 +11,7 @@ from pair_team import Finding, Looking, Pair
 from trunkline.cli.targets import make_team
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
-from trunkline.team import TEAMS, find
+from trunkline.team import TEAMS
 from trunkline.team.team import Team
 
 NOTHING = Sampling()
@@ -31,7 +31,7 @@ def test_a_team_has_the_model_and_its_own_settings():
 
 @pytest.mark.parametrize("name", sorted(set(TEAMS) - {"search"}))
 def test_teams_of_the_library_have_names(name: str):
-    assert type(made(name)) is find(name)
+    assert type(made(name)) is TEAMS[name]
 
 
 def test_the_search_team_is_given_its_tool():

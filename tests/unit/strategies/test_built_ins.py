@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trunkline import strategies
-from trunkline.strategies import STRATEGIES, find
+from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 
 FOLDER = Path(strategies.__file__).parent
@@ -16,9 +16,9 @@ MODULES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in {"__in
 
 
 def test_every_module_is_in_the_catalog_and_every_entry_is_a_strategy_with_a_formula():
-    assert sorted(home.partition(":")[0] for home in STRATEGIES.values()) == [path.stem for path in MODULES]
-    for name in STRATEGIES:
-        made = find(name)()
+    assert sorted(kind.__module__.rpartition(".")[2] for kind in STRATEGIES.values()) == [path.stem for path in MODULES]
+    for kind in STRATEGIES.values():
+        made = kind()
         assert isinstance(made, Strategy)
         assert str(made.rollouts()) in made.formula()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from team_scripts import play_replies
 
+from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.runner.run import run
-from trunkline.team import TEAMS, find
+from trunkline.team import TEAMS
 from trunkline.team.builtin import ExpertsTeam
 from trunkline.team.team import Team
 from trunkline.types import Task
@@ -55,7 +56,7 @@ def test_an_answer_outside_the_tag_is_no_valid_action_and_none_at_all() -> None:
 
 
 def test_the_teams_of_the_catalog_are_found_by_their_names() -> None:
-    found = {name: find(name) for name in TEAMS}
+    found = dict(TEAMS)
     assert {name: kind.__name__ for name, kind in found.items()} == {
         "experts": "ExpertsTeam",
         "math": "MathTeam",
@@ -63,4 +64,6 @@ def test_the_teams_of_the_catalog_are_found_by_their_names() -> None:
     }
     assert all(issubclass(kind, Team) and kind.__doc__ for kind in found.values())
     with pytest.raises(KeyError):
-        find("chess")
+        TEAMS["chess"]
+    with pytest.raises(ConfigError, match="team: 'chess' is none of experts, math, search"):
+        TEAMS.find("chess")

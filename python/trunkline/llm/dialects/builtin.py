@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 
+from trunkline._internal.registry import Registry
 from trunkline._internal.validation import check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import MOST_CALLS, Dialect, Parsed, call_of, spoken, unread
@@ -256,11 +257,9 @@ def _name(tool: Definition) -> str:
     return str(tool["function"]["name"])
 
 
-DIALECTS: Final[dict[str, Callable[[], Dialect]]] = {
-    "native": Native,
-    "hermes": Hermes,
-    "search-r1": SearchR1,
-}
+DIALECTS: Final[Registry[Callable[[], Dialect]]] = Registry(
+    "dialect", {"native": Native, "hermes": Hermes, "search-r1": SearchR1}
+)
 """The dialects that come with the library, by the name an agent gives."""
 
 _NAMES: Final = {kind: name for name, kind in DIALECTS.items()}
@@ -281,7 +280,7 @@ def find(given: object) -> Dialect:
         raise ConfigError(f"Agent: dialect is the class {given.__name__}: give an instance of it, {given.__name__}()")
     if not isinstance(given, Dialect):
         raise ConfigError(
-            f"Agent: dialect must be {', '.join(DIALECTS)}, or an object with native, prompt(), sampling(), parse() "
+            f"Agent: dialect must be {DIALECTS}, or an object with native, prompt(), sampling(), parse() "
             f"and observe(), not {short_repr(given)}"
         )
     return given

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Final
 
+from trunkline._internal.registry import Registry
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.base import Aggregator, Decision
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["AGGREGATORS", "aggregate", "check_aggregator"]
 
 
-AGGREGATORS: Final[dict[str, type]] = {
-    "majority": Majority,
-    "weighted": Weighted,
-    "best": BestOfN,
-    "synthesis": Synthesis,
-    "integrate": Integrate,
-}
-"""Classes of aggregators."""
+AGGREGATORS: Final[Registry[type]] = Registry(
+    "aggregator",
+    {
+        "majority": Majority,
+        "weighted": Weighted,
+        "best": BestOfN,
+        "synthesis": Synthesis,
+        "integrate": Integrate,
+    },
+)
 
 
 def check_aggregator(name: str, aggregator: object) -> Aggregator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from trunkline._internal.registry import Registry
 from trunkline.scoring.filters.base import Filter, Finding, Group
 from trunkline.scoring.filters.builtin import (
     ExactPrefix,
@@ -37,17 +38,18 @@ __all__ = [
     "ZeroVariance",
 ]
 
-
-FILTERS: Final[dict[str, type]] = {
-    "void-turns": VoidTurns,
-    "overlong-penalty": OverlongPenalty,
-    "overlong-mask": OverlongMask,
-    "repetition": Repetition,
-    "repetition-treerl": TreeRLRepetition,
-    "exact-prefix": ExactPrefix,
-    "zero-variance": ZeroVariance,
-    "simpletir": SimpleTIR,
-    "slime": Slime,
-    "skyrl": SkyRL,
-}
-"""Classes of filters."""
+FILTERS: Final[Registry[type]] = Registry(
+    "filter",
+    {
+        "void-turns": VoidTurns,
+        "overlong-penalty": OverlongPenalty,
+        "overlong-mask": OverlongMask,
+        "repetition": Repetition,
+        "repetition-treerl": TreeRLRepetition,
+        "exact-prefix": ExactPrefix,
+        "zero-variance": ZeroVariance,
+        "simpletir": SimpleTIR,
+        "slime": Slime,
+        "skyrl": SkyRL,
+    },
+)

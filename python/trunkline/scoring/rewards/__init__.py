@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from trunkline.errors import ConfigError
+from trunkline._internal.registry import Registry
 from trunkline.scoring.rewards.base import Reward, RewardPart, Scored
 from trunkline.scoring.rewards.grading import WeightedRewards, weighted
 from trunkline.scoring.rewards.matching import F1, Choice, Numeric, contains, exact_match, numeric_match
@@ -30,50 +29,22 @@ __all__ = [
 ]
 
 
-class RewardEntry(NamedTuple):
-    """Where a reward is found.
+REWARDS: Final[Registry[Any]] = Registry(
+    "reward",
+    {
+        "exact_match": exact_match,
+        "contains": contains,
+        "numeric_match": numeric_match,
+        "f1": F1,
+        "choice": Choice,
+        "maths": Maths,
+        "judge": "trunkline.scoring.rewards.judge:Judge",
+        "code": "trunkline.scoring.rewards.code:Code",
+    },
+    configured={"numeric_match": Numeric},
+)
 
-    Attributes:
-        module: Its module.
-        plain: The reward, or its class.
-        options: The class that takes options, where the plain one is a function.
-    """
-
-    module: str
-    plain: str
-    options: str = ""
-
-
-_AT: Final = "trunkline.scoring.rewards."
-
-REWARDS: Final[dict[str, RewardEntry]] = {
-    "exact_match": RewardEntry(_AT + "matching", "exact_match"),
-    "contains": RewardEntry(_AT + "matching", "contains"),
-    "numeric_match": RewardEntry(_AT + "matching", "numeric_match", "Numeric"),
-    "f1": RewardEntry(_AT + "matching", "F1"),
-    "choice": RewardEntry(_AT + "matching", "Choice"),
-    "maths": RewardEntry(_AT + "maths", "Maths"),
-    "judge": RewardEntry(_AT + "judge", "Judge"),
-    "code": RewardEntry(_AT + "code", "Code"),
-}
-"""Where rewards are found, by what they are called."""
-
-
-def find(name: str, *, options: bool = False) -> Any:
-    """Return the reward of a name, or its class.
-
-    Args:
-        name: One of ``REWARDS``.
-        options: Whether it is to take options, so that a function's class is wanted.
-
-    Raises:
-        ConfigError: It cannot be imported.
-    """
-    entry = REWARDS[name]
-    try:
-        return getattr(importlib.import_module(entry.module), (options and entry.options) or entry.plain)
-    except (ImportError, AttributeError) as problem:
-        raise ConfigError(f"reward {name} cannot be imported: {problem}") from problem
+find = REWARDS.find
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from trunkline._internal.registry import Registry
 from trunkline.errors import ConfigError
 from trunkline.sim.model.agents import agent, seek, solver, state_confidence, tagged
 from trunkline.sim.model.choices import PRESETS
@@ -47,17 +48,20 @@ def team(conversation: Conversation, mind: Mind) -> Draft:
     return solver(conversation, mind)
 
 
-MODELS: Final[dict[str, Callable[[Conversation, Mind], Draft]]] = {
-    "sim-agent": agent,
-    "sim-tagged": tagged,
-    "sim-verifier": verifier,
-    "sim-solver": solver,
-    "sim-writer": writer,
-    "sim-judge": judge,
-    "sim-reporter": reporter,
-    "sim-team": team,
-    "sim-picker": picker,
-}
+MODELS: Final[Registry[Callable[[Conversation, Mind], Draft]]] = Registry(
+    "model",
+    {
+        "sim-agent": agent,
+        "sim-tagged": tagged,
+        "sim-verifier": verifier,
+        "sim-solver": solver,
+        "sim-writer": writer,
+        "sim-judge": judge,
+        "sim-reporter": reporter,
+        "sim-team": team,
+        "sim-picker": picker,
+    },
+)
 """Every behaviour, by the name that a request asks for."""
 
 
@@ -80,7 +84,7 @@ def find_model(name: str, default: Dials) -> Model:
     """
     behaviour, colon, preset = name.partition(":")
     if behaviour not in MODELS:
-        raise ConfigError(f"the model {name!r} does not exist; there are {', '.join(MODELS)}")
+        raise ConfigError(f"the model {name!r} does not exist: {MODELS.unknown(behaviour)}")
     if not colon:
         return Model(behaviour, default)
     if preset not in PRESETS:

@@ -1,0 +1,244 @@
+"""Named choices that options and specs name, and ``NAME:OPTION=VALUE,...`` read into what a name stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from trunkline._internal.old_names import current_name
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import short_repr
+from trunkline.errors import ConfigError, UsageError
+
+__all__ = ["Registry", "load_named", "read_value"]
+
+T = TypeVar("T")
+
+
+class Registry(MutableMapping[str, T], Generic[T]):
+    """What the library offers of one kind, by name.
+
+    Args:
+        kind: What an entry is, for error messages: ``strategy``.
+        entries: A class, function or value for each name, or ``module:attribute``, imported when it is first used.
+        configured: For names of functions, the classes that take options in their place.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, T | str], configured: Mapping[str, Any] | None = None) -> None:
+        self._kind = kind
+        self._entries: dict[str, Any] = dict(entries)
+        self._configured = dict(configured or {})
+
+    def __getitem__(self, name: str) -> T:
+        entry: T = self._loaded(self._entries, name)
+        return entry
+
+    def __setitem__(self, name: str, entry: T) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __str__(self) -> str:
+        return ", ".join(self._entries)
+
+    def unknown(self, name: str, *further: str) -> str:
+        """Say that a name is none of the entries or ``further`` ones, with the entry that is spelled almost like it."""
+        near = get_close_matches(name, [*self._entries, *further], 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        return f"{short_repr(name)} is none of {', '.join((*self._entries, *further))}{meant}"
+
+    def find(self, name: str, *, options: bool = False) -> Any:
+        """Return the entry of a name; the class behind a function where it is to take options.
+
+        Raises:
+            ConfigError: The name is unknown, or its module cannot be imported.
+        """
+        if name not in self._entries:
+            raise ConfigError(f"{self._kind}: {self.unknown(name)}")
+        return self._loaded(self._configured if options and name in self._configured else self._entries, name)
+
+    def make(
+        self,
+        given: str,
+        option: str,
+        beside: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
+        also: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
+    ) -> Any:
+        """Make what a value of a command-line option names.
+
+        Args:
+            given: ``NAME`` or ``NAME:OPTION=VALUE,...``, where NAME is an entry or ``MODULE:CLASS``. The values of an
+                option that takes several stand between slashes, ``temperatures=0.6/0.8/1.0``; a function is written
+                ``module:function``.
+            option: The command-line option, for messages.
+            beside: From a class to options that it is given by other means, which the value cannot give.
+            also: From a class to further names that its constructor takes, and their types.
+
+        Returns:
+            What the class made of the options; or what ``MODULE:OBJECT`` leads to, if that is no class.
+
+        Raises:
+            ConfigError: A name, option or value is unknown or refused.
+        """
+        name, _, options = given.partition(":")
+        if name in self:
+            kind = self.find(name, options=bool(options))
+        else:
+            attribute, _, options = options.partition(":")
+            if not attribute or "=" in attribute:
+                raise ConfigError(f"{option} {given!r}: {self.unknown(name)}; your own is written module:Class")
+            name = f"{name}:{attribute}"
+            kind = load_named(name, option)
+        if not isinstance(kind, type):
+            if options:
+                raise ConfigError(f"{option} {given!r}: {name} is no class, so it takes no options")
+            return kind
+        known, others = _parameters(kind), beside(kind)
+        open_ = {key: hint for key, (hint, _) in known.items() if key not in others}
+        further = {key: hint for key, hint in also(kind).items() if key not in open_}
+        values = _read(options, f"{option} {name}", open_ | further)
+        needed = [key for key, (_, required) in known.items() if required and key not in values and key not in others]
+        if needed:
+            says = ",".join(f"{key}=..." for key in needed)
+            raise ConfigError(f"{option} {name} needs {', '.join(needed)}: {option} {name}:{says}")
+        try:
+            return kind(**values, **{key: value for key, value in others.items() if key in known})
+        except UsageError as problem:
+            raise ConfigError(f"{option} {name}: {problem}") from None
+        except Exception as problem:
+            raise ConfigError(f"{option} {name}: {type(problem).__name__}: {format_error(problem)}") from problem
+
+    def _loaded(self, entries: dict[str, Any], name: str) -> Any:
+        entry = entries[name]
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            try:
+                entry = entries[name] = getattr(importlib.import_module(module), attribute)
+            except (ImportError, AttributeError) as problem:
+                raise ConfigError(f"{self._kind} {name} cannot be imported: {printable(str(problem))}") from problem
+        return entry
+
+
+def load_named(name: str, what: str) -> Any:
+    """Import ``module:attribute``, with the current folder on the path as Python itself would have it.
+
+    Raises:
+        ConfigError: Naming the option, the module and what went wrong in it.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not re.fullmatch(r"[\w.]+", module_name):
+        raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
+    with contextlib.suppress(OSError):
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+    try:
+        module_name, attribute = current_name(module_name, attribute)
+        found = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {format_error(error)}"
+        ) from error
+    for part in filter(None, attribute.split(".")):
+        if not hasattr(found, part):
+            raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _parameters(kind: type) -> dict[str, tuple[Any, bool]]:
+    """The options of a class: by name, the type and whether it is required."""
+    try:
+        taken = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    try:
+        # Of a struct or dataclass the hints are those of its fields, of another class those of its constructor.
+        hints = get_type_hints(kind) | get_type_hints(kind.__init__)  # type: ignore[misc]
+    except Exception:  # noqa: BLE001 - a name in a user's annotation that leads nowhere; values are text then
+        hints = {}
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {one.name: (hints.get(one.name, str), one.default is one.empty) for one in taken if one.kind in named}
+
+
+def _read(text: str, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Read ``OPTION=VALUE,...`` into the types of the options."""
+    values: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or key not in known:
+            there = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise ConfigError(f"{what}: {part.strip()!r} is no option=value that it knows; {there}")
+        if key in values:
+            raise ConfigError(f"{what}: option {key} is given twice")
+        values[key] = read_value(value.strip(), f"{what}: {key}", known[key])
+    return values
+
+
+def read_value(text: str, what: str, kind: Any) -> Any:
+    """Read one value into a type; several between slashes where the type holds several.
+
+    Raises:
+        ConfigError: It is no value of that type.
+    """
+
+    def load(_kind: type, name: object) -> Any:
+        if not isinstance(name, str):
+            raise TypeError
+        return load_named(name, what)
+
+    for form in (*([None] if text == "none" else []), text, text.split("/")):
+        try:
+            return msgspec.convert(form, kind, strict=False, dec_hook=load)
+        except msgspec.ValidationError as problem:
+            if isinstance(problem.__cause__, UsageError):
+                raise problem.__cause__ from None
+        except TypeError:
+            return text  # a type that msgspec does not know
+    raise ConfigError(f"{what} must be {_type_name(kind)}, not {short_repr(text)}")
+
+
+_WORDS: Final[dict[Any, str]] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "none",
+}
+
+
+def _type_name(kind: Any) -> str:
+    """A type in words that do not need Python."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if origin in (Union, UnionType):
+        return " or ".join(map(_type_name, parts))
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (tuple, list) and parts:
+        return f"{_type_name(parts[0])}, or several between slashes"
+    if origin is Callable:
+        return "a function, written module:name"
+    return f"a {getattr(kind, '__name__', kind)}"
