@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import uvloop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "LoopTask",
     "LoopThread",
     "PerLoopSemaphore",
+    "SharedTasks",
     "ShrinkableSemaphore",
     "Timer",
     "close_loop",
@@ -197,6 +198,53 @@ class PerLoopSemaphore:
 
 
 T = TypeVar("T")
+
+
+class SharedTasks(Generic[T]):
+    """Runs equal work once (single-flight): calls with one key wait for one task, which ends with its last waiter."""
+
+    def __init__(self) -> None:
+        self._joinable: dict[bytes, _SharedTask[T]] = {}
+        self._tasks: set[asyncio.Task[T]] = set()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._joinable
+
+    async def run(self, key: bytes, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a key's work. A cancel leaves the task to other callers; the last one's cancels it."""
+        shared = self._joinable.get(key)
+        if shared is None:
+            task = asyncio.get_running_loop().create_task(work())
+            shared = self._joinable[key] = _SharedTask(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        shared.waiting += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting:
+                del self._joinable[key]
+                await _cancelled([shared.task])
+
+    async def close(self) -> None:
+        """Cancel all work and wait for its end."""
+        await _cancelled(list(self._tasks))
+
+
+class _SharedTask(Generic[T]):
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
+
 
 _CLOSE_WITHIN = 4.0
 """Seconds that cancelled work has to end before its loop is closed over it."""

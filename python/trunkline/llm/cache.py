@@ -7,15 +7,13 @@ seed. So repeats of one question stay distinct, and draws that were asked for to
 from __future__ import annotations
 
 import hashlib
-import logging
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from trunkline._core import read_reply
+from trunkline._internal.key_value import KeyValueFile
 from trunkline._internal.validation import check_text, short_repr
 from trunkline.errors import ConfigError, ReplyError
 
@@ -26,12 +24,6 @@ __all__ = ["Cache", "Key", "place"]
 
 _APPLICATION_ID: Final = 0x54524C43
 """``TRLC``, in the header of every cache."""
-
-_TABLE: Final = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID"
-_WAIT: Final = 2.0
-"""Seconds to wait for another process that writes; nothing else happens in this one meanwhile."""
-
-logger = logging.getLogger(__name__)
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _choices = msgspec.json.Decoder(list[msgspec.Raw])
@@ -57,25 +49,14 @@ class Key(NamedTuple):
 
 
 class Cache:
-    """A file of answers, which several processes may use at once.
-
-    Losing it costs nothing but requests: it is not synced to the disk, and when it cannot be read or written any more,
-    that is said once, and the run goes on without it.
-
-    Args:
-        path: The file; it is made where there is none.
+    """A file of answers, which several processes may use at once; losing it costs nothing but requests.
 
     Raises:
         ConfigError: There is something else at the path, or it cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._broken = False
-        try:
-            self._file = self._open()
-        except sqlite3.Error as error:
-            raise ConfigError(f"the cache {str(self._path)!r} cannot be used: {error}; give another path") from None
+        self._file = KeyValueFile(path, "the cache", _APPLICATION_ID, table="answers", column="body BLOB")
 
     def key(self, request: Request, llm: str = "") -> Key:
         """What the draws of a request are found by.
@@ -94,60 +75,28 @@ class Cache:
 
     def get(self, key: Key, draw: int) -> bytes | None:
         """Return the answer to a draw: a completion with that choice alone; None if there is none."""
-        if self._broken:
-            return None
-        try:
-            row = self._file.execute("SELECT body FROM answers WHERE key = ?", (_row(key, draw),)).fetchone()
-        except sqlite3.Error as error:
-            self._give_up(error)
-            return None
-        return None if row is None else row[0]
+        body: bytes | None = self._file.get(_row(key, draw))
+        return body
 
     def keep(self, key: Key, first: int, place: int, count: int, data: bytes) -> None:
         """Keep an answer. One that cannot be kept is asked for again another time.
 
         Args:
-            key: What its request is found by.
-            first: Which draw of the key's request is the first of those that were asked.
+            key: The key of its request.
+            first: Which draw of the key's request is the first that was asked for.
             place: Which of these the first choice is.
-            count: How many of its choices were read; further ones are nobody's.
+            count: How many of its choices were read; further ones are not kept.
             data: The answer, as it was read.
         """
-        if self._broken:
-            return
         try:
             rows = [(_row(key, first + place + number), alone) for number, alone in enumerate(_alone(data)[:count])]
-            self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # A log-probability that is no number, for example: the reader takes what is no strict JSON.
-        except sqlite3.Error as error:
-            self._give_up(error)
+            return  # A log-probability that is no number, for example: the reader takes what is no strict JSON.
+        self._file.keep(rows)
 
     def close(self) -> None:
         """Close the file; may be called more than once."""
         self._file.close()
-
-    def _give_up(self, error: sqlite3.Error) -> None:
-        """Go on without the file: trying again would hold up every rollout for as long as this did."""
-        logger.warning("the cache %r is left out from here on: %s", str(self._path), error)
-        self._broken = True
-
-    def _open(self) -> sqlite3.Connection:
-        file = sqlite3.connect(self._path, timeout=_WAIT, isolation_level=None)
-        try:
-            (found,) = file.execute("PRAGMA application_id").fetchone()
-            with closing(file.execute("SELECT count(*) FROM sqlite_schema")) as tables:
-                empty = tables.fetchone() == (0,)
-            if not empty and found != _APPLICATION_ID:
-                raise sqlite3.DatabaseError("it is another program's file")
-            file.execute("PRAGMA journal_mode = WAL")
-            file.execute("PRAGMA synchronous = OFF")
-            file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            file.execute(_TABLE)
-        except sqlite3.Error:
-            file.close()
-            raise
-        return file
 
 
 def _row(key: Key, draw: int) -> bytes:

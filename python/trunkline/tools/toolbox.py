@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from trunkline._internal.aio import SharedTasks
 from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
@@ -73,7 +74,7 @@ class Results:
         self.hits: Counter[str] = Counter()
         self._left = size
         self._kept: OrderedDict[bytes, str] = OrderedDict()
-        self._shared: dict[bytes, _SharedCall] = {}
+        self._running: SharedTasks[tuple[str, bool]] = SharedTasks()
 
     async def get(
         self, tool: str, key: bytes, work: Callable[[], Coroutine[Any, Any, tuple[str, bool]]]
@@ -95,28 +96,12 @@ class Results:
             self._kept.move_to_end(key)
             self.hits[tool] += 1
             return kept, True, True
-        shared = self._shared.get(key)
-        joins = shared is not None
+        joins = key in self._running
         self.hits[tool] += joins
-        if shared is None:
-            shared = self._shared[key] = _SharedCall(asyncio.ensure_future(work()))
-        text, ok = await self._landing(key, shared)
+        text, ok = await self._running.run(key, work)
         if ok:
             self._keep(key, text)
         return text, ok, joins
-
-    async def _landing(self, key: bytes, shared: _SharedCall) -> tuple[str, bool]:
-        """Wait until work is done; the last one to give up stops it."""
-        shared.waiting += 1
-        try:
-            return await asyncio.shield(shared.work)
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting:
-                del self._shared[key]
-                if not shared.work.done():
-                    shared.work.cancel()
-                    await asyncio.wait({shared.work})
 
     def _keep(self, key: bytes, text: str) -> None:
         if key in self._kept:
@@ -125,14 +110,6 @@ class Results:
         self._left -= _size(key, text)
         while self._left < 0:
             self._left += _size(*self._kept.popitem(last=False))
-
-
-class _SharedCall:
-    """Work that several may wait for."""
-
-    def __init__(self, work: asyncio.Future[tuple[str, bool]]) -> None:
-        self.work = work
-        self.waiting = 0
 
 
 def _size(key: bytes, text: str) -> int:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import math
 import re
-import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from trunkline._internal.aio import SharedTasks
+from trunkline._internal.key_value import KeyValueFile
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import check_float, check_int, check_text, short_repr
 from trunkline.errors import ConfigError, TrunklineError
@@ -36,10 +36,10 @@ __all__ = [
     "LONGEST",
     "MOST",
     "RUBRIC",
-    "GradeFile",
     "Grades",
     "Judge",
     "OpenJudge",
+    "grade_file",
     "grade_in",
     "key_of",
     "messages",
@@ -130,12 +130,6 @@ MOST: Final = 1 << 17
 _APPLICATION_ID: Final = 0x54524C47
 """``TRLG``, in the header of every file of grades."""
 
-_TABLE: Final = "CREATE TABLE IF NOT EXISTS grades (key BLOB PRIMARY KEY, grade REAL NOT NULL) WITHOUT ROWID"
-_WAIT: Final = 2.0
-"""Seconds to wait for another process that writes."""
-
-logger = logging.getLogger(__name__)
-
 
 def key_of(parts: Iterable[str]) -> bytes:
     """What a grade is found by: 16 bytes of all that is asked.
@@ -150,56 +144,13 @@ def key_of(parts: Iterable[str]) -> bytes:
     return digest.digest()
 
 
-class GradeFile:
-    """A file of grades, which several processes may use at once.
-
-    Losing it costs nothing but requests. When it cannot be read or written any more, that is said once, and it is
-    left out from then on.
-
-    Args:
-        path: The file; it is made where there is none.
+def grade_file(path: str) -> KeyValueFile:
+    """Open a file of grades.
 
     Raises:
         ConfigError: There is something else at the path, or it cannot be opened.
     """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file: sqlite3.Connection | None = None
-        try:
-            self._file = _opened(path)
-        except sqlite3.Error as error:
-            raise ConfigError(f"Judge: the cache {path!r} cannot be used: {error}; give another path") from None
-
-    def get(self, key: bytes) -> float | None:
-        """Return a grade, if there is one."""
-        if self._file is None:
-            return None
-        try:
-            row = self._file.execute("SELECT grade FROM grades WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
-            self._give_up(error)
-            return None
-        return None if row is None else float(row[0])
-
-    def keep(self, key: bytes, grade: float) -> None:
-        """Keep a grade."""
-        if self._file is None:
-            return
-        try:
-            self._file.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (key, grade))
-        except sqlite3.Error as error:
-            self._give_up(error)
-
-    def close(self) -> None:
-        """Close the file; may be called more than once."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()
-
-    def _give_up(self, error: sqlite3.Error) -> None:
-        logger.warning("the judge's cache %r is left out from here on: %s", self._path, error)
-        self.close()
+    return KeyValueFile(path, "the judge's cache", _APPLICATION_ID, table="grades", column="grade REAL")
 
 
 class Grades:
@@ -217,23 +168,6 @@ class Grades:
         self._known[key] = grade
         while len(self._known) > MOST:
             self._known.pop(next(iter(self._known)), None)
-
-
-def _opened(path: str) -> sqlite3.Connection:
-    file = sqlite3.connect(Path(path), timeout=_WAIT, isolation_level=None)
-    try:
-        (found,) = file.execute("PRAGMA application_id").fetchone()
-        (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if tables and found != _APPLICATION_ID:
-            raise sqlite3.DatabaseError("it is another program's file")
-        file.execute("PRAGMA journal_mode = WAL")
-        file.execute("PRAGMA synchronous = OFF")
-        file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        file.execute(_TABLE)
-    except sqlite3.Error:
-        file.close()
-        raise
-    return file
 
 
 _DRAWS: Final = 2
@@ -339,13 +273,12 @@ class OpenJudge:
         self._judge = judge
         self._grades = grades
         self._asker = ModelClient(judge.llm, judge.model, judge.sampling, judge.seed)
-        self._file = None if judge.cache is None else GradeFile(judge.cache)
+        self._file = None if judge.cache is None else grade_file(judge.cache)
         self._head = system(judge.rubric, judge.scale)
         # What is the same for every answer. Who serves the model is not part of it.
         constant = [judge.model, self._head, msgspec.json.encode(judge.sampling, order="sorted").decode()]
         self._constant = [*constant, str(judge.scale), str(judge.seed)]
-        self._in_flight: dict[bytes, _SharedQuestion] = {}
-        self._tasks: set[asyncio.Task[Scored | float]] = set()
+        self._asking: SharedTasks[Scored | float] = SharedTasks()
 
     @property
     def usage(self) -> Usage:
@@ -370,7 +303,7 @@ class OpenJudge:
         limit = asyncio.timeout(self._judge.timeout)
         try:
             async with limit:
-                return await self._shared(key, asked)
+                return await self._asking.run(key, lambda: self._ask(key, asked))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -378,10 +311,7 @@ class OpenJudge:
 
     async def close(self) -> None:
         """Give up what is being asked, and close connections and the cache."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._asking.close()
         await self._asker.close()
         if self._file is not None:
             self._file.close()
@@ -398,25 +328,6 @@ class OpenJudge:
                 self._grades.keep(key, grade)
         return grade
 
-    async def _shared(self, key: bytes, asked: list[Message]) -> Scored | float:
-        """Ask, or wait for somebody else's reply to the same; the last to give up takes the question back."""
-        shared = self._in_flight.get(key)
-        if shared is None:
-            task = asyncio.get_running_loop().create_task(self._ask(key, asked))
-            shared = self._in_flight[key] = _SharedQuestion(task)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        shared.waiting += 1
-        try:
-            return await asyncio.shield(shared.task)
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting:
-                # Nobody may join it any more; a later one may already be under way.
-                if self._in_flight.get(key) is shared:
-                    del self._in_flight[key]
-                shared.task.cancel()
-
     async def _ask(self, key: bytes, asked: list[Message]) -> Scored | float:
         try:
             for draw in range(_DRAWS):
@@ -426,19 +337,11 @@ class OpenJudge:
                 if grade is not None:
                     self._grades.keep(key, grade)
                     if self._file is not None:
-                        self._file.keep(key, grade)
+                        self._file.keep([(key, grade)])
                     return grade
         except TrunklineError as problem:
             return Scored(math.nan, f"{self._name} gave no reply: {format_error(problem)}")
         return Scored(math.nan, f"{self._name} gave no grade that can be read, in {_DRAWS} replies")
-
-
-class _SharedQuestion:
-    """A question on its way, and how many wait for the reply."""
-
-    def __init__(self, task: asyncio.Task[Scored | float]) -> None:
-        self.task = task
-        self.waiting = 0
 
 
 def _rubric(given: object) -> str:

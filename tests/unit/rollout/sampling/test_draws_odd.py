@@ -342,7 +342,7 @@ async def test_draws_may_be_read_in_any_order():
 async def test_a_cache_that_breaks_in_the_middle_is_left_out(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("trunkline.llm.cache._WAIT", 0.05)
+    monkeypatch.setattr("trunkline._internal.key_value._WAIT", 0.05)
     cache, other = Cache(tmp_path / "c"), sqlite3.connect(tmp_path / "c", isolation_level=None)
     other.execute("DROP TABLE answers" if damage == "gone" else "BEGIN IMMEDIATE")
     for draws in (2, 1):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from trunkline.cli.demo import simulator
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
-from trunkline.scoring.rewards.judge import GradeFile, Judge, grade_in, key_of, messages, system
+from trunkline.scoring.rewards.judge import Judge, grade_file, grade_in, key_of, messages, system
 from trunkline.sim.server.app import Server, start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.world.arithmetic import make
@@ -286,18 +287,34 @@ async def test_a_file_that_is_no_cache_is_refused_and_one_that_breaks_is_left_ou
     (tmp_path / "text").write_text("something else\n" * 99)
     with pytest.raises(ConfigError, match=r"cache .*text' cannot be used"):
         judge(always(""), cache=str(tmp_path / "text")).opened()
-    file = GradeFile(str(tmp_path / "grades"))
+    file = grade_file(str(tmp_path / "grades"))
     key = key_of(["a", "b"])
     assert file.get(key) is None
-    file.keep(key, 0.25)
+    file.keep([(key, 0.25)])
     assert file.get(key) == 0.25
     assert file.get(key_of(["ab", ""])) is None
     file._file.execute("DROP TABLE grades")  # as another program might
-    file.keep(key, 0.5)
-    file.keep(key, 0.5)
+    file.keep([(key, 0.5)])
+    file.keep([(key, 0.5)])
     assert file.get(key) is None
     assert sum("left out from here on" in record.message for record in caplog.records) == 1
     file.close()
+
+
+def test_a_file_of_grades_of_an_earlier_release_is_read_and_one_of_replies_is_refused(tmp_path: Path) -> None:
+    for name, mark in (("grades", 0x54524C47), ("replies", 0x54524C43)):
+        with sqlite3.connect(tmp_path / name) as there:
+            there.execute(f"PRAGMA application_id = {mark}")
+            there.execute("CREATE TABLE grades (key BLOB PRIMARY KEY, grade REAL NOT NULL) WITHOUT ROWID")
+            there.execute("INSERT INTO grades VALUES (?, ?)", (b"k" * 16, 0.75))
+        there.close()
+    file = grade_file(str(tmp_path / "grades"))
+    assert file.get(b"k" * 16) == 0.75
+    file.close()
+    file.close()
+    assert file.get(b"k" * 16) is None
+    with pytest.raises(ConfigError, match=r"the judge's cache .*replies' cannot be used: it is another program's file"):
+        grade_file(str(tmp_path / "replies"))
 
 
 @pytest.mark.parametrize(
