@@ -31,11 +31,7 @@ _choice = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def place(cache: object) -> str:
-    """Return the absolute path of a cache's file, as a worker finds it as well.
-
-    Raises:
-        ConfigError: It is no path.
-    """
+    """Return the absolute path of a cache's file, as a worker finds it as well."""
     if not isinstance(cache, str | Path) or not str(cache) or "\0" in str(cache):
         raise ConfigError(f"cache must be the path of a file, not {short_repr(cache)}")
     return check_text("cache", str(Path(cache).absolute()))
@@ -49,22 +45,13 @@ class Key(NamedTuple):
 
 
 class Cache:
-    """A file of answers, which several processes may use at once; losing it costs nothing but requests.
-
-    Raises:
-        ConfigError: There is something else at the path, or it cannot be opened.
-    """
+    """A file of answers, which several processes may use at once; losing it costs nothing but requests."""
 
     def __init__(self, path: str | Path) -> None:
         self._file = KeyValueFile(path, "the cache", _APPLICATION_ID, table="answers", column="body BLOB")
 
     def key(self, request: Request, llm: str = "") -> Key:
-        """What the draws of a request are found by.
-
-        Args:
-            request: The request.
-            llm: The name of the LLM that is asked: what one said is no answer of another.
-        """
+        """What the draws of a request are found by."""
         digest = hashlib.blake2b(request.route.encode() + b"\0", digest_size=16)
         digest.update(memoryview(request.body)[: request.constant or len(request.body)])
         if request.weights is not None:
@@ -79,15 +66,7 @@ class Cache:
         return body
 
     def keep(self, key: Key, first: int, place: int, count: int, data: bytes) -> None:
-        """Keep an answer. One that cannot be kept is asked for again another time.
-
-        Args:
-            key: The key of its request.
-            first: Which draw of the key's request is the first that was asked for.
-            place: Which of these the first choice is.
-            count: How many of its choices were read; further ones are not kept.
-            data: The answer, as it was read.
-        """
+        """Keep an answer. One that cannot be kept is asked for again another time."""
         try:
             rows = [(_row(key, first + place + number), alone) for number, alone in enumerate(_alone(data)[:count])]
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -104,10 +83,7 @@ def _row(key: Key, draw: int) -> bytes:
 
 
 def _alone(data: bytes) -> list[bytes]:
-    """An answer cut into answers of one choice each, in the order of their draws.
-
-    What was generated is shared out by their length. A list is SGLang's, whose completions have usage of their own.
-    """
+    """An answer cut into answers of one choice each, in the order of their draws."""
     if data.lstrip()[:1] == b"[":
         return [bytes(one) for one in _choices.decode(data)]
     members = _members.decode(data)

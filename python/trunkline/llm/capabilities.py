@@ -93,22 +93,7 @@ _TOOL: Final[JSON] = {
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server can do: True, False, or None where that did not show.
-
-    Attributes:
-        site: Who was asked.
-        model: The model.
-        ids: Chat completions say the token ids of prompt and reply.
-        logprobs: They give log-probs of the text.
-        tool_logprobs: They give log-probs of the tokens of tool calls; None if the model called nothing.
-        reasoning_logprobs: They give log-probs of reasoning; None if the model did not reason.
-        n: They give several completions for one request.
-        seeds: Equal seeds give equal completions.
-        tokenize: ``/tokenize`` takes messages.
-        detokenize: ``/detokenize`` takes ids.
-        completions: ``/v1/completions`` takes ids, and gives ids and log-probs.
-        generate: SGLang's ``/generate`` takes ids, and gives ids and log-probs.
-    """
+    """What a server can do: True, False, or None where that did not show."""
 
     site: str
     model: str
@@ -130,18 +115,7 @@ async def probe(
     only: Sequence[str] = tuple(ABILITIES),
     spent: list[Reply] | None = None,
 ) -> Capabilities:
-    """Find out what a server can do, with a dozen or two of small requests.
-
-    Args:
-        open_llm: Opens a client; a new one for each question, as a server may refuse one of them for good.
-        model: The model to ask.
-        only: Names of abilities; nothing else is asked.
-        spent: What each request brought is put here, without its text.
-
-    Raises:
-        EndpointError: The server serves nobody, or not this model.
-        LLMError: It gave no answer to a plain question.
-    """
+    """Find out what a server can do, with a dozen or two of small requests."""
     asked = _Probe(open_llm, model, [] if spent is None else spent)
     site = await asked.plain()
     found: dict[str, bool | None] = {}
@@ -157,16 +131,7 @@ async def probe(
 
 
 def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, str]:
-    """What a mode cannot do without.
-
-    Args:
-        mode: The mode.
-        tools: Whether the model is given tools.
-        inside: Whether rollouts fork inside turns.
-
-    Returns:
-        Names of abilities, and what of the mode needs each.
-    """
+    """What a mode cannot do without."""
     api = f"TokenMode(api={mode.api!r})"
     if mode.api == "chat":
         found = dict.fromkeys(("ids", "logprobs", "reasoning_logprobs"), api)
@@ -186,16 +151,7 @@ def other_apis(capabilities: Capabilities, wanted: Mapping[str, str]) -> list[st
 
 
 def require(capabilities: Capabilities, wanted: Mapping[str, str], others: Capabilities | None = None) -> None:
-    """Refuse a server that lacks what something needs. What did not show is not held against it.
-
-    Args:
-        capabilities: What was found.
-        wanted: Names of abilities, and who needs each.
-        others: What was found of :func:`other_apis`; None if that was not asked.
-
-    Raises:
-        ConfigError: Names the server, each thing that is missing, who needs it, and what can be done.
-    """
+    """Refuse a server that lacks what something needs. What did not show is not held against it."""
     missing = [name for name in wanted if getattr(capabilities, name) is False]
     if missing:
         ways = _ALTERNATIVES if others is None else _ALTERNATIVES | dict.fromkeys(_APIS.values(), _instead(others))
@@ -458,15 +414,7 @@ _ROUTES: Final = {
 
 
 class Regions(msgspec.Struct, frozen=True, kw_only=True):
-    """For which regions of a turn a server gives log-probs: True, False, or None where the model had none to show.
-
-    Attributes:
-        site: Who was asked.
-        model: The model.
-        think: Thinking.
-        tool: Tool calls.
-        all: Every token of the turn.
-    """
+    """For which regions of a turn a server gives log-probs: True, False, or None where the model had none to show."""
 
     site: str
     model: str
@@ -483,21 +431,7 @@ async def find_regions(
     tools: bytes = b"",
     spent: list[Reply] | None = None,
 ) -> Regions:
-    """Ask for a turn, and see which of its tokens have log-probs.
-
-    Args:
-        open_llm: Opens a client; a new one for each request, as a server may refuse one of them for good.
-        model: The model.
-        sampling: How to sample; it asks for log-probs.
-        messages: The conversation, encoded: one that makes the model call a tool, if it has any.
-        tools: Tool definitions as a JSON array; empty for none.
-        spent: What each request brought is put here, without its text.
-
-    Raises:
-        ConfigError: The server refuses the request, or its answer is no reply.
-        EndpointError: It serves nobody.
-        LLMError: It gave no answer.
-    """
+    """Ask for a turn, and see which of its tokens have log-probs."""
     body = request.head(model) + b",".join(messages) + request.constant(sampling, tools)
     end = request.draws(None)
     if len(tools) > 2:
@@ -507,16 +441,7 @@ async def find_regions(
 
 
 def require_region(found: Regions, region: str, who: str) -> None:
-    """Refuse a server that gives no log-probs for a region. What did not show is not held against it.
-
-    Args:
-        found: What was found.
-        region: What is looked at, a key of :data:`REGIONS`.
-        who: Who needs it.
-
-    Raises:
-        ConfigError: Names the server, the region and what can be done.
-    """
+    """Refuse a server that gives no log-probs for a region. What did not show is not held against it."""
     missing = [part for part in REGIONS[region] if getattr(found, part) is False]
     if missing:
         others = [name for name, parts in REGIONS.items() if all(getattr(found, part) for part in parts)]

@@ -37,12 +37,7 @@ _OWN: Final = frozenset({"host", "content-length", "transfer-encoding", "connect
 
 
 class Private(msgspec.Struct, frozen=True, dict=True):
-    """Secrets given directly. Header names are fields; the values are in no encoding and no repr.
-
-    Attributes:
-        headers: Names of the extra headers.
-        key: Whether a key was given.
-    """
+    """Secrets given directly. Header names are fields; the values are in no encoding and no repr."""
 
     headers: tuple[str, ...] = ()
     key: bool = False
@@ -56,11 +51,7 @@ class Private(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def values(self) -> tuple[str | None, dict[str, str]]:
-        """The key and the headers.
-
-        Raises:
-            ConfigError: They were left behind when this object crossed a process.
-        """
+        """The key and the headers."""
         found: tuple[str | None, dict[str, str]] | None = self.__dict__.get("values")
         if found is not None:
             return found
@@ -70,10 +61,7 @@ class Private(msgspec.Struct, frozen=True, dict=True):
 
 
 class _Varargs(msgspec.StructMeta):
-    """Lets base URLs be given one after another, and a key that becomes no field.
-
-    Decoding and ``msgspec.structs.replace`` do not pass here.
-    """
+    """Lets base URLs be given one after another, and a key that becomes no field."""
 
     def __call__(
         cls,  # noqa: N805 - ruff does not see that this is a metaclass

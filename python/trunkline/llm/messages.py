@@ -63,11 +63,6 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> by
     What a server would refuse in a history is made acceptable, the same way each time: calls get our own ids
     (:func:`call_id`), a name keeps only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and arguments that
     are no JSON object travel as ``{"malformed": "<what the model wrote>"}``. The reply keeps what came.
-
-    Args:
-        content: The visible text; sent as null when it is empty and there are calls.
-        calls: The tool calls of the turn.
-        turn: Zero-based index of this turn on its path; it makes the call ids.
     """
     parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _text(content)]
     if calls:
@@ -88,12 +83,7 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> by
 
 
 def tool(call_id: str, text: str) -> bytes:
-    """Encode what a tool answered.
-
-    Args:
-        call_id: The id that :func:`call_id` gave the call in the turn before.
-        text: The observation.
-    """
+    """Encode what a tool answered."""
     return b'{"role":"tool","tool_call_id":' + _text(call_id) + b',"content":' + _text(text) + b"}"
 
 
@@ -102,13 +92,6 @@ def call_id(turn: int, index: int) -> str:
 
     A server's own ids may be missing, repeated, random or hostile, and some models accept exactly nine
     alphanumerics. Ids made from the position keep equal turns equal bytes.
-
-    Args:
-        turn: Zero-based index of the model turn on its path, below 36**4.
-        index: Zero-based index of the call within its turn, below 36**3.
-
-    Raises:
-        ConfigError: An index is out of range.
     """
     if not (0 <= turn < 36**4 and 0 <= index < 36**3):
         raise ConfigError(f"no tool call id for turn {turn}, call {index}: out of range")
@@ -116,15 +99,7 @@ def call_id(turn: int, index: int) -> str:
 
 
 def encode(message: Message) -> bytes:
-    """Encode one message of a task, as the user wrote it.
-
-    Args:
-        message: A dict with ``role`` and ``content`` (a string, a list of parts, or null), and where they
-            belong ``name``, ``tool_calls``, ``tool_call_id``. Unknown fields are kept, after these.
-
-    Raises:
-        ConfigError: Names the field that cannot be sent.
-    """
+    """Encode one message of a task, as the user wrote it."""
     if not isinstance(message, dict):
         raise ConfigError(f"a message must be an object with role and content, not {type_phrase(message)}")
     role = message.get("role")
@@ -142,15 +117,7 @@ def encode(message: Message) -> bytes:
 
 
 def check(conversation: Sequence[Message], name: str = "messages") -> None:
-    """Refuse a conversation that cannot be sent.
-
-    Args:
-        conversation: Messages as the user wrote them.
-        name: What the list is called, for the message.
-
-    Raises:
-        ConfigError: Names the message and its field, or says that together they are more than :data:`LONGEST`.
-    """
+    """Refuse a conversation that cannot be sent."""
     size = 0
     for position, message in enumerate(conversation):
         try:

@@ -35,15 +35,7 @@ _PATH: Final = "/chat/completions"
 
 
 def as_llm(candidate: object) -> LLM:
-    """Take what a user gave as an LLM.
-
-    Args:
-        candidate: Something with ``async complete(request)``, or an ``AsyncOpenAI`` or ``AsyncAzureOpenAI``
-            client.
-
-    Raises:
-        ConfigError: It is neither; the message says what would do.
-    """
+    """Take what a user gave as an LLM."""
     complete = getattr(candidate, "complete", None)
     if callable(complete) and not isinstance(candidate, type):
         if not inspect.iscoroutinefunction(complete):

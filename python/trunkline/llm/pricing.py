@@ -81,19 +81,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], str]) -> dict[str, Price]:
-    """Read what a user gave as the price of some endpoints.
-
-    Args:
-        given: One price for all, or a mapping from base URLs to prices that names each of them; None for no price.
-        urls: Their base URLs.
-        normal: Brings a base URL into the form that ``urls`` has.
-
-    Returns:
-        The price of each base URL; empty if there is none.
-
-    Raises:
-        ConfigError: It is something else, or names other URLs.
-    """
+    """Read what a user gave as the price of some endpoints."""
     if given is None:
         return {}
     if isinstance(given, Price):
@@ -115,37 +103,20 @@ def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], st
 
 
 def one_price(name: str, given: object) -> Price | None:
-    """Check the price of an LLM that has one or none.
-
-    Args:
-        name: What it is called, for the message.
-        given: What the user gave.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Check the price of an LLM that has one or none."""
     if given is None or isinstance(given, Price):
         return given
     raise ConfigError(f"{name} must be a Price, not {short_repr(given)}")
 
 
 def price_at(prices: Mapping[str, Price], endpoint: str) -> Price | None:
-    """The price of what an endpoint answered: that of the longest base URL which its name begins with.
-
-    Args:
-        prices: Prices by base URL, or one that is everywhere the same.
-        endpoint: The endpoint, as a reply names it.
-    """
+    """The price of what an endpoint answered: that of the longest base URL which its name begins with."""
     bases = [base for base in prices if endpoint == base or endpoint.startswith(f"{base}/")]
     return prices[max(bases, key=len)] if bases else prices.get(EVERYWHERE)
 
 
 def read_price(text: str) -> Price:
-    """Read a price from a command line: ``prompt=0.15,cached=0.075,generated=0.6``; ``cached`` may be left out.
-
-    Raises:
-        ConfigError: It is none; the message says what is wrong with it.
-    """
+    """Read a price from a command line: ``prompt=0.15,cached=0.075,generated=0.6``; ``cached`` may be left out."""
     usual = "prompt=0.15,cached=0.075,generated=0.6"
     fields = parse_amounts(
         text,
@@ -168,15 +139,7 @@ _MARK: Final = re.compile(rf" llm:({_NAME.pattern})(?: weights:|\Z)")
 
 
 def check_name(what: str, name: object) -> str:
-    """Return the name of an LLM.
-
-    Args:
-        what: What it is, for the message.
-        name: What was given.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Return the name of an LLM."""
     if not isinstance(name, str) or not (name == MAIN or _NAME.fullmatch(name)):
         raise ConfigError(f"{what} must be a name of letters, digits, - and _, not {short_repr(name)}")
     return name
@@ -199,22 +162,12 @@ def llm_in(namespace: str) -> str:
 
 
 def named(llm: str, endpoint: str) -> str:
-    """What an endpoint is called on record: two LLMs may have one URL, and other prices.
-
-    Args:
-        llm: The name of the LLM that it belongs to.
-        endpoint: Its base URL, or what else a reply calls it.
-    """
+    """What an endpoint is called on record: two LLMs may have one URL, and other prices."""
     return f"{llm}/{endpoint}" if llm else endpoint
 
 
 def prices_named(llm: str, prices: Mapping[str, Price]) -> dict[str, Price]:
-    """The prices of an LLM by what its endpoints are called on record.
-
-    Args:
-        llm: Its name.
-        prices: By base URL, or one that is everywhere the same.
-    """
+    """The prices of an LLM by what its endpoints are called on record."""
     if not llm:
         return dict(prices)
     return {llm if url == EVERYWHERE else named(llm, url): price for url, price in prices.items()}

@@ -103,15 +103,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 def head(model: str, name: str = "Agent: model") -> bytes:
-    """The body up to the first message.
-
-    Args:
-        model: The model's name.
-        name: What it is called where it was given, for the message.
-
-    Raises:
-        ConfigError: The model's name is empty or no text.
-    """
+    """The body up to the first message."""
     if not check_text(name, model).strip():
         raise ConfigError(f"{name} is empty; name the model as its endpoint does")
     return b'{"model":' + _encoder.encode(model) + b',"messages":['
@@ -123,12 +115,7 @@ def wants_ids(sampling: Sampling) -> bool:
 
 
 def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
-    """The body after the last message, up to what depends on the draws: see :func:`draws`.
-
-    Args:
-        sampling: How to sample.
-        tools: The tool definitions as a JSON array, as ``Toolbox.definitions`` makes it; empty for none.
-    """
+    """The body after the last message, up to what depends on the draws: see :func:`draws`."""
     parts = [b"]"]
     if len(tools) > 2:
         parts.append(b'"tools":' + tools)
@@ -139,13 +126,7 @@ def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
 
 
 def draws(seed: int | None, n: int = 1, route: str = CHAT) -> bytes:
-    """The end of a body.
-
-    Args:
-        seed: Seed of the first draw, the next one has the next; not sent when None.
-        n: Draws wanted; not sent when 1.
-        route: Where the body goes; SGLang's own interface has draws among the sampling parameters.
-    """
+    """The end of a body."""
     if route == GENERATE:
         return b',"n":%d}}' % n if seed is None else b',"n":%d,"sampling_seed":%d}}' % (n, seed)
     if seed is None:
@@ -154,13 +135,7 @@ def draws(seed: int | None, n: int = 1, route: str = CHAT) -> bytes:
 
 
 def part(request: Request, first: int, n: int) -> Request:
-    """The request for some of the draws of another one.
-
-    Args:
-        request: The request, made with :func:`draws`.
-        first: Which draw to begin with.
-        n: How many draws.
-    """
+    """The request for some of the draws of another one."""
     if (first, n) == (0, request.n):
         return request
     seed = None if request.seed is None else request.seed + first
@@ -176,12 +151,7 @@ def unseeded(request: Request) -> Request:
 
 
 def tap(request: Request, note: Callable[[int, int, bytes], None]) -> Request:
-    """The same request, whose answer somebody else notes as well once it has been read.
-
-    Args:
-        request: The request.
-        note: Gets which draw of the request the answer's first choice is, how many were read, and its bytes.
-    """
+    """The same request, whose answer somebody else notes as well once it has been read."""
     return msgspec.structs.replace(request, take=_Tapped(request.take or read, note))
 
 

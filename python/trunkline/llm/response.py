@@ -22,11 +22,7 @@ __all__ = ["RecordedStep", "read", "recorded", "steps", "unusable"]
 
 
 def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
-    """Read the body of a chat completion; see :class:`trunkline.llm.types.ReplyReader`.
-
-    Raises:
-        ReplyError: It is no chat completion, or one without choices.
-    """
+    """Read the body of a chat completion; see :class:`trunkline.llm.types.ReplyReader`."""
     del first
     found = read_reply(data)
     choices = [
@@ -42,13 +38,7 @@ def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: 
 
 
 def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "") -> str:
-    """Say that an answer is no reply, why, and how it begins.
-
-    Args:
-        error: What the reader said.
-        data: The body.
-        secret: A key that must not be shown, should the server echo it; or several.
-    """
+    """Say that an answer is no reply, why, and how it begins."""
     begun = data.lstrip()[:1]
     reason = "it is an HTML page; is the base URL right?" if begun == b"<" else excerpt(str(error), 200, secret)
     shown = f": '{excerpt(data, 200, secret)}'" if begun else ""
@@ -65,13 +55,7 @@ class _Malformed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RecordedStep(NamedTuple):
-    """A model turn and what followed it on a path.
-
-    Attributes:
-        turn: The turn's node.
-        number: Which turn of the path it is, from 0.
-        observations: Nodes of the observations that followed.
-    """
+    """A model turn and what followed it on a path."""
 
     turn: int
     number: int
@@ -79,12 +63,7 @@ class RecordedStep(NamedTuple):
 
 
 def steps(core: CoreTree, path: Sequence[int]) -> Iterator[RecordedStep]:
-    """Yield the steps of a path, in order.
-
-    Args:
-        core: The tree.
-        path: Nodes, each the child of the one before.
-    """
+    """Yield the steps of a path, in order."""
     step: RecordedStep | None = None
     for node in path:
         facts = core.node(node)
@@ -99,12 +78,7 @@ def steps(core: CoreTree, path: Sequence[int]) -> Iterator[RecordedStep]:
 
 
 def recorded(core: CoreTree, turn: int) -> ReplyChoice:
-    """Return a model turn as the program had it, as far as its message says.
-
-    Args:
-        core: The tree.
-        turn: The turn's node.
-    """
+    """Return a model turn as the program had it, as far as its message says."""
     message: dict[str, Any] = msgspec.json.decode(core.message(turn))
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return ReplyChoice(

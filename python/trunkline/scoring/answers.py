@@ -65,12 +65,6 @@ def extract_answer(text: str) -> str:
     Regions between ``<think>`` and ``</think>`` are left out first, an unclosed one to the end of the text.
     Then the last ``<answer>`` region counts; without one the last ``\boxed{...}`` whose braces balance;
     without that the whole text.
-
-    Args:
-        text: What the assistant wrote.
-
-    Returns:
-        The answer without white space around it; empty if there is none.
     """
     text = spoken(text)
     tagged = _tagged(text)
@@ -81,12 +75,7 @@ def extract_answer(text: str) -> str:
 
 
 def tail(text: str, limit: int) -> str:
-    """The end of a text, without the word that the cut went through.
-
-    Args:
-        text: Any text.
-        limit: The most characters to keep; a text that is no longer comes back as it is.
-    """
+    """The end of a text, without the word that the cut went through."""
     if len(text) <= limit:
         return text
     space = _SPACE.search(text, len(text) - limit - 1)
@@ -94,16 +83,7 @@ def tail(text: str, limit: int) -> str:
 
 
 def number(text: str) -> float | None:
-    """The number an answer states: the whole answer if it is a fraction, else the last number in it.
-
-    Of an answer of more than 4,000 characters only the last ones are read.
-
-    Args:
-        text: An answer, such as ``"about 1,200.5 km"``, ``"3/4"`` or ``"-2e3"``.
-
-    Returns:
-        A finite number, or None if there is none.
-    """
+    """The number an answer states: the whole answer if it is a fraction, else the last number in it."""
     text = tail(text.strip(), LONG).casefold().replace("\u2212", "-")
     if _FRACTION.fullmatch(text):
         above, below = text.split("/")
@@ -127,12 +107,6 @@ def action(turn: Message) -> str:
     arguments' names, and the case and white space of texts. They are found in ``tool_calls``, and in the text where it
     is written as ``hermes`` or ``search-r1`` have it; what is only thought does not count. Answers are equal as
     everywhere, after normalisation.
-
-    Args:
-        turn: The message of the turn.
-
-    Returns:
-        16 hex digits. What a model wrote may be of any length, and must reach no screen.
     """
     calls = _native(turn) or _written(message_text(turn))
     said: JSON = sorted([name, _plain(arguments)] for name, arguments in calls)

@@ -55,19 +55,7 @@ _STATED: Final = re.compile(
 
 
 def logprob(trajectory: Trajectory, *, turns: str = "last") -> float:
-    """The geometric mean probability of the tokens that the model sampled: exp of their mean log-probability.
-
-    Args:
-        trajectory: A rollout.
-        turns: ``last``: those of its last turn. ``all``: those of all turns on its path, shared ones included.
-
-    Returns:
-        From 0 to 1; NaN where the log-probability of one of these tokens is not known, as on every server that gives
-        no token ids.
-
-    Raises:
-        ConfigError: ``turns`` is neither.
-    """
+    """The geometric mean probability of the tokens that the model sampled: exp of their mean log-probability."""
     check_choice("turns", turns, "last", "all")
     found: list[float] = []
     for node in islice(_turns(trajectory), None if turns == "all" else 1):
@@ -80,11 +68,7 @@ def logprob(trajectory: Trajectory, *, turns: str = "last") -> float:
 
 
 def entropy(trajectory: Trajectory) -> float:
-    """One over the perplexity of the last turn: exp of minus the mean entropy of its tokens, in nats.
-
-    Returns:
-        Above 0, at most 1; NaN where the server gave no log-probabilities of the likeliest tokens.
-    """
+    """One over the perplexity of the last turn: exp of minus the mean entropy of its tokens, in nats."""
     turn = next(_turns(trajectory), None)
     found = math.nan if turn is None else trajectory.tree.core.node(turn.id).entropy[_ALL]
     return math.exp(-max(found, 0.0)) if not math.isnan(found) else math.nan
@@ -103,12 +87,6 @@ def stated(text: str) -> float:
     ``/10``, ``out of 100``). In between, without a unit, nobody can say what it means, and neither of a range. What a
     model says that it is not (``not 100 % sure``) is none. Thinking is left out, and of what is left only the last
     4,000 characters are read.
-
-    Args:
-        text: What a model wrote.
-
-    Returns:
-        From 0 to 1; NaN where none is stated, or none that can be one.
     """
     said = [match.groups() for match in _STATED.finditer(_DENIED.sub("", spoken(text)[-_SEARCHED:]))]
     if not said:
@@ -132,9 +110,6 @@ def value(trajectory: Trajectory) -> float:
     The state is the deepest node before its leaf through which another rollout passes as well. So it says how good the
     way was that led to the answer, and what a rollout earned all by itself is :func:`reward`. Independent chains share
     the prompt alone, so theirs is one number, by which every vote weighs the same.
-
-    Returns:
-        The value, 0 where that is negative; NaN where no rollout through that state is scored.
     """
     found = _shared_value(trajectory)
     return max(found, 0.0) if not math.isnan(found) else math.nan
@@ -176,19 +151,7 @@ NEEDS: Final = {
 
 
 def candidates(tree: Tree, by: str = "logprob", *, messages: bool = False) -> list[Candidate]:
-    """The rollouts of a tree that have a vote: those that ended, and did not break and were not cut or filtered.
-
-    Args:
-        tree: The tree.
-        by: Where :attr:`Candidate.confidence` comes from: a name in ``CONFIDENCES``. The others are not computed.
-        messages: Whether to add the conversation of each.
-
-    Returns:
-        A candidate for each, in the order of the rollouts; one without an answer has no vote, and may have a report.
-
-    Raises:
-        ConfigError: There is no such source of confidence.
-    """
+    """The rollouts of a tree that have a vote: those that ended, and did not break and were not cut or filtered."""
     check_choice("by", by, *CONFIDENCES)
     sure = CONFIDENCES[by]
     return [

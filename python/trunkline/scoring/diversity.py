@@ -37,14 +37,7 @@ Clusters = Sequence[Sequence[float]]
 
 
 class Try(NamedTuple):
-    """What diversity needs to know of a rollout.
-
-    Attributes:
-        subgroup: The initial chain it was expanded for.
-        reward: Its reward; NaN where unscored.
-        answer: Its answer, if it ended by itself with one.
-        action: What its first turn does (:func:`.answers.action`); None if it took none.
-    """
+    """What diversity needs to know of a rollout."""
 
     subgroup: int
     reward: float
@@ -53,29 +46,14 @@ class Try(NamedTuple):
 
 
 class Distinct(msgspec.Struct, frozen=True):
-    """Different ones among several, as means over tasks.
-
-    Attributes:
-        found: Different ones.
-        of: Tries that have one.
-    """
+    """Different ones among several, as means over tasks."""
 
     found: float
     of: float
 
 
 class Diversity(msgspec.Struct, frozen=True):
-    """How much the tries of a task differ, over the tasks of a run.
-
-    Attributes:
-        actions: First actions a task; tries that broke or were cut count too, if they took a turn.
-        answers: Answers a task.
-        scored: Scored tries a task, in the mean over tasks that have any.
-        shared: Whether anywhere two scored tries come from one initial chain.
-        rho: Intra-class correlation of rewards; see :func:`intraclass`. None where it cannot be estimated.
-        effective: Independent tries that would say as much, in the mean over the same tasks; see :func:`effective`.
-            None where ``rho`` is.
-    """
+    """How much the tries of a task differ, over the tasks of a run."""
 
     actions: Distinct
     answers: Distinct
@@ -105,13 +83,6 @@ def intraclass(tasks: Sequence[Clusters]) -> float | None:
 
     All tasks are taken to have one rho and one variance. A negative estimate, which is cut off at -1, means that chains
     differ less than chance would have them.
-
-    Args:
-        tasks: For each task, for each of its chains, the rewards; NaN is left out.
-
-    Returns:
-        The estimate; 0.0 by construction where no two scored rollouts come from one chain. None where nothing is
-        scored, no task has two chains, or rewards within tasks vary too little to tell.
     """
     freedom = loose = 0
     varies = False
@@ -143,13 +114,6 @@ def effective(sizes: Sequence[int], rho: float) -> float:
     ``s^2 / N^2 * sum m (1 + (m - 1) rho)``: a chain of m adds m variances and m (m - 1) covariances, chains are
     independent. That of n independent ones is ``s^2 / n``, so ``n = N^2 / sum m (1 + (m - 1) rho)``. For one chain it
     is ``N / (1 + (N - 1) rho)`` (Kish 1965, "Survey Sampling").
-
-    Args:
-        sizes: Scored rollouts of each initial chain.
-        rho: Their correlation; below 0 it counts as 0, so that no more come out than went in.
-
-    Returns:
-        A number from the number of chains, if these are of one size, to that of rollouts; 0 if there are none.
     """
     rho = min(max(rho, 0.0), 1.0)
     spread = math.fsum(size * (1 + (size - 1) * rho) for size in sizes)
@@ -157,14 +121,7 @@ def effective(sizes: Sequence[int], rho: float) -> float:
 
 
 def diversity(tasks: Iterable[Sequence[Try]]) -> Diversity | None:
-    """Find out how much the tries of each task differ.
-
-    Args:
-        tasks: The tries of each task.
-
-    Returns:
-        Means over tasks; None if there are no tries.
-    """
+    """Find out how much the tries of each task differ."""
     counter = DiversityCounter()
     for task in tasks:
         counter.add(task)

@@ -29,13 +29,7 @@ __all__ = ["ModelClient", "ModelReply"]
 
 
 class ModelReply(msgspec.Struct, frozen=True):
-    """What a model said.
-
-    Attributes:
-        text: Its visible text, without what stands between think tags.
-        finish: Why it stopped, in the server's word.
-        usage: What the call cost.
-    """
+    """What a model said."""
 
     text: str
     finish: str
@@ -43,21 +37,7 @@ class ModelReply(msgspec.Struct, frozen=True):
 
 
 class ModelClient:
-    """Asks one model, and counts what that costs. It belongs to the event loop in which it first asks.
-
-    Args:
-        llm: A ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or an object with ``async complete(request)``.
-            One that is opened here is closed by :meth:`close`; another belongs to whoever made it.
-        model: The model's name, as its endpoint knows it.
-        sampling: How it samples.
-        seed: Seed of everything that is asked: equal questions with equal seeds and draws send the same request.
-
-    Attributes:
-        usage: What all calls that gave a reply cost.
-
-    Raises:
-        ConfigError: A value cannot be used; the message names it.
-    """
+    """Asks one model, and counts what that costs. It belongs to the event loop in which it first asks."""
 
     def __init__(self, llm: Any, model: str, sampling: Sampling = Sampling(), seed: int = 0) -> None:  # noqa: B008 - frozen
         self._spec = EndpointSpec(llm) if isinstance(llm, str) else llm if isinstance(llm, EndpointSpec) else None
@@ -71,17 +51,7 @@ class ModelClient:
         self.usage = Usage()
 
     async def ask(self, messages: Sequence[Message], draw: int = 0) -> ModelReply:
-        """Ask for one reply.
-
-        Args:
-            messages: The conversation, its last message being what is to be answered.
-            draw: Which sample of this question it is: another one has another seed.
-
-        Raises:
-            LLMError: The model gave no usable reply.
-            EndpointError: Its endpoint serves nobody.
-            ConfigError: The key is missing, or the messages are none.
-        """
+        """Ask for one reply."""
         told = b",".join(chat.encode(message) for message in messages)
         prompt = self._head + told + self._constant
         # Below 2^53, so that servers in any language read the same number.

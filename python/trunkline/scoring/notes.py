@@ -85,24 +85,12 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
 
 
 def as_graded(part: RewardPart) -> Graded:
-    """Return what a part of a reward said as notes hold it.
-
-    Args:
-        part: The part.
-
-    Raises:
-        ConfigError: It has a value, a weight or a name that cannot be.
-    """
+    """Return what a part of a reward said as notes hold it."""
     return Graded(part.name, part.value, part.weight, part.problem or "")
 
 
 def as_noted(reward: str, scored: Scored) -> list[Graded]:
-    """Return what notes hold of what a reward said: its parts, and why there is no value where none of them says it.
-
-    Args:
-        reward: What the reward is called.
-        scored: What it said.
-    """
+    """Return what notes hold of what a reward said: its parts, and why there is no value where none of them says it."""
     noted = [as_graded(part) for part in scored.parts]
     if scored.problem is not None and not any(one.why for one in noted if one.weight):
         noted.append(Graded(reward, None, 1.0, scored.problem))
@@ -113,12 +101,7 @@ _notes_decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])
 
 
 def graded(note: str | None) -> list[Graded]:
-    """Return what rewards said in a note, in the order in which they said it.
-
-    Args:
-        note: :attr:`trunkline.Trajectory.note`, or that of a rollout's row. What holds nothing of a reward, such as
-            another writer's text, or damage, has none.
-    """
+    """Return what rewards said in a note, in the order in which they said it."""
     if not note:
         return []
     try:
@@ -204,37 +187,19 @@ def entries(note: str | None) -> list[_Entry]:
 
 
 def read(note: str | None) -> list[Verdict]:
-    """Return the verdicts in a note, in the order in which they were given.
-
-    Args:
-        note: :attr:`trunkline.Trajectory.note`, or that of a rollout's row. What holds no verdict, such as another
-            writer's text, or damage, has none.
-    """
+    """Return the verdicts in a note, in the order in which they were given."""
     return [entry for entry in entries(note) if isinstance(entry, Verdict)]
 
 
 def note(core: CoreTree, rollout: int, *said: _Entry) -> None:
-    """Add verdicts, what rewards said, or remarks to a rollout's note; what stands there stays.
-
-    Args:
-        core: The tree.
-        rollout: The rollout's id.
-        said: What is said about it.
-    """
+    """Add verdicts, what rewards said, or remarks to a rollout's note; what stands there stays."""
     if said:
         first, *rest = [*entries(core.rollout(rollout).note), *said]
         core.note(rollout, first if isinstance(first, str) and not rest else encode([first, *rest]))
 
 
 def grade(core: CoreTree, rollout: int, *parts: Graded) -> None:
-    """Note what is to be said of a rollout's reward, in place of what was said before.
-
-    Args:
-        core: The tree.
-        rollout: The rollout's id.
-        parts: What each part said, or why there is no reward. What stands there without a weight is of an earlier
-            reward, and is not taken away.
-    """
+    """Note what is to be said of a rollout's reward, in place of what was said before."""
     found = entries(core.rollout(rollout).note)
     left = [entry for entry in found if not (isinstance(entry, Graded) and entry.weight is not None)]
     if [*left, *parts] != found:
@@ -242,12 +207,7 @@ def grade(core: CoreTree, rollout: int, *parts: Graded) -> None:
 
 
 def clear(core: CoreTree, rollout: int) -> None:
-    """Take all verdicts off a rollout; what somebody else noted stays.
-
-    Args:
-        core: The tree.
-        rollout: The rollout's id.
-    """
+    """Take all verdicts off a rollout; what somebody else noted stays."""
     found = entries(core.rollout(rollout).note)
     left = [entry for entry in found if not isinstance(entry, Verdict)]
     if len(left) < len(found):

@@ -64,12 +64,7 @@ def prompt(core: CoreTree) -> int:
 
 
 def was_to_move(facts: RolloutView, stands_at: int) -> bool:
-    """Whether a rollout was cut off where its model was to move; calls of a turn may not have been made.
-
-    Args:
-        facts: The rollout.
-        stands_at: The kind of node it ends at.
-    """
+    """Whether a rollout was cut off where its model was to move; calls of a turn may not have been made."""
     if facts.termination != Termination.CENSORED:
         return False
     return stands_at != TURN or facts.error == _TOOK
@@ -214,11 +209,7 @@ def stepwise(strategy: Strategy) -> bool:
 
 
 def check_plan(strategy: Strategy) -> None:
-    """Check what a strategy, which may be anybody's, says of its size.
-
-    Raises:
-        ConfigError: ``rollouts()`` or ``at_once()`` raises, or returns no number of rollouts.
-    """
+    """Check what a strategy, which may be anybody's, says of its size."""
     for hook in ("rollouts", "at_once"):
         what = f"strategy {type(strategy).__name__}: {hook}()"
         try:

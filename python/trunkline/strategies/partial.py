@@ -30,13 +30,6 @@ def founders(view: View, most: int) -> list[int]:
 
     That is the first that answered, else the first that was cut short, else the first whose context was full. Those
     that broke are left out.
-
-    Args:
-        view: The tree.
-        most: How many.
-
-    Returns:
-        Ids, the best first, the earlier first where two are as good.
     """
     best: dict[int, tuple[int, int]] = {}
     for number in range(view.taken):
@@ -61,15 +54,6 @@ def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = (
 
     Left out are turns that call no tool, and those of states that a rollout of the subgroup was forked at. A turn of a
     program that calls none is left out only if it ended a rollout: programs run tools themselves, and let roles talk.
-
-    Args:
-        view: The tree.
-        subgroup: The initial chain that its rollouts were expanded for.
-        there: How many rollouts of the tree to look at, in the order they were opened; all if there are fewer.
-        tools: Names: only turns that call one of these; any of the above if empty.
-
-    Yields:
-        Their nodes, the earlier first; one of each state.
     """
     core = view.tree.core
     opened = map(core.rollout, range(min(there, core.rollouts)))

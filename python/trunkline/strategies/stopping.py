@@ -29,19 +29,7 @@ _TAILS = ("censor", "keep")
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
-    """When a tree ends before its strategy is done.
-
-    Attributes:
-        enough: So many rollouts of a task that ended in this run and did not fail, counted over all rounds: the others
-            are cut at once. None: never.
-        tail: What becomes of those that ``enough`` cuts: ``censor`` ends them as ``censored``; ``keep`` leaves them in
-            the run file as they stand, growing, for a later run to continue.
-        settled: ``"answer"``, or a reward that is good enough. Looked at between rounds, so that it does not depend
-            on who was faster: if it holds, no rollout of the task starts or goes on. None: never.
-
-    Raises:
-        ConfigError: A field has a value it cannot have.
-    """
+    """When a tree ends before its strategy is done."""
 
     enough: int | None = None
     tail: str = "censor"
@@ -60,15 +48,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
             check_float("settled", self.settled, -math.inf)
 
     def check(self, strategy: Strategy, *, scored: bool) -> None:
-        """Refuse what could never come about.
-
-        Args:
-            strategy: Where rollouts start.
-            scored: Whether rollouts get a reward.
-
-        Raises:
-            ConfigError: Saying why.
-        """
+        """Refuse what could never come about."""
         planned, name = strategy.rollouts(), type(strategy).__name__
         if self.enough is not None and self.enough > planned:
             raise ConfigError(f"enough={self.enough} is never reached: {name} plans {planned} rollouts a task")
@@ -83,15 +63,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def is_settled(self, core: CoreTree, planned: int) -> str | None:
-        """Look at a tree at rest.
-
-        Args:
-            core: The tree.
-            planned: How many rollouts it may come to have.
-
-        Returns:
-            Why it is settled; None if it is not.
-        """
+        """Look at a tree at rest."""
         if self.settled is None:
             return None
         return self._agreed(core, planned) if self.settled == ANSWER else self._rewarded(core)

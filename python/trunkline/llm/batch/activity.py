@@ -23,12 +23,7 @@ _QUEUE: Final = 0
 
 
 class Activity:
-    """Counts the growing rollouts of one event loop by what they do.
-
-    Args:
-        still: Called whenever the last lane that ran does not run any more, and when a lane that was away ends.
-        core: Whether the core counts; else :class:`MaskActivityCounter` do.
-    """
+    """Counts the growing rollouts of one event loop by what they do."""
 
     __slots__ = ("_counter", "_still")
 
@@ -57,12 +52,7 @@ class Activity:
 
 
 class RolloutActivity:
-    """One rollout while it grows. Ending it is final and may be repeated; after that nothing else has an effect.
-
-    Args:
-        counter: Counts it among others.
-        still: See :class:`Activity`.
-    """
+    """One rollout while it grows. Ending it is final and may be repeated; after that nothing else has an effect."""
 
     __slots__ = ("_counter", "_number", "_still")
 
@@ -92,10 +82,7 @@ class RolloutActivity:
 
 
 class MaskActivityCounter:
-    """A roster as one writes it without a core: an array of what each lane does, counted whenever somebody asks.
-
-    It stands beside :class:`~trunkline._core.ActivityCounter` for comparison, and never forgets a lane.
-    """
+    """A roster as one writes it without a core: an array of what each lane does, counted whenever somebody asks."""
 
     __slots__ = ("_states",)
 
@@ -148,11 +135,7 @@ class MaskActivityCounter:
 
 
 class CombinedActivity:
-    """Tells every LLM that wants to know what the rollouts of one event loop do; see :class:`Activity`.
-
-    Args:
-        activities: Those of the LLMs that gather requests, by the names of these.
-    """
+    """Tells every LLM that wants to know what the rollouts of one event loop do; see :class:`Activity`."""
 
     def __init__(self, activities: Mapping[str, Activity]) -> None:
         self._activities = dict(activities)
@@ -181,12 +164,7 @@ class CombinedActivity:
 
 
 class CombinedRolloutActivity:
-    """One rollout while it grows; see :class:`RolloutActivity`.
-
-    Args:
-        lane: Its lane, whichever LLM it asks.
-        activities: Its lane at each LLM that gathers requests.
-    """
+    """One rollout while it grows; see :class:`RolloutActivity`."""
 
     __slots__ = ("_activities", "_activity")
 
@@ -201,11 +179,7 @@ class CombinedRolloutActivity:
             lane.run()
 
     def ask(self, *llms: str) -> None:
-        """It waits for replies.
-
-        Args:
-            *llms: Of which LLMs; for all others it is away.
-        """
+        """It waits for replies."""
         self._activity.ask()
         for name, lane in self._activities.items():
             if name in llms:

@@ -40,19 +40,7 @@ __all__ = ["BatchEngine", "BatchLLM", "Batcher", "PendingPrompt", "PromptQueue",
 
 
 class PendingPrompt:
-    """A prompt on its way, and what will come of it: an outcome for each of its draws.
-
-    Args:
-        prompt: The prompt.
-        outcome: What will come of it.
-        queue: Where it waits until it is sent.
-        number: How many parts came before it.
-        arrived: When it came, by the loop's clock, as timers are.
-
-    Attributes:
-        call: What it was sent with; None while it waits.
-        sent: When that was, in nanoseconds of the clock that times calls.
-    """
+    """A prompt on its way, and what will come of it: an outcome for each of its draws."""
 
     __slots__ = ("arrived", "call", "number", "outcome", "prompt", "queue", "sent")
 
@@ -78,12 +66,7 @@ class PendingPrompt:
 
 
 class PromptQueue:
-    """Parts that wait for the same thing, in the order in which they came.
-
-    Attributes:
-        weight: Completions that they ask for.
-        called: Whether everybody waited when one of the queues was sent: this one follows, whoever runs by then.
-    """
+    """Parts that wait for the same thing, in the order in which they came."""
 
     __slots__ = ("_parts", "called", "weight")
 
@@ -129,12 +112,7 @@ class PromptQueue:
 
 
 class PromptQueues:
-    """All queues. One holds prompts of one model.
-
-    Args:
-        fuse: Whether roles of one model share a queue.
-        regroup: Whether rows share it that have come to different steps.
-    """
+    """All queues. One holds prompts of one model."""
 
     def __init__(self, *, fuse: bool, regroup: bool) -> None:
         self._fuse = fuse
@@ -175,16 +153,7 @@ _KINDS: Final = (BadRequest, ContextTooLong, ContentFiltered, LLMError)
 
 
 class Batcher:
-    """A batch engine as the LLM of one event loop. :meth:`_due` says when a batch leaves.
-
-    Args:
-        settings: The engine, and how it is to be used.
-
-    Attributes:
-        activity: What the rollouts do that ask here; one that does not say so is not waited for.
-        siblings: Whether it is asked for several draws at once.
-        max_concurrency: Turns that a run keeps waiting or in batches.
-    """
+    """A batch engine as the LLM of one event loop. :meth:`_due` says when a batch leaves."""
 
     def __init__(self, settings: BatchLLM) -> None:
         self.activity = Activity(self._stir, core=settings.core_masks)
@@ -204,11 +173,7 @@ class Batcher:
         return f"Batcher({self._settings!r})"
 
     async def complete(self, request: Request) -> Reply:
-        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`.
-
-        Raises:
-            LLMError: The engine failed, or gave no completion for a draw of this request; the others have been read.
-        """
+        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`."""
         if self._closed:
             raise LLMError(f"{self._engine.name} is closed")
         loop = asyncio.get_running_loop()
@@ -425,15 +390,7 @@ class BatchLLM:
 
 
 class BatchEngine:
-    """Somebody's batch engine, called the same way whatever it is.
-
-    Args:
-        given: A function, or an object with a method ``generate``.
-        calls: Calls at once: of a sync one in all, as it has that many threads; of an async one in each event loop.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Somebody's batch engine, called the same way whatever it is."""
 
     def __init__(self, given: Any, calls: int) -> None:
         self._generate = _callable(given)
@@ -444,11 +401,7 @@ class BatchEngine:
         self._slots = PerLoopSemaphore(calls)
 
     async def generate(self, batch: list[Prompt]) -> object:
-        """Call the engine once.
-
-        Raises:
-            BaseException: Whatever it raised.
-        """
+        """Call the engine once."""
         async with self._slots.here():
             if self.cancels:
                 return await self._generate(batch)

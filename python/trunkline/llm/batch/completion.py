@@ -60,28 +60,14 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RequestTime(NamedTuple):
-    """What a request took, in microseconds.
-
-    Attributes:
-        micros: All of it.
-        queue: Of these, until its last prompt was sent.
-    """
+    """What a request took, in microseconds."""
 
     micros: int
     queue: int
 
 
 def completions(result: object, n: int, engine: str) -> list[Completion | TrunklineError]:
-    """Check what an engine gave for one prompt.
-
-    Args:
-        result: A text, a dict or a :class:`Completion`; a list of ``n`` of these where ``n`` is above 1.
-        n: Completions the prompt asked for.
-        engine: What the engine is called, for messages.
-
-    Returns:
-        For each completion itself, or why it is none.
-    """
+    """Check what an engine gave for one prompt."""
     if n == 1:
         return [_completion(result, engine)]
     if not isinstance(result, list | tuple) or len(result) != n:
@@ -94,18 +80,7 @@ def completions(result: object, n: int, engine: str) -> list[Completion | Trunkl
 def reply_of(
     request: Request, parts: list[list[Completion | TrunklineError]], taken: RequestTime, engine: str
 ) -> Reply:
-    """Read what came of a request's prompts with its own reader, as if a server had sent it.
-
-    Args:
-        request: What was asked.
-        parts: For each prompt an outcome for each of its draws.
-        taken: How long it took.
-        engine: What the engine is called, for messages.
-
-    Raises:
-        LLMError: A draw has no completion; those that have one were read nevertheless.
-        TrunklineError: The engine said that there is no point in going on.
-    """
+    """Read what came of a request's prompts with its own reader, as if a server had sent it."""
     choices: list[ReplyChoice] = []
     figures: list[tuple[int, int, int]] = []
     fault: LLMError | None = None
@@ -129,11 +104,7 @@ def reply_of(
 def _read(
     request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: RequestTime, engine: str
 ) -> list[Reply | LLMError]:
-    """Read draws of one prompt, all of the same type, as one answer, or one by one where they cannot be read together.
-
-    Raises:
-        TrunklineError: It is what the draws are, and no fault of these alone.
-    """
+    """Read draws of one prompt together, or one by one where that fails."""
     completed: list[Completion] = []
     failed: list[Reply | LLMError] = []
     for draw in draws:
@@ -164,11 +135,7 @@ def _total(figures: Iterable[int]) -> int:
 
 
 def _body(completions: Sequence[Completion]) -> bytes:
-    """Write draws of one prompt as the body of a chat completion, which every reader of replies can read.
-
-    Raises:
-        ReplyError: They hold what JSON cannot.
-    """
+    """Write draws of one prompt as the body of a chat completion, which every reader of replies can read."""
     try:
         body = {
             "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
@@ -302,10 +269,7 @@ class _Seeded(msgspec.Struct):
 
 
 def prompts(request: Request, largest: int) -> list[Prompt]:
-    """Turn a request into prompts of at most ``largest`` completions each, in order of draws.
-
-    Draw i has seed ``seed + i``, whatever prompt it is part of.
-    """
+    """Turn a request into prompts of at most ``largest`` completions each, in order of draws."""
     seed = request.seed
     if seed is None:
         seed = msgspec.json.decode(request.body, type=_Seeded).seed

@@ -88,12 +88,6 @@ def call_of(value: object) -> ToolCall:
 
     Models also write ``parameters``, leave the arguments out, or write them as a string of JSON, as the native form has
     them; that is read too.
-
-    Args:
-        value: What JSON made of it.
-
-    Returns:
-        The call; an unread one if the value names no tool.
     """
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(name, str) or not name.strip():
@@ -123,9 +117,6 @@ def spoken(text: str) -> str:
     A region of thinking goes from ``<think>`` to the next ``</think>``, or to the end where that never comes. A
     ``</think>`` that no ``<think>`` opened ends a region that began before the text, in the prompt: everything up to
     the last such tag is thinking. In doubt a text is thinking, since what is only thought must not be run.
-
-    Args:
-        text: What the model wrote.
     """
     kept: list[str] = []
     thinking = False

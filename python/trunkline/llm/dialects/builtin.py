@@ -266,14 +266,7 @@ _NAMES: Final = {kind: name for name, kind in DIALECTS.items()}
 
 
 def find(given: object) -> Dialect:
-    """Return the dialect that an agent speaks.
-
-    Args:
-        given: A name in ``DIALECTS``, or an object with the members of :class:`.base.Dialect`.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Return the dialect that an agent speaks."""
     if isinstance(given, str) and given in DIALECTS:
         return DIALECTS[given]()
     if isinstance(given, type):

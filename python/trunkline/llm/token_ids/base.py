@@ -79,14 +79,7 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Form(NamedTuple):
-    """The constant parts of requests in one mode, and how their replies are read.
-
-    Attributes:
-        head: The body up to the first message or id.
-        constant: The body after the last one, up to what depends on the draws.
-        route: Where it goes.
-        reading: How replies are read.
-    """
+    """The constant parts of requests in one mode, and how their replies are read."""
 
     head: bytes
     constant: bytes
@@ -97,20 +90,7 @@ class Form(NamedTuple):
 def form_of(
     mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None, *, least: int = 0
 ) -> Form:
-    """Make the constant parts of an agent's requests.
-
-    Args:
-        mode: How the server is asked.
-        model: The model's name there.
-        sampling: How to sample; log-probs are asked for whatever it says.
-        tools: Tool definitions as a JSON array; a chat's body has them, elsewhere the renderer writes them.
-        version: Of the weights that are asked; each token keeps its number.
-        least: The fewest alternatives to ask for at each token, for a server that else lists none.
-
-    Raises:
-        ConfigError: The mode needs ``sampling.max_tokens``, since servers stop after 16 or 128 tokens without it, or
-            cannot keep a field of ``sampling.extra``.
-    """
+    """Make the constant parts of an agent's requests."""
     number = number_of(version)
     if mode.api == "chat":
         extra = {**sampling.extra, "return_token_ids": True}
@@ -202,22 +182,12 @@ class Render(Protocol):
     """Writes a conversation."""
 
     async def __call__(self, messages: Sequence[Message], *, opened: bool) -> list[int]:
-        """Write ``messages``, with what opens the model's turn if ``opened``.
-
-        Raises:
-            ConfigError: The template does not take them.
-        """
+        """Write ``messages``, with what opens the model's turn if ``opened``."""
         ...
 
 
 class Suffix:
-    """Finds the ids that follow a model's turn.
-
-    Args:
-        render: Writes a conversation.
-        prefills: Says whether it leaves an assistant's last message open, for the model to go on with (llama.cpp): what
-            closes a turn then stands before what follows it.
-    """
+    """Finds the ids that follow a model's turn."""
 
     def __init__(self, render: Render, prefills: Callable[[], bool] = bool) -> None:
         self._render = render
@@ -226,11 +196,7 @@ class Suffix:
         self._bases: dict[int, tuple[list[int], list[int]]] = {}
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Find what follows a turn; see :meth:`Renderer.extend`.
-
-        Raises:
-            ConfigError: The template does not take these messages after an assistant's.
-        """
+        """Find what follows a turn; see :meth:`Renderer.extend`."""
         _, closing = await self._base(0, messages)
         ids = closing + await self._new(closing, messages)
         return ids[_overlap(previous, ids if self._prefills() else closing) :]

@@ -35,13 +35,6 @@ class ChatTemplate:
 
     It may read messages and tools and write text; it reaches no attribute that Python keeps private, changes nothing it
     is given, and has no file, no module and no loop of more than 100,000 rounds.
-
-    Args:
-        source: The Jinja source.
-        tokens: Special tokens by name, for example ``bos_token``.
-
-    Raises:
-        ConfigError: It is no template, or Jinja is not installed.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -64,16 +57,7 @@ class ChatTemplate:
             raise ConfigError(f"the chat template cannot be read: {excerpt(str(error), _SHOWN)}") from None
 
     def text(self, messages: Sequence[Message], tools: Sequence[JSON], *, opened: bool) -> str:
-        """Write a conversation.
-
-        Args:
-            messages: What was said, in the OpenAI form.
-            tools: Tool definitions in the OpenAI form.
-            opened: Whether what opens the model's turn is wanted.
-
-        Raises:
-            ConfigError: The template refuses them, or breaks.
-        """
+        """Write a conversation."""
         try:
             return str(
                 self._template.render(
@@ -149,16 +133,7 @@ _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_toke
 
 
 class LocalRenderer:
-    """Renders with files of a model, as Hugging Face has them. Needs the extra ``tokens``.
-
-    Args:
-        tokenizer: Path of a ``tokenizer.json``, or of the folder it is in.
-        template: Path of a Jinja chat template. Left out, it is ``chat_template.jinja`` beside the tokenizer, else the
-            one in ``tokenizer_config.json``.
-
-    Raises:
-        ConfigError: A file is missing or is not what it should be, or the extra is not installed.
-    """
+    """Renders with files of a model, as Hugging Face has them. Needs the extra ``tokens``."""
 
     def __init__(self, tokenizer: str | Path, template: str | Path | None = None) -> None:
         path = _found(tokenizer)
@@ -221,14 +196,7 @@ def tokens_with(tokenizer: str | Path, *words: str) -> tuple[int, ...]:
 
 
 def tail_by_tokens(tokenizer: str | Path) -> Callable[[str, int], tuple[str, int]]:
-    """Return what takes the end of a text that has at most so many tokens, and says how many it has.
-
-    Args:
-        tokenizer: Path of a ``tokenizer.json``, or of the folder it is in.
-
-    Raises:
-        ConfigError: The file is missing or is no tokenizer, or the extra ``tokens`` is not installed.
-    """
+    """Return what takes the end of a text that has at most so many tokens, and says how many it has."""
     found = _read(_found(tokenizer), "")
 
     def tail(text: str, most: int) -> tuple[str, int]:
@@ -247,11 +215,7 @@ def _found(tokenizer: str | Path) -> Path:
 
 
 def _read(path: Path, where: str = "TokenMode: ") -> Any:
-    """Read a ``tokenizer.json``, which was given ``where``.
-
-    Raises:
-        ConfigError: It is missing or is none, or the extra is not installed.
-    """
+    """Read a ``tokenizer.json``, which was given ``where``."""
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
     except ImportError:
@@ -341,17 +305,7 @@ class _Written(msgspec.Struct):
 
 
 class ServerRenderer:
-    """Renders with ``/tokenize``, so that template and tokenizer are the server's own.
-
-    vLLM's takes messages. llama.cpp's takes a text, which ``/apply-template`` writes.
-
-    Args:
-        post: Posts to the server.
-        model: The model's name there.
-
-    Attributes:
-        template_apart: Whether the server writes and encodes in two steps, as llama.cpp does; False before it shows.
-    """
+    """Renders with ``/tokenize``, so that template and tokenizer are the server's own."""
 
     def __init__(self, post: Post, model: str) -> None:
         self._post = post
@@ -384,12 +338,7 @@ class ServerRenderer:
         return text
 
     async def text(self, text: str) -> list[int]:
-        """Token ids of a plain text, without special tokens around it.
-
-        Raises:
-            ConfigError: The server does not take it.
-            LLMError: The server gave no answer.
-        """
+        """Token ids of a plain text, without special tokens around it."""
         if self.template_apart:
             return await self._tokens({"content": text, "add_special": False, "parse_special": True})
         return await self._tokens({"prompt": text, "add_special_tokens": False})
@@ -431,15 +380,7 @@ class ServerRenderer:
 
 
 def renderers(mode: TokenMode, post: Post) -> Callable[[str], Renderer]:
-    """Return what makes the renderer of a model, by its name at the server.
-
-    Args:
-        mode: Says which renderer it is.
-        post: Posts to the server.
-
-    Raises:
-        ConfigError: A file of the tokenizer cannot be used, or the extra ``tokens`` is not installed.
-    """
+    """Return what makes the renderer of a model, by its name at the server."""
     if mode.tokenizer is None:
         return lambda model: ServerRenderer(post, model)
 

@@ -96,25 +96,14 @@ _TRANSCRIPT: Final = 60_000
 
 
 class Shown(NamedTuple):
-    """A report as it is shown.
-
-    Attributes:
-        text: What it says.
-        clear: Whether it states the answer it is given for.
-    """
+    """A report as it is shown."""
 
     text: str
     clear: bool = True
 
 
 class Option(NamedTuple):
-    """An answer that can be picked.
-
-    Attributes:
-        answer: Its spelling.
-        tries: How many tries gave it.
-        reports: What they say, those without a report left out.
-    """
+    """An answer that can be picked."""
 
     answer: str
     tries: int
@@ -122,25 +111,14 @@ class Option(NamedTuple):
 
 
 def fenced(text: str, limit: int) -> str:
-    """A text that can stand between our tags: none of them is in it, and it has so many characters at most, the last.
-
-    Args:
-        text: Any text.
-        limit: Characters to keep.
-    """
+    """A text that can stand between our tags."""
     text = text.strip()
     kept = text if len(text) <= limit else f"[...] {tail(text, limit) or text[-limit:]}"
     return _TAGS.sub("&lt;", kept)
 
 
 def options_text(question: str, options: Sequence[Option], undecided: Sequence[Shown] = ()) -> str:
-    """The question and the numbered answers, as the model is shown them.
-
-    Args:
-        question: What was asked.
-        options: The answers, the first being number 1.
-        undecided: Reports of tries that came to no answer.
-    """
+    """The question and the numbered answers, as the model is shown them."""
     count = sum(len(option.reports) for option in options) + len(undecided)
     limit = max(_LEAST, min(_MOST, _TOTAL // max(count, 1)))
     lines = [f"<question>\n{fenced(question, _QUESTION)}\n</question>"]
@@ -164,12 +142,7 @@ def _cut_reports(reports: Sequence[Shown], limit: int) -> list[str]:
 
 
 def transcript(question: str, messages: Sequence[Message]) -> str:
-    """A question and a conversation, as a model is shown them that writes a report.
-
-    Args:
-        question: What was asked.
-        messages: The conversation; what the system says of tools and forms is left out.
-    """
+    """A question and a conversation, as a model is shown them that writes a report."""
     lines = []
     for message in messages:
         if message.get("role") == "system":
@@ -190,22 +163,7 @@ _WHY: Final = 300
 
 
 class Picker(msgspec.Struct, frozen=True):
-    """What aggregators share that ask a model.
-
-    Args:
-        llm: A ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or an object with ``async complete(request)``.
-            What is opened for a decision is closed after it; to keep connections between many, give what
-            ``LLM(...).open()`` returns, and close that yourself.
-        model: The model's name, as its endpoint knows it.
-        by: What weighs in the vote that decides where the model does not; see :class:`.voting.Weighted`.
-        contain: See :class:`.voting.Majority`.
-        same: See :class:`.voting.Majority`.
-        sampling: How the model samples.
-        seed: Seed of what is asked: equal candidates and seeds send equal requests.
-
-    Raises:
-        ConfigError: An option has a value it cannot have.
-    """
+    """What aggregators share that ask a model."""
 
     llm: Any
     model: str
@@ -232,12 +190,7 @@ class Picker(msgspec.Struct, frozen=True):
 
 
 class _Menu(NamedTuple):
-    """Answers in the order in which they are shown, which is that of their keys.
-
-    Attributes:
-        answers: One for each party.
-        numbers: From the key of every spelling to its answer's position.
-    """
+    """Answers in the order in which they are shown, which is that of their keys."""
 
     answers: tuple[str, ...]
     numbers: dict[str, int]
@@ -248,14 +201,6 @@ def read_pick(reply: str, count: int, numbers: Mapping[str, int]) -> int | None:
 
     The last ``<choice>`` counts: a number, or one of the answers. Without any, the last ``<answer>`` does, if it is one
     of the answers.
-
-    Args:
-        reply: What the model said, its thinking left out.
-        count: How many answers there are.
-        numbers: From the key of each spelling of an answer to its position.
-
-    Returns:
-        The position of the answer, from 0; None if none of them was picked.
     """
     choices = _CHOICE.findall(reply)
     if choices:
@@ -275,22 +220,7 @@ async def pick(
     ballot: Ballot,
     reports: Mapping[int, Shown],
 ) -> Decision:
-    """Let a model pick one of the answers of a ballot; where it picks none, the ballot decides.
-
-    Where all tries agree, and where nobody answered, nothing is asked.
-
-    Args:
-        asker: Who asks.
-        name: The aggregator's name.
-        instructions: What the model is told to do.
-        question: What was asked of the tries.
-        candidates: The tries.
-        ballot: Their votes, counted.
-        reports: What the try of each id says for itself.
-
-    Raises:
-        EndpointError: The model's endpoint serves nobody.
-    """
+    """Let a model pick one of the answers of a ballot; where it picks none, the ballot decides."""
     if len(ballot.parties) < 2:
         why = "every try that answered agrees" if ballot.parties else ""
         return Decision(
@@ -439,12 +369,7 @@ class Integrate(Picker, frozen=True):
 
 
 def states(report: str, answer: str | None) -> bool:
-    """Whether a report states an answer: between answer tags or in a box where it has any, else as words at its end.
-
-    Args:
-        report: The report.
-        answer: The answer; None is stated by none.
-    """
+    """Whether a report states an answer: between answer tags or in a box where it has any, else as words at its end."""
     if answer is None or not votes(answer):
         return False
     ending = tail(report.strip(), _SEARCHED)

@@ -99,13 +99,7 @@ _UNSURE: Final = frozenset(
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """Answers that count as one.
-
-    Attributes:
-        key: The form in which the answer is compared and put in order.
-        answer: Its most frequent spelling, the first in the alphabet of several.
-        members: Positions in what was clustered, ascending.
-    """
+    """Answers that count as one."""
 
     key: str
     answer: str
@@ -119,9 +113,6 @@ def key_of(answer: str) -> str:
     and ``2/6`` is ``1/3``, which no decimal number equals. A percentage is the number before the sign: ``50 %``,
     ``50 percent`` and ``50`` are one, and ``0.5`` is another, since who is asked for a percentage may leave the sign
     away.
-
-    Args:
-        answer: An answer; blank for none.
     """
     if len(answer) <= 200:
         plain = compatible(answer).strip(_AROUND).replace("\u2212", "-")
@@ -155,15 +146,7 @@ def _written(value: Fraction) -> str:
 
 
 def check_same(name: str, same: object) -> None:
-    """Check what a user gives to compare answers with.
-
-    Args:
-        name: What it is called, for the message.
-        same: What was given; None for nothing.
-
-    Raises:
-        ConfigError: It cannot be called, or is a coroutine function.
-    """
+    """Check what a user gives to compare answers with."""
     if same is not None and not callable(same):
         raise ConfigError(f"{name} must be a function of two answers, not {short_repr(same)}")
     if iscoroutinefunction(same):
@@ -176,20 +159,6 @@ def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same 
     Two answers are together if their keys are equal (:func:`key_of`), if one is contained in the other and that is
     wanted and unambiguous, or if ``same`` says so of them in either order; and so is whatever is connected by such
     pairs. The order of the answers makes no difference.
-
-    Args:
-        answers: The answers; None and blank ones are in no cluster.
-        contain: Whether an answer counts as one that holds it as whole words, as ``1962`` and ``it was in 1962``. An
-            answer is not taken for another that it holds if it holds several that are not part of one another, if it
-            denies or doubts (``not``, ``or``, ``rather than``), if it is longer than 40 words, or if a number in it
-            goes on (``5 million``). Neither is one that stands in several which are not part of one another.
-        same: Whether two answers mean the same; asked of the most frequent spellings of each pair.
-
-    Returns:
-        The clusters, in the order of their keys.
-
-    Raises:
-        ConfigError: ``same`` raised, or did not say True or False.
     """
     positions: dict[str, list[int]] = {}
     # Many tries spell their answer alike.
@@ -313,14 +282,7 @@ _HEAVIEST: Final = 1e15
 
 
 class Ballot(NamedTuple):
-    """Votes that were counted.
-
-    Attributes:
-        parties: Who voted what, the heaviest first; of equal weights the first in the order of normalised answers.
-        keys: The normalised answer of each party, in the same order.
-        why: Why votes count other than was asked for; empty if they do not.
-        equal: Whether they all count the same because nothing is known by which they could be weighed.
-    """
+    """Votes that were counted."""
 
     parties: tuple[Party, ...]
     keys: tuple[str, ...]
@@ -346,19 +308,7 @@ def poll(
     same: Same | None = None,
     why: str = "",
 ) -> Ballot:
-    """Count votes.
-
-    Args:
-        candidates: The tries; who has no answer does not vote.
-        weigh: What the vote of each id weighs, at least 0; 1 each when None.
-        contain: See :func:`cluster`.
-        same: See :func:`cluster`.
-        why: What to say of how they are counted.
-
-    Raises:
-        ConfigError: ``same`` failed.
-        UsageError: Two candidates have one id, or an answer is no text.
-    """
+    """Count votes."""
     _voting(candidates)
     ids = [candidate.id for candidate in candidates]
     if len(set(ids)) < len(ids):
@@ -381,16 +331,6 @@ def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] |
 
     A candidate without a number counts as the mean of those that have one, as an average try would. A reward or value
     below 0 weighs nothing. Where no voter has a number, or none has one above 0, all votes weigh the same.
-
-    Args:
-        candidates: The tries.
-        by: Which number.
-
-    Returns:
-        The weight of each voter's id, or None for equal weights; and why these, where it is not the plain rule.
-
-    Raises:
-        UsageError: A confidence is negative, a number is none, or infinite or above 1e15, or an answer is no text.
     """
     voters = _voting(candidates)
     if not voters:
@@ -408,11 +348,7 @@ def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] |
 
 
 def number_of(candidate: Candidate, by: By) -> float:
-    """A number of a candidate, whatever it is; NaN where it has none.
-
-    Raises:
-        UsageError: It is no number.
-    """
+    """A number of a candidate, whatever it is; NaN where it has none."""
     value: object = getattr(candidate, by)
     try:
         return float(value)  # type: ignore[arg-type]
@@ -421,11 +357,7 @@ def number_of(candidate: Candidate, by: By) -> float:
 
 
 def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that have an answer.
-
-    Raises:
-        UsageError: What stands for an answer is no text.
-    """
+    """The candidates that have an answer."""
     for one in candidates:
         answer: object = one.answer
         if answer is not None and not isinstance(answer, str):
@@ -434,11 +366,7 @@ def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _read(candidate: Candidate, by: By) -> float:
-    """The number of a candidate that its vote weighs; NaN where it has none.
-
-    Raises:
-        UsageError: It is no weight.
-    """
+    """The number of a candidate that its vote weighs; NaN where it has none."""
     value = number_of(candidate, by)
     if math.isnan(value):
         return value
@@ -450,11 +378,7 @@ def _read(candidate: Candidate, by: By) -> float:
 
 
 def check_options(name: str, by: object, contain: object, same: object) -> None:
-    """Check the options that aggregators share.
-
-    Raises:
-        ConfigError: One has a value it cannot have.
-    """
+    """Check the options that aggregators share."""
     check_choice(f"{name}: by", by, *SOURCES)
     flag(f"{name}: contain", contain)
     check_same(f"{name}: same", same)

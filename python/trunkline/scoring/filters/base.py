@@ -65,15 +65,7 @@ def name_of(judging: Filter) -> str:
 
 
 def check(filters: object, *, scored: bool) -> tuple[Filter, ...]:
-    """Return filters in the order in which they judge: those of whole groups after the others.
-
-    Args:
-        filters: What was given.
-        scored: Whether the run has a reward.
-
-    Raises:
-        ConfigError: One is none, or needs rewards that there are none of.
-    """
+    """Return filters in the order in which they judge: those of whole groups after the others."""
     if not isinstance(filters, list | tuple):
         raise ConfigError(f"filters must be a list of filters, not {short_repr(filters)}")
     for position, one in enumerate(filters):
@@ -89,10 +81,6 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
 
     If one raises, none has said anything: a group that was judged in part would be trained as if it had been in whole.
     The first rollout is then told so.
-
-    Args:
-        filters: As :func:`check` ordered them.
-        group: The group.
     """
     core = group.tree.core
     before = [(rollout.id, rollout.note) for rollout in group.rollouts]
@@ -113,13 +101,7 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
 
 
 def unjudged(filters: Iterable[Filter], core: CoreTree, why: str) -> None:
-    """Say on a tree's first rollout that filters have not judged the group, so that nobody trains on it.
-
-    Args:
-        filters: Which of them.
-        core: The tree.
-        why: What came between.
-    """
+    """Say on a tree's first rollout that filters have not judged the group, so that nobody trains on it."""
     if core.rollouts:
         note(core, 0, *(Verdict(name_of(one), "failed", why) for one in filters))
 
@@ -134,11 +116,7 @@ def _note(core: CoreTree, found: Iterable[Finding]) -> None:
 
 
 def _checked(entry: Any, rollouts: int) -> Finding:
-    """Return what a filter yielded, if it is a rollout and a verdict.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Return what a filter yielded, if it is a rollout and a verdict."""
     if isinstance(entry, tuple) and len(entry) == 2:
         number, verdict = entry
         if type(number) is int and 0 <= number < rollouts and isinstance(verdict, Verdict):
@@ -151,21 +129,13 @@ OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
 
 
 def flag(name: str, value: object) -> None:
-    """Check an option that is true or false.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Check an option that is true or false."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be true or false, not {short_repr(value)}")
 
 
 def treatment(name: str, action: object, count_in_baseline: object) -> None:
-    """Check what is done to a rollout that a filter finds.
-
-    Raises:
-        ConfigError: It can be masked or dropped, and nothing else.
-    """
+    """Check what is done to a rollout that a filter finds."""
     check_choice(f"{name}: action", action, "mask", "drop")
     flag(f"{name}: count_in_baseline", count_in_baseline)
 

@@ -144,11 +144,6 @@ def repeats(text: str, window: int, times: int) -> bool:
     """Whether some stretch of ``window`` characters stands at ``times`` places of a text or more; they may overlap.
 
     Of a text of more than 131,072 characters only the last ones are looked at, which takes 15 MB at most.
-
-    Args:
-        text: Any text.
-        window: Characters of the stretch.
-        times: Places.
     """
     text = text[-_MOST:]
     places = len(text) - window + 1

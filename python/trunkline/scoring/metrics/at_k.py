@@ -172,14 +172,6 @@ def shares(sizes: tuple[int, ...], blank: int, k: int) -> tuple[float, ...]:
     pick the rest so that no class has more, by how many have as many. A tie is shared fairly. The counts are whole
     numbers, so the result is exact but for its last division; numbers of votes that win so seldom that no float could
     tell are left out.
-
-    Args:
-        sizes: How many tries gave each answer.
-        blank: Tries without an answer, which do not vote.
-        k: Tries in a vote, from 1 to all of them.
-
-    Returns:
-        A chance for each class. They add up to less than 1 where there are subsets in which nobody has an answer.
     """
     tries = sum(sizes) + blank
     if k == tries:
@@ -281,15 +273,7 @@ def _times(row: Sequence[int], factor: Sequence[int], room: int) -> list[int]:
 
 
 def majority_of(answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:
-    """What the answer of a task with the most votes is worth; see :func:`majority_at_n`.
-
-    Args:
-        answers: The answers of its tries.
-        rewards: The rewards of the same tries.
-
-    Returns:
-        The reward, or None where the leading answers are not scored.
-    """
+    """What the answer of a task with the most votes is worth; see :func:`majority_at_n`."""
     classes = vote(answers)
     values: list[float] = []
     for votes in classes:
@@ -330,26 +314,12 @@ def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> 
 
 
 def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) -> float | None:
-    """What a vote among k tries of a task is worth, in the mean over all subsets of k of its scored tries.
-
-    Args:
-        answers: The answers of its tries.
-        rewards: The rewards of the same tries; what was not scored does not vote.
-        k: Tries in a vote, at least 1.
-
-    Returns:
-        The mean, or None with fewer than k scored tries.
-    """
+    """What a vote among k tries of a task is worth, in the mean over all subsets of k of its scored tries."""
     return AnswerClasses(answers, rewards).worth(k)
 
 
 class AnswerClasses:
-    """The scored tries of one task, grouped by answer once for votes of any number of them.
-
-    Args:
-        answers: The answers of its tries.
-        rewards: The rewards of the same tries; what was not scored does not vote.
-    """
+    """The scored tries of one task, grouped by answer once for votes of any number of them."""
 
     def __init__(self, answers: Sequence[str | None], rewards: Sequence[float]) -> None:
         counted = [position for position, reward in enumerate(rewards) if not math.isnan(reward)]
@@ -374,14 +344,7 @@ class AnswerClasses:
 
 
 class MajorityAtK:
-    """Adds up votes among k tries, one task at a time; see :func:`majority_at_k`.
-
-    Args:
-        k: Tries in a vote, at least 1.
-
-    Raises:
-        UsageError: It is less.
-    """
+    """Adds up votes among k tries, one task at a time; see :func:`majority_at_k`."""
 
     def __init__(self, k: int) -> None:
         if k < 1:
@@ -401,11 +364,7 @@ class MajorityAtK:
             self._votes += classes.scored // self._k
 
     def estimate(self, *, bounded: bool) -> Estimate | None:
-        """The mean over tasks; None without one that counts.
-
-        Args:
-            bounded: Whether every reward lies between 0 and 1.
-        """
+        """The mean over tasks; None without one that counts."""
         held = estimate(self._means, self._votes, self._tries, bounded=bounded)
         return None if held is None else msgspec.structs.replace(held, scored=self._behind)
 

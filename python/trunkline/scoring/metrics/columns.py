@@ -13,11 +13,7 @@ __all__ = ["NestedColumn", "RaggedColumn"]
 
 
 class RaggedColumn(Sequence[Sequence[float]]):
-    """Lists of numbers, to be read like a list of lists.
-
-    Args:
-        lists: The first of them.
-    """
+    """Lists of numbers, to be read like a list of lists."""
 
     def __init__(self, lists: Iterable[Iterable[float]] = ()) -> None:
         self._values = array("d")

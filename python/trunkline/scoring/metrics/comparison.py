@@ -40,13 +40,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """A figure over tries with a 95 % interval that takes tasks as the sample.
-
-    Attributes:
-        value: The figure.
-        low: Lower end; None where the data hold none, as with fewer than two tasks.
-        high: Upper end.
-    """
+    """A figure over tries with a 95 % interval that takes tasks as the sample."""
 
     value: float
     low: float | None
@@ -336,12 +330,6 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, bool]:
     With at most 32 differences all assignments of signs are counted, by the sums of two halves; with more the normal
     approximation of their distribution is taken, with a correction for continuity where all are multiples of one step,
     as means of a few tries are.
-
-    Args:
-        differences: Those that are not 0.
-
-    Returns:
-        The p value, 1 without a difference; and whether it is exact.
     """
     sizes = [abs(found) for found in differences]
     seen = abs(math.fsum(differences))
@@ -361,10 +349,7 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, bool]:
 
 
 def _step(sizes: Sequence[float]) -> float:
-    """Return the largest step that all sizes are multiples of; 0 if it is not a sizeable part of the least of them.
-
-    One sign turned moves the sum by two of its sizes, so sums lie two steps apart: half of that is the correction.
-    """
+    """Return the largest step that all sizes are multiples of; 0 if it is not a sizeable part of the least of them."""
     least = min(sizes)
     over, under = 0, 1
     for size in sizes:

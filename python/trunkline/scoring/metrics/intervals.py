@@ -59,27 +59,14 @@ def student(freedom: int) -> float:
 
 
 def around(means: Sequence[float], tries: int, *, bounded: bool) -> Ends:
-    """The interval of a mean over tasks: Wilson's for rewards between 0 and 1, else the t interval.
-
-    Args:
-        means: One value a task.
-        tries: Scored tries behind them all.
-        bounded: Whether every reward lies between 0 and 1.
-
-    Returns:
-        Both ends; None for both with fewer than two tasks.
-    """
+    """The interval of a mean over tasks: Wilson's for rewards between 0 and 1, else the t interval."""
     if len(means) < 2:
         return None, None
     return wilson(means, tries) if bounded else t_interval(means)
 
 
 def t_interval(means: Sequence[float]) -> tuple[float, float]:
-    """Student's t interval of a mean.
-
-    Args:
-        means: One value a task, at least two.
-    """
+    """Student's t interval of a mean."""
     mean, error = _moments(means)
     half = student(len(means) - 1) * math.sqrt(error)
     return mean - half, mean + half
@@ -90,10 +77,6 @@ def wilson(means: Sequence[float], tries: int) -> tuple[float, float]:
 
     Student's t on tasks - 1 degrees of freedom takes the place of the normal point (Korn and Graubard 1998; compared
     by Dean and Pagano 2015).
-
-    Args:
-        means: One value a task, at least two.
-        tries: Scored tries behind them all.
     """
     count = len(means)
     mean, error = _moments(means)
@@ -116,12 +99,7 @@ def _moments(means: Sequence[float]) -> tuple[float, float]:
 
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Pearson's correlation of two columns; 0 where one of them does not vary.
-
-    Args:
-        first: One value a task.
-        second: Another one, of the same tasks.
-    """
+    """Pearson's correlation of two columns; 0 where one of them does not vary."""
     middle, centre = math.fsum(first) / len(first), math.fsum(second) / len(second)
     above, below = array("d", (value - middle for value in first)), array("d", (value - centre for value in second))
     size = math.sqrt(math.fsum(x * x for x in above)) * math.sqrt(math.fsum(y * y for y in below))
@@ -165,17 +143,7 @@ def inside(rewards: Rewards) -> bool:
 
 
 def estimate(means: Sequence[float], behind: int, tries: int, *, bounded: bool) -> Estimate | None:
-    """Make an estimate of one value a task.
-
-    Args:
-        means: The values of the tasks that count.
-        behind: Scored tries behind them, each of which says something of its own.
-        tries: All tries.
-        bounded: Whether every reward lies between 0 and 1.
-
-    Returns:
-        The estimate, or None without a task.
-    """
+    """Make an estimate of one value a task."""
     if not means:
         return None
     low, high = around(means, behind, bounded=bounded)

@@ -26,26 +26,14 @@ __all__ = ["LEAST", "LIMIT", "Problem", "Reported", "extract", "extract_tree", "
 
 
 class Problem(NamedTuple):
-    """A report that was not written.
-
-    Attributes:
-        node: Where it is missing.
-        reason: Why; safe to print.
-    """
+    """A report that was not written."""
 
     node: int
     reason: str
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What came of writing reports on a tree.
-
-    Attributes:
-        usage: What all calls that gave a reply cost.
-        written: How many reports were written.
-        skipped: How many were there already and were left as they are.
-        problems: Reports that were not written, by their nodes.
-    """
+    """What came of writing reports on a tree."""
 
     usage: Usage = msgspec.field(default_factory=Usage)
     written: int = 0
@@ -122,19 +110,7 @@ def extract(messages: Sequence[Message], *, limit: int = LIMIT, answer: str | No
 
 
 def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Reported:
-    """Write an extracted report on the leaf of every rollout that neither broke nor was cut.
-
-    Args:
-        tree: The tree.
-        limit: Most characters of a report.
-        again: Whether a leaf that has a report gets another one.
-
-    Returns:
-        How many reports were written, how many were there, and on which leaves there is nothing to report.
-
-    Raises:
-        ConfigError: The limit is less than 200.
-    """
+    """Write an extracted report on the leaf of every rollout that neither broke nor was cut."""
     check_int("limit", limit, LEAST)
     written = skipped = 0
     problems: list[Problem] = []
@@ -152,12 +128,7 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Repo
 
 
 def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:
-    """The messages of nodes, prompts left out; what a turn said aside stands in ``reasoning_content``.
-
-    Args:
-        tree: The tree.
-        nodes: Nodes of one path, in order.
-    """
+    """The messages of nodes, prompts left out; what a turn said aside stands in ``reasoning_content``."""
     core = tree.core
     found: list[Message] = []
     for node in nodes:

@@ -65,25 +65,12 @@ def question_of(task: Task) -> str:
 
 
 def written(steps: Iterable[ReportStep], result: int = RESULT) -> str:
-    """Steps as a request shows them.
-
-    Args:
-        steps: The steps.
-        result: Characters of a tool's output that are shown.
-    """
+    """Steps as a request shows them."""
     return "\n".join(_written(step, result) for step in steps)
 
 
 def asked(question: str, before: str | None, steps: str, answer: str | None, words: int) -> list[Message]:
-    """The messages that ask for a report.
-
-    Args:
-        question: What the trajectory is about.
-        before: The report on what came before the steps; None where they are the first.
-        steps: The steps that the report is to take in, as :func:`written` has them.
-        answer: The answer that was given at the end of the steps, if that is where a rollout ended.
-        words: Most words of the report.
-    """
+    """The messages that ask for a report."""
     parts = ["# Question", _indented(clipped(question, _QUESTION))]
     if before is not None:
         parts += ["# Record so far", _indented(before)]
@@ -222,13 +209,7 @@ class Reporter:
 
 
 class TreeReports:
-    """The reports of one tree, while they are written.
-
-    Args:
-        tree: The tree.
-        reporter: Who writes them, and how.
-        asker: Asks the model.
-    """
+    """The reports of one tree, while they are written."""
 
     def __init__(self, tree: Tree, reporter: Reporter, asker: ModelClient) -> None:
         self._usage = Usage()
@@ -283,14 +264,7 @@ class TreeReports:
         return asked(self._question, before, "\n".join(shown), answer, self._reporter.words)
 
     async def _segment(self, group: asyncio.TaskGroup, at: int, before: str | None, shown: tuple[str, ...]) -> None:
-        """Report on a segment, then on those below it.
-
-        Args:
-            group: What runs.
-            at: The segment.
-            before: The nearest report above.
-            shown: The steps since then.
-        """
+        """Report on a segment, then on those below it."""
         segment = self._found[at]
         shown = (*shown, self._steps[at])
         report = self._known.get(at)

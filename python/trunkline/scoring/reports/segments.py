@@ -36,15 +36,7 @@ __all__ = [
 
 
 class Segment(NamedTuple):
-    """A run of nodes between two places where something is reported, none of them a prompt.
-
-    Attributes:
-        node: Its last node, on which its report is written.
-        parent: Position of the segment before it; None where it follows the prompt.
-        nodes: What it adds to the path, in order; at least one node.
-        leaf: Whether a rollout that is reported ends here.
-        branches: How many segments follow it.
-    """
+    """A run of nodes between two places where something is reported, none of them a prompt."""
 
     node: int
     parent: int | None
@@ -54,14 +46,7 @@ class Segment(NamedTuple):
 
 
 def reported_leaves(tree: Tree) -> dict[int, str | None]:
-    """The leaves that get a report, ascending, each with the answer that a rollout gave there.
-
-    Rollouts that grow, broke, were cut or filtered get none, and neither do those in which nobody said anything. Two
-    rollouts with one leaf get one.
-
-    Args:
-        tree: The tree.
-    """
+    """The leaves that get a report, ascending, each with the answer that a rollout gave there."""
     core = tree.core
     answers: dict[int, str | None] = {}
     for number in range(core.rollouts):
@@ -74,15 +59,7 @@ def reported_leaves(tree: Tree) -> dict[int, str | None]:
 
 
 def segments(tree: Tree) -> list[Segment]:
-    """Cut the paths to all reported leaves where they part and where they end.
-
-    Args:
-        tree: The tree.
-
-    Returns:
-        The segments, each behind the one before it on its path. Prompts are in none: chains that share nothing but the
-        prompt are one segment each.
-    """
+    """Cut the paths to all reported leaves where they part and where they end."""
     core = tree.core
     leaves = reported_leaves(tree)
     # A parent has a smaller number than its children.
@@ -124,13 +101,7 @@ requests that are sent at once not every one finds what another begins with."""
 
 
 class Sizes(NamedTuple):
-    """What requests are estimated to hold, in tokens.
-
-    Attributes:
-        frame: Instructions and question, in every request.
-        report: A report.
-        steps: The steps of each segment.
-    """
+    """What requests are estimated to hold, in tokens."""
 
     frame: float
     report: float
@@ -147,17 +118,6 @@ def choose(
     is least: prompt tokens, plus :data:`GENERATED` for each generated one. What several requests begin with alike costs
     ``cached`` for all but the first of them. However it is chosen, the steps of each segment are read in full once, so
     only what is read again makes a difference.
-
-    Args:
-        found: The segments, as :func:`~trunkline.scoring.reports.segments.segments` returns them.
-        sizes: What requests hold.
-        share: ``always`` a report at every branching point, ``never``, or where it pays.
-        known: Positions of segments that have a report already, which costs nothing.
-        cached: What a prompt token costs that the server's prefix cache holds, of one that it does not; 1 where there
-            is no cache.
-
-    Returns:
-        For each segment whether a request is made for it; False for those that have a report.
     """
     if share != "auto":
         return [at not in known and (share == "always" or segment.leaf) for at, segment in enumerate(found)]
@@ -210,13 +170,7 @@ _THOUGHTS: Final = ("reasoning_content", "reasoning")
 
 
 class ReportStep(NamedTuple):
-    """One thing that was done.
-
-    Attributes:
-        kind: ``thought``, ``call``, ``result``, or ``message`` from somebody else.
-        text: What was thought or said, the arguments of a call as they were written, or what a call gave back.
-        name: The tool of a call, or the role of who sent a message; safe to print.
-    """
+    """One thing that was done."""
 
     kind: Literal["thought", "call", "result", "message"]
     text: str
@@ -229,12 +183,7 @@ def short_name(name: object) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """Leave the middle of a long text out, and say how much.
-
-    Args:
-        text: Any text.
-        limit: Most characters that are kept of it: two thirds from its head, the rest from its tail.
-    """
+    """Leave the middle of a long text out, and say how much."""
     left = len(text) - limit
     if left <= 0:
         return text
@@ -256,9 +205,6 @@ def steps(messages: Iterable[Message]) -> list[ReportStep]:
     Calls are read from ``tool_calls`` and from the tags that models write them in; thoughts from ``reasoning_content``,
     think tags, and what is said besides. A user's message right behind a call is what the call gave back. Nothing that
     a message holds is an error.
-
-    Args:
-        messages: Chat messages, the prompt not among them.
     """
     found: list[ReportStep] = []
     for message in messages:

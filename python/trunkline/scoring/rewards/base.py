@@ -108,17 +108,7 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 class RewardPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a reward is asked.
-
-    Attributes:
-        timeout: Seconds that one call may take; infinite for a reward that keeps its own time; None for the default.
-        batch: The most trajectories of one call, which takes a list and returns one; None for one by one.
-        thread: Whether it blocks, and runs in a thread.
-        name: What it is called; None for its own name.
-
-    Raises:
-        ConfigError: A field has a value it cannot have.
-    """
+    """How a reward is asked."""
 
     timeout: float | None = None
     batch: int | None = None
@@ -186,14 +176,7 @@ def reward(
 
 
 def policy_of(reward: object) -> RewardPolicy:
-    """Return how a reward is asked: as it was decorated, or as attributes of those names say.
-
-    Args:
-        reward: A function, or any other object that can be called.
-
-    Raises:
-        ConfigError: It is a class, or an attribute has a value it cannot have.
-    """
+    """Return how a reward is asked: as it was decorated, or as attributes of those names say."""
     if isinstance(reward, type):
         name = reward.__name__
         raise ConfigError(f"reward must be a function of a trajectory, not the class {name}: give one of it, {name}()")
@@ -232,11 +215,7 @@ _FACTORY: Final = type(_DefaultFactory.__struct_defaults__[0])
 
 
 def short_name(reward: Any) -> str:
-    """Return what a reward is called, without its options.
-
-    Args:
-        reward: A function, or another object that can be called.
-    """
+    """Return what a reward is called, without its options."""
     return policy_of(reward).name or str(getattr(reward, "__name__", type(reward).__name__))
 
 
@@ -244,9 +223,6 @@ def full_name(reward: Any) -> str:
     """Return what a run file calls a reward: its name, and of a struct the options that are not as by default.
 
     Options that only say how it is asked (``timeout``, ``batch``, ``thread``) are left out: they change no value.
-
-    Args:
-        reward: A function, or another object that can be called.
     """
     options = ", ".join(_options(reward)) if isinstance(reward, msgspec.Struct) else ""
     return f"{short_name(reward)}({options})" if options else short_name(reward)
@@ -298,15 +274,7 @@ _ALL = 2
 
 
 def check(name: str, value: object) -> None:
-    """Check what a user gives as a value function.
-
-    Args:
-        name: What it is called, for the message.
-        value: What was given; None for none.
-
-    Raises:
-        ConfigError: It is no function, or a coroutine function: who decides between two steps cannot wait.
-    """
+    """Check what a user gives as a value function."""
     if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
         raise ConfigError(f"{name} must be a plain function of a trajectory, not {short_repr(value)}")
 
@@ -323,14 +291,7 @@ def confidence(trajectory: Trajectory) -> float:
 
 
 def search_value(trajectory: Trajectory, value: Value | None = None) -> float:
-    """What a rollout is worth to a search: what ``value`` says of it, or the model's own confidence.
-
-    Returns:
-        A number, or NaN where ``value`` cannot say.
-
-    Raises:
-        ConfigError: ``value`` returned no number, or none was given and there are no log-probabilities.
-    """
+    """What a rollout is worth to a search: what ``value`` says of it, or the model's own confidence."""
     if value is None:
         found = confidence(trajectory)
         if math.isnan(found):

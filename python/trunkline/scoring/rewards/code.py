@@ -55,14 +55,7 @@ class BadTests(Exception):
 
 
 class Case(NamedTuple):
-    """One run of a program.
-
-    Attributes:
-        source: What is run.
-        text: Its standard input.
-        expected: What it is to print; None where a word at the end says that it passed.
-        word: That word.
-    """
+    """One run of a program."""
 
     source: str
     text: str
@@ -70,11 +63,7 @@ class Case(NamedTuple):
     word: bytes = b""
 
     def passed(self, ran: ProgramResult) -> bool:
-        """Whether a run of it is as it should be.
-
-        Args:
-            ran: How it went. What is no UTF-8 equals nothing that was expected.
-        """
+        """Whether a run of it is as it should be."""
         if not ran.ok:
             return False
         if self.expected is None:
@@ -83,13 +72,7 @@ class Case(NamedTuple):
 
 
 def program_in(answer: str) -> str:
-    """Return the program in an answer: its last fenced block of Python, else its last one without a language, else all.
-
-    A block that is not closed goes to the end.
-
-    Args:
-        answer: What the model said.
-    """
+    """Return the program in an answer."""
     found: dict[str, str] = {}
     fence, language, indent, block = "", "", 0, list[str]()
     # Other ends of a line that Unicode knows may stand in a string of the program.
@@ -113,20 +96,7 @@ def program_in(answer: str) -> str:
 
 
 def cases_of(program: str, metadata: Mapping[str, Any], tests: str, code_tests: str, entry_point: str) -> list[Case]:
-    """Return the cases of a task, those of both forms.
-
-    Args:
-        program: What is tested.
-        metadata: The task's.
-        tests: Where inputs and outputs are: a list of ``{"input": ..., "output": ...}``, or lists of both in
-            ``{"inputs": [...], "outputs": [...]}``.
-        code_tests: Where Python is that runs after the program: text, or a list of texts, each a case.
-        entry_point: Where the name is of what the program is to define; ``check`` is called with it, where the tests
-            define one.
-
-    Raises:
-        BadTests: They are in no form of these.
-    """
+    """Return the cases of a task, those of both forms."""
     found = [Case(program, text, expected) for text, expected in _pairs(metadata.get(tests), tests)]
     entry = metadata.get(entry_point)
     if entry is not None and not isinstance(entry, str):
@@ -233,11 +203,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "ways", tuple(map(str, given)))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Run the tests; return the reward, or why there is none; None if the task has no tests.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Run the tests; return the reward, or why there is none; None if the task has no tests."""
         return await self.opened()(trajectory)
 
     def opened(self) -> OpenCode:
@@ -258,14 +224,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenCode:
-    """Runs tests, no more of them at once than there are processors; a time limit counts from when one is free.
-
-    Args:
-        code: What is to be run.
-
-    Attributes:
-        limits: What each program may use.
-    """
+    """Runs tests, no more of them at once than there are processors; a time limit counts from when one is free."""
 
     timeout = math.inf
 

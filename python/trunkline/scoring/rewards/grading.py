@@ -66,12 +66,7 @@ def cancelled() -> bool:
 
 
 def unseen(trajectory: Trajectory, *, cut: bool) -> Scored | None:
-    """Return what is said of a trajectory that no reward is shown; None of one that it is.
-
-    Args:
-        trajectory: A rollout.
-        cut: Whether one that was cut is shown after all.
-    """
+    """Return what is said of a trajectory that no reward is shown; None of one that it is."""
     ended = trajectory.termination
     if ended is None:
         return Scored(math.nan, "the rollout has not ended")
@@ -191,17 +186,7 @@ def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
 
 
 async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None) -> Scored:
-    """Ask a reward about one trajectory that it may see.
-
-    Args:
-        reward: The reward; nothing is opened.
-        trajectory: An ended rollout.
-        policy: How it is asked; one that takes several is given a list of this one.
-        threads: Where it runs if it blocks; threads of its own when None.
-
-    Returns:
-        The reward, or NaN with the reason.
-    """
+    """Ask a reward about one trajectory that it may see."""
     if policy.batch is not None:
         return (await ask_all(reward, [trajectory], policy, threads))[0]
     result, problem = await _asked(reward, trajectory, policy, threads)
@@ -211,17 +196,7 @@ async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, thre
 async def ask_all(
     reward: Reward, trajectories: Sequence[Trajectory], policy: RewardPolicy, threads: Threads | None = None
 ) -> list[Scored]:
-    """Ask a reward that takes several trajectories about some that it may see.
-
-    Args:
-        reward: The reward; nothing is opened.
-        trajectories: Ended rollouts.
-        policy: How it is asked.
-        threads: Where it runs if it blocks; threads of its own when None.
-
-    Returns:
-        One for each, in their order. What goes wrong in the call leaves all of them unscored.
-    """
+    """Ask a reward that takes several trajectories about some that it may see."""
     result, problem = await _asked(reward, list(trajectories), policy, threads)
     if problem is None:
         try:
@@ -238,17 +213,7 @@ async def ask_all(
 
 
 async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> Scored:
-    """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0.
-
-    Args:
-        reward: The reward; a plain function runs in this thread unless it says otherwise, an awaitable result is
-            awaited, for at most ``REWARD_TIMEOUT`` seconds or as it says (``trunkline.reward``).
-        trajectory: An ended rollout. One that broke, was cut or filtered is not shown to the reward.
-        cut: Whether one that was cut is shown to it after all: a value function judges states, not answers.
-
-    Returns:
-        The reward, or NaN with the reason.
-    """
+    """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0."""
     early = unseen(trajectory, cut=cut)
     if early is not None:
         return early
@@ -261,11 +226,7 @@ async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
 
 
 def opened(reward: Reward) -> Reward:
-    """Return what is asked in place of a reward while something lasts: what it opens for that, or itself.
-
-    Raises:
-        ConfigError: It could not be opened.
-    """
+    """Return what is asked in place of a reward while something lasts: what it opens for that, or itself."""
     make = None if isinstance(reward, type) else getattr(reward, "opened", None)
     try:
         return make() if callable(make) else reward
@@ -289,12 +250,7 @@ async def close(reward: Reward) -> None:
 
 
 def report(trajectory: Trajectory, scored: Scored) -> float:
-    """Return the value, and log why there is none (``trunkline.scoring``).
-
-    Args:
-        trajectory: What was scored.
-        scored: What was said about it.
-    """
+    """Return the value, and log why there is none (``trunkline.scoring``)."""
     if scored.problem is not None:
         task = printable(trajectory.task.id, 80)
         _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, scored.problem)
@@ -302,16 +258,7 @@ def report(trajectory: Trajectory, scored: Scored) -> float:
 
 
 async def apply(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> float:
-    """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.scoring``).
-
-    Args:
-        reward: The reward.
-        trajectory: An ended rollout.
-        cut: See :func:`score`.
-
-    Returns:
-        A finite number, or NaN. See :func:`score` for the reason as data.
-    """
+    """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.scoring``)."""
     return report(trajectory, await score(reward, trajectory, cut=cut))
 
 
@@ -335,15 +282,6 @@ class Grader:
 
     Trajectories that are asked about within a few milliseconds go to a reward that takes batches in one call, up to as
     many as it takes. Which ones that are is a matter of time, so a value must not depend on it.
-
-    Args:
-        reward: The reward.
-
-    Attributes:
-        name: What run files call it.
-
-    Raises:
-        ConfigError: What it says of how it is asked cannot be.
     """
 
     def __init__(self, reward: Reward) -> None:
@@ -363,12 +301,7 @@ class Grader:
         await self.close()
 
     async def score(self, trajectory: Trajectory, *, cut: bool = False) -> Scored:
-        """Ask about one trajectory; see :func:`trunkline.scoring.rewards.grading.score`.
-
-        Args:
-            trajectory: An ended rollout.
-            cut: Whether the reward is shown one that was cut.
-        """
+        """Ask about one trajectory; see :func:`trunkline.scoring.rewards.grading.score`."""
         early = unseen(trajectory, cut=cut)
         if early is not None:
             return early
@@ -377,15 +310,7 @@ class Grader:
         return await self._gathered(trajectory, self._policy.batch)
 
     async def score_all(self, trajectories: Sequence[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
-        """Ask about trajectories that are all there: in full batches, or one by one.
-
-        Args:
-            trajectories: Ended rollouts.
-            at_once: The most calls that are open at once.
-
-        Returns:
-            One for each, in their order.
-        """
+        """Ask about trajectories that are all there: in full batches, or one by one."""
         found = [unseen(trajectory, cut=False) for trajectory in trajectories]
         shown = [position for position, early in enumerate(found) if early is None]
         size = self._policy.batch or 1
@@ -458,19 +383,7 @@ class Grader:
 
 
 async def grade(reward: Reward, trajectories: Iterable[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
-    """Ask a reward about many ended rollouts.
-
-    Args:
-        reward: The reward; one that takes batches is given full ones.
-        trajectories: Ended rollouts. One that broke, was cut or filtered is not shown to the reward.
-        at_once: The most calls that are open at once.
-
-    Returns:
-        One for each, in their order: the reward, or NaN with the reason.
-
-    Raises:
-        ConfigError: What the reward says of how it is asked cannot be.
-    """
+    """Ask a reward about many ended rollouts."""
     async with Grader(reward) as grader:
         return await grader.score_all(list(trajectories), at_once=at_once)
 
@@ -519,11 +432,7 @@ class WeightedRewards(msgspec.Struct, frozen=True):
             check_float(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
 
     async def __call__(self, trajectory: Trajectory) -> Scored:
-        """Ask all of them about one trajectory.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Ask all of them about one trajectory."""
         live = self.opened()
         try:
             return await live(trajectory)
@@ -536,11 +445,7 @@ class WeightedRewards(msgspec.Struct, frozen=True):
 
 
 class OpenRewards:
-    """Rewards that are asked together, each in its way; each keeps its own time.
-
-    Args:
-        graders: Who asks each, and what it counts.
-    """
+    """Rewards that are asked together, each in its way; each keeps its own time."""
 
     timeout = math.inf
 

@@ -63,12 +63,7 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,9})?")
 
 
 def system(rubric: str, scale: tuple[float, float] | None) -> str:
-    """Return what is the same for every question, and comes first: a server's prefix cache has it from the second on.
-
-    Args:
-        rubric: What makes a response good.
-        scale: The worst and the best grade; None for correct or incorrect.
-    """
+    """Return what is the same for every question, and comes first."""
     if scale is None:
         form = "<grade>correct</grade> or <grade>incorrect</grade>"
     else:
@@ -84,14 +79,7 @@ def system(rubric: str, scale: tuple[float, float] | None) -> str:
 
 
 def messages(head: str, question: str, references: Sequence[str], response: str) -> list[Message]:
-    """Return the conversation to be answered.
-
-    Args:
-        head: See :func:`system`.
-        question: The question.
-        references: Accepted answers.
-        response: What is graded; of a very long one, the end.
-    """
+    """Return the conversation to be answered."""
     lines = [f"Question: {_fenced(question)}"]
     if references:
         lines.append(f"Reference: {' | '.join(map(_fenced, references))}")
@@ -100,12 +88,7 @@ def messages(head: str, question: str, references: Sequence[str], response: str)
 
 
 def grade_in(reply: str, scale: tuple[float, float] | None) -> float | None:
-    """Return the grade in a reply, from 0 to 1; None if it has none, or several that differ.
-
-    Args:
-        reply: What the judge said.
-        scale: As the judge was told.
-    """
+    """Return the grade in a reply, from 0 to 1; None if it has none, or several that differ."""
     found = {given.lower() for given in _GRADE.findall(reply)}
     if len(found) != 1:
         return None
@@ -132,11 +115,7 @@ _APPLICATION_ID: Final = 0x54524C47
 
 
 def key_of(parts: Iterable[str]) -> bytes:
-    """What a grade is found by: 16 bytes of all that is asked.
-
-    Args:
-        parts: Texts; where one ends and the next begins makes a difference.
-    """
+    """What a grade is found by: 16 bytes of all that is asked."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -145,11 +124,7 @@ def key_of(parts: Iterable[str]) -> bytes:
 
 
 def grade_file(path: str) -> KeyValueFile:
-    """Open a file of grades.
-
-    Raises:
-        ConfigError: There is something else at the path, or it cannot be opened.
-    """
+    """Open a file of grades."""
     return KeyValueFile(path, "the judge's cache", _APPLICATION_ID, table="grades", column="grade REAL")
 
 
@@ -235,11 +210,7 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
         check_int("Judge: seed", self.seed, 0, 2**63 - 1)
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float:
-        """Ask about one trajectory, with a connection of its own; return the reward, or why there is none.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Ask about one trajectory, with a connection of its own; return the reward, or why there is none."""
         live = self.opened()
         try:
             return await live(trajectory)
@@ -257,15 +228,7 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
 
 
 class OpenJudge:
-    """Asks in one event loop; close it there.
-
-    Args:
-        judge: The judge.
-        grades: What it said before.
-
-    Attributes:
-        usage: What all questions cost.
-    """
+    """Asks in one event loop; close it there."""
 
     timeout = math.inf
 
@@ -286,11 +249,7 @@ class OpenJudge:
         return self._asker.usage
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float:
-        """Ask about one trajectory; return the reward, or why there is none.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Ask about one trajectory; return the reward, or why there is none."""
         answer = trajectory.answer
         if answer is None or not answer.strip():
             return 0.0

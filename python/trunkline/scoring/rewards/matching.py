@@ -63,11 +63,7 @@ class Numeric(msgspec.Struct, frozen=True):
         amount("Numeric: absolute", self.absolute, 0)
 
     def __call__(self, trajectory: Trajectory) -> float | None:
-        """Return 1.0 if the numbers are close enough, else 0.0; None if no accepted answer states a number.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Return 1.0 if the numbers are close enough, else 0.0; None if no accepted answer states a number."""
         return numeric_match(trajectory, relative=self.relative, absolute=self.absolute)
 
 
@@ -135,11 +131,7 @@ class F1(msgspec.Struct, frozen=True):
     """
 
     def __call__(self, trajectory: Trajectory) -> float | None:
-        """Return a number from 0 to 1; None if the task has no accepted answer.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Return a number from 0 to 1; None if the task has no accepted answer."""
         accepted = [words for reference in trajectory.task.reference if (words := _words(reference))]
         if not accepted:
             return None
@@ -176,11 +168,7 @@ _REFUSED: Final = "".join(rf"(?<!\b{word} )" for word in ("not", "nor", "than", 
 
 
 class ChoiceOptions:
-    """The options of one question.
-
-    Args:
-        texts: What each says, by its label.
-    """
+    """The options of one question."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._labels = {label.casefold(): label for label in texts}
@@ -194,12 +182,7 @@ class ChoiceOptions:
 
     @classmethod
     def of(cls, given: object) -> ChoiceOptions | None:
-        """Read options as data sets write them; None if there are none.
-
-        Args:
-            given: A list of texts, labelled A, B, C and so on; a dict from labels to texts; or a dict of two lists,
-                ``label`` and ``text``.
-        """
+        """Read options as data sets write them; None if there are none."""
         if isinstance(given, Mapping) and isinstance(given.get("text"), Sequence) and "label" in given:
             labels, texts = given["label"], given["text"]
             if isinstance(labels, str) or not isinstance(labels, Sequence) or len(labels) != len(texts):
@@ -213,13 +196,7 @@ class ChoiceOptions:
         return cls({label: str(option) for label, option in plain.items()}) if len(plain) == len(given) else None
 
     def meant(self, reference: str, written: str) -> str | None:
-        """Return the label of the option that an accepted answer stands for.
-
-        Args:
-            reference: The accepted answer.
-            written: How it is written: ``label``, ``text``, ``index`` from 0, or ``auto`` for the first of these that
-                fits.
-        """
+        """Return the label of the option that an accepted answer stands for."""
         plain = reference.strip()
         if written in {"auto", "label"} and (label := self._label_of(plain)) is not None:
             return label
@@ -235,9 +212,6 @@ class ChoiceOptions:
         The whole answer is looked at first, and whether it begins or ends with a line that is a label; then what it
         says that the answer is, what it begins with, and which labels and options stand anywhere in it without being
         denied ("not B"). The first of these that names anything decides.
-
-        Args:
-            answer: What the model answered.
         """
         lines = [line for line in map(_undressed, tail(extract_answer(answer), LONG).splitlines()) if line]
         for found in self._readings(" ".join(lines), lines) if lines else ():
@@ -349,11 +323,7 @@ class Choice(msgspec.Struct, frozen=True):
         one_of("Choice: reference", self.reference, "auto", "label", "text", "index")
 
     def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Return 1.0 or 0.0; no value if the task has no options, or its accepted answers are none of them.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Return 1.0 or 0.0; no value if the task has no options, or its accepted answers are none of them."""
         task = trajectory.task
         if self.options not in task.metadata or not task.reference:
             return None

@@ -48,11 +48,7 @@ _MARKED: Final = re.compile(r"\$|\\\(|\\\[|\\boxed|\\begin")
 
 
 def is_text(answer: str) -> bool:
-    """Whether an accepted answer is words and no mathematics, such as a name.
-
-    Args:
-        answer: An accepted answer.
-    """
+    """Whether an accepted answer is words and no mathematics, such as a name."""
     return _SIGNS.search(answer) is None and _PROSE.search(answer) is not None
 
 
@@ -73,12 +69,7 @@ def _readings(text: str) -> list[Any]:
 
 @tool(name="math-verify", isolated=True, memory="2GB")
 def same(answer: str, references: list[str]) -> str:
-    """Say whether an answer equals one of the accepted ones: ``equal``, ``other``, or ``unknown``.
-
-    Args:
-        answer: The answer.
-        references: The accepted ones; ``unknown`` says that none of them is mathematics.
-    """
+    """Say whether an answer equals one of the accepted ones: ``equal``, ``other``, or ``unknown``."""
     from math_verify import verify  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
@@ -121,11 +112,7 @@ class Maths(msgspec.Struct, frozen=True):
             raise ConfigError("Maths compares with math-verify, an extra: pip install 'trunkline[maths]'")
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Return 1.0 or 0.0, or why there is no value; None if the task has no accepted answer.
-
-        Args:
-            trajectory: An ended rollout.
-        """
+        """Return 1.0 or 0.0, or why there is no value; None if the task has no accepted answer."""
         live = self.opened()
         try:
             return await live(trajectory)
@@ -138,11 +125,7 @@ class Maths(msgspec.Struct, frozen=True):
 
 
 class OpenMaths:
-    """Compares in processes; none is started before it is needed, and a time limit counts from when one is free.
-
-    Args:
-        seconds: How long one comparison may take.
-    """
+    """Compares in processes; none is started before it is needed, and a time limit counts from when one is free."""
 
     timeout = math.inf
 
