@@ -20,7 +20,6 @@ from trunkline.errors import ConfigError, ReplyError
 if TYPE_CHECKING:
     from trunkline.llm.types import Request
 
-__all__ = ["Cache", "Key", "place"]
 
 _APPLICATION_ID: Final = 0x54524C43
 """``TRLC``, in the header of every cache."""

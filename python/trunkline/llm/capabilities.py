@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from trunkline.llm.token_ids.base import TokenMode
 
 
-__all__ = [
-    "ABILITIES",
-    "QUESTION",
-    "REGIONS",
-    "Capabilities",
-    "Regions",
-    "find_regions",
-    "needs",
-    "other_apis",
-    "probe",
-    "require",
-    "require_region",
-]
-
-
 ABILITIES: Final = {
     "ids": "token ids of prompt and reply in chat completions",
     "logprobs": "log-probs of the text",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from trunkline.llm.http.client import HttpLLM
 
-__all__ = ["EndpointSpec", "Private"]
 
 DEFAULT_URL: Final = "https://api.openai.com/v1"
 _DEFAULT_VARIABLE: Final = "OPENAI_API_KEY"

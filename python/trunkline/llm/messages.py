@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trunkline.llm.types import ToolCall
     from trunkline.types import Message
 
-__all__ = ["CLOSES", "LONGEST", "OPENS", "assistant", "call_id", "check", "encode", "piece", "system", "tool", "user"]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 LONGEST: Final = 16 << 20

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
     from trunkline.llm.types import LLM, Reply, Request
 
-__all__ = ["ClientLLM", "as_llm"]
 
 # With this header the SDK hands back the response itself instead of building its models.
 _RAW: Final = {"X-Stainless-Raw-Response": "true", "Content-Type": "application/json"}

@@ -15,23 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-__all__ = [
-    "EVERYWHERE",
-    "MAIN",
-    "Price",
-    "asking",
-    "check_name",
-    "llm_in",
-    "named",
-    "one_price",
-    "price_at",
-    "prices_by_url",
-    "prices_named",
-    "read_price",
-    "there_is",
-]
-
-
 EVERYWHERE: Final = "*"
 """In the place of a base URL: the price of whatever an LLM answers that is no list of endpoints."""
 

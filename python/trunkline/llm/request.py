@@ -21,22 +21,6 @@ if TYPE_CHECKING:
 
     from trunkline.llm.types import Reply, ReplyReader, Request
 
-__all__ = [
-    "CHAT",
-    "COMPLETIONS",
-    "GENERATE",
-    "Sampling",
-    "constant",
-    "draws",
-    "fields",
-    "head",
-    "model_in",
-    "namespace",
-    "part",
-    "tap",
-    "unseeded",
-    "wants_ids",
-]
 
 CHAT: Final = "/chat/completions"
 COMPLETIONS: Final = "/completions"

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
 
 
-__all__ = ["RecordedStep", "read", "recorded", "steps", "unusable"]
-
-
 def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
     """Read the body of a chat completion; see :class:`trunkline.llm.types.ReplyReader`."""
     del first

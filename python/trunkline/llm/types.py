@@ -9,8 +9,6 @@ import msgspec
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 
-__all__ = ["CUT_OFF", "LLM", "Limits", "Reply", "ReplyChoice", "ReplyReader", "Request", "Routing", "ToolCall"]
-
 CUT_OFF: Final = frozenset({"length", "repetition"})
 """Finish reasons of a reply that was cut off: too long, or (vLLM) saying the same again and again."""
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["action", "extract_answer", "number", "tail"]
-
-
 _ANSWER, _ANSWER_END = "<answer>", "</answer>"
 _BOXED = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\[{}\\]|[{}]")  # an escaped brace balances nothing

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from trunkline.tree.views import Node, Trajectory, Tree
 
-__all__ = ["CONFIDENCES", "NEEDS", "candidates", "entropy", "logprob", "reward", "stated", "value", "verbalised"]
 
 _ALL: Final = 2
 """The place of the whole turn among the regions think, tool call and all."""

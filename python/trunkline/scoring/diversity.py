@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 
     from trunkline.tree.views import Tree
 
-__all__ = [
-    "Distinct",
-    "Diversity",
-    "DiversityCounter",
-    "Try",
-    "clusters",
-    "diversity",
-    "effective",
-    "intraclass",
-    "tries",
-]
 
 Clusters = Sequence[Sequence[float]]
 """Rewards of one task, in one list for each initial chain; NaN is unscored."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Reply
     from trunkline.types import Message
 
-__all__ = ["ModelClient", "ModelReply"]
-
 
 class ModelReply(msgspec.Struct, frozen=True):
     """What a model said."""

@@ -22,30 +22,6 @@ if TYPE_CHECKING:
     from trunkline.scoring.rewards.base import RewardPart, Scored
 
 
-__all__ = [
-    "ACTIONS",
-    "Action",
-    "Graded",
-    "Verdict",
-    "as_graded",
-    "as_noted",
-    "clear",
-    "counted",
-    "dropped",
-    "encode",
-    "entries",
-    "grade",
-    "graded",
-    "masked",
-    "note",
-    "noted",
-    "penalty",
-    "read",
-    "replays",
-    "why_unscored",
-]
-
-
 _WIDTH = 300
 """Cells of a reason that are kept."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
     from trunkline.strategies.base import View
 
-__all__ = ["Adaptive"]
 
 _RULES = ("arpo", "aepo")
 

@@ -26,24 +26,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = [
-    "INSIDE",
-    "TOOK",
-    "_TOOK",
-    "Drop",
-    "Fork",
-    "Move",
-    "Stop",
-    "Strategy",
-    "View",
-    "at_once",
-    "check_plan",
-    "prompt",
-    "stepwise",
-    "was_to_move",
-]
-
-
 INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
 """What a fork inside a turn needs."""
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trunkline.strategies.base import View
     from trunkline.tree.views import Trajectory
 
-__all__ = ["Chain"]
 
 _MOST = 16
 """First actions that a chain is told to avoid, the latest ones."""

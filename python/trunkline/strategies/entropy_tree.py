@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree, Harvest
     from trunkline.strategies.base import View
 
-__all__ = ["EntropyTree"]
 
 _LONGEST = 2**32 - 1
 

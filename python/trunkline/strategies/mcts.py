@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
     from trunkline.strategies.base import View
 
-__all__ = ["MCTS"]
 
 _AT_ONCE = 4096  # picks that the core takes in one go
 

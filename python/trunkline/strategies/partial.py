@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from trunkline.strategies.base import View
 
 
-__all__ = ["Partial", "Region", "candidates", "founders"]
-
-
 _NEVER: Final = 3
 
 

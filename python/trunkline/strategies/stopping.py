@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
     from trunkline.strategies.base import Strategy
 
-__all__ = ["ANSWER", "Stopping"]
 
 ANSWER = "answer"
 """As ``settled``: the answer that most rollouts give can no longer change."""

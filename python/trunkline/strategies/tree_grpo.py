@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from trunkline.strategies.base import Move, View
 
-__all__ = ["TreeGRPO"]
-
 
 class TreeGRPO(msgspec.Struct, frozen=True):
     """M chains; then, in each of L rounds, N continuations of each chain's tree (Ji et al. 2025, arXiv 2509.21240).

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trunkline.strategies.base import Move, View
     from trunkline.tree.views import Trajectory
 
-__all__ = ["TreeSearch"]
-
 
 class TreeSearch(msgspec.Struct, frozen=True):
     """A beam over model turns: ``width`` responses to every state of a turn, of which the ``keep`` best go on.

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["Activity", "CombinedActivity", "CombinedRolloutActivity", "MaskActivityCounter", "RolloutActivity"]
-
-
 _RUNS: Final = 0
 _ASKS: Final = 1
 _AWAY: Final = 2

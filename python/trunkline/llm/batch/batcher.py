@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     Outcomes = list[Completion | TrunklineError]
 
 
-__all__ = ["BatchEngine", "BatchLLM", "Batcher", "PendingPrompt", "PromptQueue", "PromptQueues"]
-
-
 class PendingPrompt:
     """A prompt on its way, and what will come of it: an outcome for each of its draws."""
 

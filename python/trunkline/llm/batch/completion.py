@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["ENDPOINT", "Completion", "Prompt", "RequestTime", "completions", "prompts", "reply_of"]
-
-
 ENDPOINT: Final = "BatchLLM"
 """What replies of batch engines are listed under."""
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["MOST_CALLS", "Definition", "Dialect", "Parsed", "call_of", "spoken", "unread"]
-
-
 MOST_CALLS: Final = 1000
 """Calls a turn may make; no model means more."""
 

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["DIALECTS", "Hermes", "Native", "SearchR1", "describe", "find", "label"]
-
-
 class Native(msgspec.Struct, frozen=True, kw_only=True):
     """The server's own tool calls. A turn without them is the answer, an empty one included."""
 

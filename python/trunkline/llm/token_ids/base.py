@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["Form", "Render", "Renderer", "Suffix", "TokenMode", "form_of"]
-
-
 _APIS: Final = ("chat", "completions", "generate")
 _POLICIES: Final = ("bridge", "realign", "fork")
 _encode = msgspec.json.Encoder(order="sorted").encode

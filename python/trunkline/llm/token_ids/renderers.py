@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["ChatTemplate", "LocalRenderer", "Post", "ServerRenderer", "renderers", "tokens_with"]
-
-
 _SHOWN: Final = 200
 
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["AGGREGATORS", "aggregate", "check_aggregator"]
-
-
 AGGREGATORS: Final[Registry[type]] = Registry(
     "aggregator",
     {

@@ -12,8 +12,6 @@ from trunkline.types import Message, Usage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Aggregator", "Candidate", "Decision", "Party"]
-
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One try of a question, as far as an aggregator needs to know it.

@@ -34,25 +34,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = [
-    "INTEGRATE",
-    "REMINDER",
-    "REPORT",
-    "SYNTHESIS",
-    "UNCLEAR",
-    "Integrate",
-    "Option",
-    "Picker",
-    "Shown",
-    "Synthesis",
-    "fenced",
-    "options_text",
-    "pick",
-    "read_pick",
-    "transcript",
-]
-
-
 SYNTHESIS: Final = """\
 Several independent tries of one question came to different answers. Decide which of these answers is right.
 Judge by the evidence in the reports: what was found, whether it supports the answer, and whether it fits what other

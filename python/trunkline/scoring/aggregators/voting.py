@@ -27,26 +27,6 @@ if TYPE_CHECKING:
     from trunkline.scoring.aggregators.base import Candidate
 
 
-__all__ = [
-    "SOURCES",
-    "Ballot",
-    "BestOfN",
-    "By",
-    "Cluster",
-    "Majority",
-    "Same",
-    "Weighted",
-    "check_options",
-    "check_same",
-    "cluster",
-    "key_of",
-    "number_of",
-    "poll",
-    "votes",
-    "weights",
-]
-
-
 Same = Callable[[str, str], bool]
 """Says whether two answers mean the same; a plain function of both, never a coroutine function."""
 
@@ -62,40 +42,13 @@ _AROUND: Final = " \t\r\n.,;:!$()[]{}"
 _PERCENT: Final = re.compile(r"(-?[0-9]*\.?[0-9]+) per ?cent")
 _NUMBER: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _SCALES: Final = frozenset(
-    ("dozen", "hundred", "thousand", "million", "billion", "trillion", "percent", "k", "m", "bn")
+    {"dozen", "hundred", "thousand", "million", "billion", "trillion", "percent", "k", "m", "bn"}
 )
-_UNSURE: Final = frozenset(
-    (
-        "not",
-        "no",
-        "never",
-        "neither",
-        "nor",
-        "none",
-        "cannot",
-        "cant",
-        "isnt",
-        "wasnt",
-        "arent",
-        "or",
-        "either",
-        "maybe",
-        "wrong",
-        "false",
-        "incorrect",
-        "except",
-        "without",
-        "unlike",
-        "rather",
-        "instead",
-        "than",
-        "dont",
-        "doesnt",
-        "didnt",
-        "minus",
-        "negative",
-    )
+_NEGATIONS: Final = (
+    "not no never neither nor none cannot cant isnt wasnt arent or either maybe wrong false incorrect except without "
+    "unlike rather instead than dont doesnt didnt minus negative"
 )
+_UNSURE: Final = frozenset(_NEGATIONS.split())
 
 
 class Cluster(msgspec.Struct, frozen=True):

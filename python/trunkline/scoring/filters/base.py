@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory, Tree
 
 
-__all__ = ["OVERLONG", "Filter", "Finding", "Group", "check", "flag", "judge", "name_of", "treatment", "unjudged"]
-
-
 logger = logging.getLogger("trunkline.scoring")
 
 

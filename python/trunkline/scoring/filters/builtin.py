@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Node, Trajectory
 
 
-__all__ = [
-    "ExactPrefix",
-    "OverlongMask",
-    "OverlongPenalty",
-    "Repetition",
-    "SimpleTIR",
-    "SkyRL",
-    "Slime",
-    "TreeRLRepetition",
-    "VoidTurns",
-    "ZeroVariance",
-    "repeats",
-]
-
-
 class OverlongPenalty(msgspec.Struct, frozen=True, kw_only=True):
     """Takes from the reward of long trajectories, the more the longer (DAPO's soft overlong punishment).
 

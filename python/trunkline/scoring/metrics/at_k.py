@@ -34,25 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-__all__ = [
-    "AnswerClasses",
-    "MajorityAtK",
-    "Metric",
-    "PerSolved",
-    "majority_at_k",
-    "majority_at_n",
-    "majority_of",
-    "mean_pass_at_k",
-    "mean_pass_hat_k",
-    "metric",
-    "pass_at_k",
-    "pass_hat_k",
-    "per_solved",
-    "shares",
-    "worth_of_k",
-]
-
-
 def pass_at_k(n: int, c: int, k: int) -> float:
     """The chance that at least one of k tries is right, without bias, from n tries of which c were right.
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["NestedColumn", "RaggedColumn"]
-
 
 class RaggedColumn(Sequence[Sequence[float]]):
     """Lists of numbers, to be read like a list of lists."""

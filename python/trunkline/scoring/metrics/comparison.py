@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from trunkline.scoring.metrics.intervals import Rewards
 
 
-__all__ = ["Bin", "Calibration", "Paired", "Ratio", "calibration", "paired", "sign_flip"]
-
-
 class Bin(msgspec.Struct, frozen=True):
     """Tries of about the same confidence, a line of a reliability table.
 

@@ -15,24 +15,6 @@ import msgspec
 
 from trunkline.errors import UsageError
 
-__all__ = [
-    "Ends",
-    "Estimate",
-    "Rewards",
-    "accuracy",
-    "around",
-    "avg_at_k",
-    "best_of_n",
-    "correlation",
-    "estimate",
-    "inside",
-    "scored",
-    "student",
-    "t_interval",
-    "wilson",
-]
-
-
 Ends = tuple[float, float] | tuple[None, None]
 """Both ends of an interval, or neither."""
 

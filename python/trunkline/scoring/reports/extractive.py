@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["LEAST", "LIMIT", "Problem", "Reported", "extract", "extract_tree", "messages_of"]
-
-
 class Problem(NamedTuple):
     """A report that was not written."""
 

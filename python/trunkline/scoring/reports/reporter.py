@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = ["RESULT", "Reporter", "TreeReports", "asked", "question_of", "written"]
-
-
 RESULT: Final = 1500
 """Characters of a tool's output that a request shows."""
 

@@ -17,24 +17,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = [
-    "CACHED",
-    "GENERATED",
-    "SHARES",
-    "ReportStep",
-    "Segment",
-    "Share",
-    "Sizes",
-    "choose",
-    "clipped",
-    "reported_leaves",
-    "segments",
-    "short_name",
-    "steps",
-    "without_prompt",
-]
-
-
 class Segment(NamedTuple):
     """A run of nodes between two places where something is reported, none of them a prompt."""
 

@@ -23,26 +23,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = [
-    "LARGEST",
-    "MOST",
-    "REWARD_TIMEOUT",
-    "Reward",
-    "RewardPart",
-    "RewardPolicy",
-    "Scored",
-    "Value",
-    "best",
-    "check",
-    "confidence",
-    "full_name",
-    "policy_of",
-    "reward",
-    "search_value",
-    "short_name",
-]
-
-
 LARGEST = 1e100
 """The largest reward, or weight of one, of which sums and squares are still numbers."""
 

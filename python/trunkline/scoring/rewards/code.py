@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["BadTests", "Case", "Code", "OpenCode", "cases_of", "program_in"]
-
-
 _PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
 
 _DRIVER: Final = """\

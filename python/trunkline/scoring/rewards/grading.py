@@ -27,24 +27,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = [
-    "AT_ONCE",
-    "Grader",
-    "WeightedRewards",
-    "apply",
-    "ask",
-    "ask_all",
-    "cancelled",
-    "close",
-    "grade",
-    "opened",
-    "report",
-    "score",
-    "unseen",
-    "weighted",
-]
-
-
 _WIDTH = 300
 """Cells of a reason that are kept."""
 

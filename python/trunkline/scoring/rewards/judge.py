@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Usage
 
 
-__all__ = [
-    "LONGEST",
-    "MOST",
-    "RUBRIC",
-    "Grades",
-    "Judge",
-    "OpenJudge",
-    "grade_file",
-    "grade_in",
-    "key_of",
-    "messages",
-    "system",
-]
-
-
 RUBRIC: Final = (
     "The response is good if it answers the question and says the same as a reference answer, in whatever words or "
     "notation. Further details do not matter unless they contradict the reference. A response that gives several "

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["F1", "Choice", "ChoiceOptions", "Numeric", "contains", "exact_match", "numeric_match"]
-
-
 _CONTAINS = 50_000  # characters at the end of an answer that are searched
 
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["Maths", "OpenMaths", "is_text", "same"]
-
-
 _COMMAND: Final = re.compile(r"\\[a-zA-Z]+")
 _PROSE: Final = re.compile(
     r"(?!(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?\b|(?:log|exp|sqrt|lim|max|min|gcd|lcm|mod|inf|abs|det|pi|oo)\b)"
