@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 __all__ = [
+    "check_bool",
     "check_choice",
     "check_float",
     "check_int",
@@ -122,6 +123,13 @@ def check_float(
     else:
         span = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
     raise ConfigError(f"{name} must be {counted} {span}, not {short_repr(value)}")
+
+
+def check_bool(name: str, value: object) -> bool:
+    """Check a setting that is true or false; ``name`` is what the message calls it."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, not {short_repr(value)}")
+    return value
 
 
 def check_size(name: str, value: object, low: int = 1) -> int:

@@ -461,7 +461,7 @@ async def _ask(open_llm: Callable[[], HttpLLM], model: str, body: bytes, spent: 
 
 def _regions(reply: ParsedReply, site: str, model: str) -> Regions:
     choice = reply.choices[0]
-    listed = 0 if choice.logprobs is None else len(choice.logprobs)
+    listed = _listed(choice)
     think, tool, some = (not math.isnan(figure) for figure in choice.tokens.entropy)
     # Some servers leave the last token out.
     whole: bool | None = some and (reply.generated is None or listed >= reply.generated - 1)

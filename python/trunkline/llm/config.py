@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trunkline._internal.resources import make_room
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.http.outcome import Backoff
 from trunkline.llm.pricing import Price, prices_by_url
@@ -148,8 +148,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         check_float("timeout", self.timeout, 0, above=True, unit="seconds")
         check_float("deadline", self.deadline, 0, above=True, unit="seconds")
         for field in ("siblings", "send_seed"):
-            if not isinstance(getattr(self, field), bool):
-                raise ConfigError(f"{field} must be true or false, not {short_repr(getattr(self, field))}")
+            check_bool(field, getattr(self, field))
         for field, wanted in (("limits", Limits), ("routing", Routing)):
             if not isinstance(getattr(self, field), wanted):
                 raise ConfigError(f"{field} must be {wanted.__name__}(...), not {short_repr(getattr(self, field))}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._internal.text import JSON
-from trunkline._internal.validation import check_float, check_int, check_text, short_repr, type_phrase
+from trunkline._internal.validation import check_bool, check_float, check_int, check_text, short_repr, type_phrase
 from trunkline.errors import ConfigError
 from trunkline.llm.response import read
 
@@ -78,18 +78,23 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
             check_int("sampling.max_tokens", self.max_tokens, 1, 2**31 - 1)
         if self.top_logprobs is not None:
             check_int("sampling.top_logprobs", self.top_logprobs, 0, 20)
-        if self.logprobs is not None and not isinstance(self.logprobs, bool):
-            raise ConfigError(f"sampling.logprobs must be true or false, not {short_repr(self.logprobs)}")
+        if self.logprobs is not None:
+            check_bool("sampling.logprobs", self.logprobs)
         if self.top_logprobs is not None and not self.logprobs:
             raise ConfigError("sampling.top_logprobs needs sampling.logprobs=True")
         _stop(self.stop)
         _extra(self.extra)
 
 
-def head(model: str, name: str = "Agent: model") -> bytes:
-    """The body up to the first message."""
+def check_model(name: str, model: str) -> None:
+    """Refuse a model's name that is no text, or empty."""
     if not check_text(name, model).strip():
         raise ConfigError(f"{name} is empty; name the model as its endpoint does")
+
+
+def head(model: str, name: str = "Agent: model") -> bytes:
+    """The body up to the first message."""
+    check_model(name, model)
     return b'{"model":' + _encoder.encode(model) + b',"messages":['
 
 
@@ -123,7 +128,7 @@ def part(request: Request, first: int, n: int) -> Request:
     if (first, n) == (0, request.n):
         return request
     seed = None if request.seed is None else request.seed + first
-    take = request.take and _Part(request.take, first, n)
+    take = request.take and _read_part(request.take, first, n)
     body = request.body[: request.constant] + draws(seed, n, request.route)
     return msgspec.structs.replace(request, content=body, n=n, seed=seed, take=take)
 
@@ -136,33 +141,24 @@ def unseeded(request: Request) -> Request:
 
 def tap(request: Request, note: Callable[[int, int, bytes], None]) -> Request:
     """The same request, whose answer somebody else notes as well once it has been read."""
-    return msgspec.structs.replace(request, take=_Tapped(request.take or read, note))
+    take = request.take or read
 
-
-class _Tapped:
-    """Notes what was read."""
-
-    def __init__(self, take: ReplyReader, note: Callable[[int, int, bytes], None]) -> None:
-        self._take = take
-        self._note = note
-
-    def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
-        reply = self._take(data, first, attempts, micros, most)
-        self._note(first, len(reply.choices), data)
+    def tapped(data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
+        reply = take(data, first, attempts, micros, most)
+        note(first, len(reply.choices), data)
         return reply
 
+    return msgspec.structs.replace(request, take=tapped)
 
-class _Part:
-    """Reads some draws of a request, whatever a server sends beyond them."""
 
-    def __init__(self, take: ReplyReader, first: int, n: int) -> None:
-        self._take = take
-        self._first = first
-        self._n = n
+def _read_part(take: ReplyReader, start: int, n: int) -> ReplyReader:
+    """Read ``n`` draws of a request from ``start`` on, whatever a server sends beyond them."""
 
-    def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
-        left = self._n - first
-        return self._take(data, self._first + first, attempts, micros, left if most is None else min(left, most))
+    def read_part(data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
+        left = n - first
+        return take(data, start + first, attempts, micros, left if most is None else min(left, most))
+
+    return read_part
 
 
 def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:

@@ -6,7 +6,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 
 CUT_OFF: Final = frozenset({"length", "repetition"})
@@ -187,8 +187,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 check_float(f"limits.{name} ({option})", value, 0, above=True)
         if self.endpoint_concurrency is not None:
             check_int("limits.endpoint_concurrency", self.endpoint_concurrency, 1)
-        if not isinstance(self.adaptive, bool):
-            raise ConfigError(f"limits.adaptive must be true or false, not {short_repr(self.adaptive)}")
+        check_bool("limits.adaptive", self.adaptive)
         check_float("limits.slowdown", self.slowdown, 1, above=True)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import check_float, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_float, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ _WIDTH = 300
 """Cells of a reason that are kept."""
 
 _MAX_GRADE = 1e308
+
+
+def _make_printable(said: msgspec.Struct, *names: str) -> None:
+    for name in names:
+        given: object = getattr(said, name)
+        if not isinstance(given, str):
+            raise ConfigError(f"{type(said).__name__}: {name} must be a string, not {short_repr(given)}")
+        msgspec.structs.force_setattr(said, name, printable(given, _WIDTH))
 
 
 class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
@@ -47,11 +55,7 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
     why: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("reward", "why"):
-            given: object = getattr(self, name)
-            if not isinstance(given, str):
-                raise ConfigError(f"Graded: {name} must be a string, not {short_repr(given)}")
-            msgspec.structs.force_setattr(self, name, printable(given, _WIDTH))
+        _make_printable(self, "reward", "why")
         if self.value is not None and not (isinstance(self.value, float) and math.isnan(self.value)):
             check_float("Graded: value", self.value, -_MAX_GRADE, _MAX_GRADE)
         elif self.value is not None:
@@ -73,18 +77,9 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
     return noted
 
 
-_notes_decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])
-
-
 def graded(note: str | None) -> list[Graded]:
     """Return what rewards said in a note, in the order in which they said it."""
-    if not note:
-        return []
-    try:
-        found = _notes_decoder.decode(note)
-    except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
-        return []
-    return [entry for entry in found if isinstance(entry, Graded)]
+    return [entry for entry in entries(note) if isinstance(entry, Graded)]
 
 
 def why_unscored(note: str | None) -> str:
@@ -125,17 +120,9 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         # What is annotated need not be what was given: user filters make verdicts, and files hold them.
-        for name in ("filter", "reason"):
-            given: object = getattr(self, name)
-            if not isinstance(given, str):
-                raise ConfigError(f"Verdict: {name} must be a string, not {short_repr(given)}")
-            msgspec.structs.force_setattr(self, name, printable(given, _WIDTH))
-        if self.action not in ACTIONS:
-            raise ConfigError(f"Verdict: action must be one of {', '.join(ACTIONS)}, not {short_repr(self.action)}")
-        if not isinstance(self.count_in_baseline, bool):
-            raise ConfigError(
-                f"Verdict: count_in_baseline must be true or false, not {short_repr(self.count_in_baseline)}"
-            )
+        _make_printable(self, "filter", "reason")
+        check_choice("Verdict: action", self.action, *ACTIONS)
+        check_bool("Verdict: count_in_baseline", self.count_in_baseline)
         check_float("Verdict: amount", self.amount, -_MAX_VERDICT, _MAX_VERDICT)
         if self.amount and self.action != "penalty":
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
@@ -143,7 +130,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _Entry = Verdict | Graded | str
 # Verdicts carry no tag, so that old notes are read; what a reward said is a list, which is one by its own.
-_verdicts_decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
+_decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
 
 def encode(said: Iterable[_Entry]) -> str:
@@ -156,7 +143,7 @@ def entries(note: str | None) -> list[_Entry]:
     if not note:
         return []
     try:
-        found = _verdicts_decoder.decode(note)
+        found = _decoder.decode(note)
         return [msgspec.convert(entry, Graded) if isinstance(entry, list) else entry for entry in found]
     except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
         return [note]

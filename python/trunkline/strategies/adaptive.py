@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import TURN, branch_rows, initial_chains
-from trunkline._internal.validation import check_float, check_int, short_repr
-from trunkline.errors import ConfigError
+from trunkline._internal.validation import check_bool, check_choice, check_float, check_int
 from trunkline.strategies.base import Fork
 
 if TYPE_CHECKING:
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
     from trunkline.strategies.base import View
-
-
-_RULES = ("arpo", "aepo")
 
 
 class Adaptive(msgspec.Struct, frozen=True):
@@ -64,13 +60,11 @@ class Adaptive(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_int("Adaptive: total", self.total, 1, 2**20)
         check_int("Adaptive: initial", self.initial, 1, self.total)
-        if self.rule not in _RULES:
-            raise ConfigError(f"Adaptive: rule must be one of {', '.join(_RULES)}, not {short_repr(self.rule)}")
+        check_choice("Adaptive: rule", self.rule, "arpo", "aepo")
         check_float("Adaptive: probability", self.probability, 0, 1)
         check_float("Adaptive: weight", self.weight, -1e6, 1e6)
         check_int("Adaptive: beam", self.beam, 1, 4096)
-        if not isinstance(self.monitor, bool):
-            raise ConfigError(f"Adaptive: monitor must be true or false, not {short_repr(self.monitor)}")
+        check_bool("Adaptive: monitor", self.monitor)
         check_int("Adaptive: vocabulary", self.vocabulary, 2, 2**32 - 1)
         check_int("Adaptive: likeliest", self.likeliest, 1, 20)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline._core import split_evenly
 from trunkline._internal.text import quoted
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.strategies.base import Fork
@@ -66,8 +66,7 @@ class Chain(msgspec.Struct, frozen=True):
             raise ConfigError(f"Chain: {len(given)} temperatures need n of at least {len(given)}, not {self.n}")
         if self.wave is not None:
             check_int("Chain: wave", self.wave, 1, self.n)
-        if not isinstance(self.avoid, bool):
-            raise ConfigError(f"Chain: avoid must be true or false, not {short_repr(self.avoid)}")
+        check_bool("Chain: avoid", self.avoid)
         if self.avoid and self.n == 1:
             raise ConfigError("Chain: avoid needs n of at least 2: a single chain has none before it")
         if self.avoid and self.wave is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import harvest, surprising_tokens, tree_leaves
-from trunkline._internal.validation import check_int, short_repr
+from trunkline._internal.validation import check_bool, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork
 
@@ -62,8 +62,7 @@ class EntropyTree(msgspec.Struct, frozen=True):
             check_int("EntropyTree: a token id in cuts", token, 0, _LONGEST)
         if self.limit is not None:
             check_int("EntropyTree: limit", self.limit, 1, _LONGEST)
-        if not isinstance(self.diverse, bool):
-            raise ConfigError(f"EntropyTree: diverse must be true or false, not {short_repr(self.diverse)}")
+        check_bool("EntropyTree: diverse", self.diverse)
 
     def rollouts(self) -> int:
         """Return M (1 + N L T)."""

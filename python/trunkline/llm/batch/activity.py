@@ -131,54 +131,45 @@ class MaskActivityCounter:
         return self._states.count(_AWAY)
 
 
-class CombinedActivity:
-    """Tells every LLM that wants to know what the rollouts of one event loop do; see :class:`Activity`."""
+class CombinedActivity(Activity):
+    """Activity over all LLMs of an event loop, passed on to every LLM that counts it; see :class:`Activity`."""
+
+    __slots__ = ("_activities",)
 
     def __init__(self, activities: Mapping[str, Activity]) -> None:
+        super().__init__()
         self._activities = dict(activities)
-        self._all = Activity()
 
     def open(self) -> CombinedRolloutActivity:
         """Add a rollout; it runs."""
-        return CombinedRolloutActivity(
-            self._all.open(), {name: activities.open() for name, activities in self._activities.items()}
-        )
-
-    @property
-    def running(self) -> int:
-        """As of :class:`Activity`, whichever LLM they are about to ask."""
-        return self._all.running
-
-    @property
-    def asking(self) -> int:
-        """As of :class:`Activity`, whichever LLM they ask."""
-        return self._all.asking
-
-    @property
-    def away(self) -> int:
-        """As of :class:`Activity`."""
-        return self._all.away
+        lanes = {name: activity.open() for name, activity in self._activities.items()}
+        return CombinedRolloutActivity(self._counter, self._still, lanes)
 
 
-class CombinedRolloutActivity:
+class CombinedRolloutActivity(RolloutActivity):
     """One rollout while it grows; see :class:`RolloutActivity`."""
 
-    __slots__ = ("_activities", "_activity")
+    __slots__ = ("_lanes",)
 
-    def __init__(self, lane: RolloutActivity, activities: dict[str, RolloutActivity]) -> None:
-        self._activity = lane
-        self._activities = activities
+    def __init__(
+        self,
+        counter: ActivityCounter | MaskActivityCounter,
+        still: Callable[[], None],
+        lanes: dict[str, RolloutActivity],
+    ) -> None:
+        super().__init__(counter, still)
+        self._lanes = lanes
 
     def run(self) -> None:
         """It goes on."""
-        self._activity.run()
-        for lane in self._activities.values():
+        super().run()
+        for lane in self._lanes.values():
             lane.run()
 
     def ask(self, *llms: str) -> None:
-        """It waits for replies."""
-        self._activity.ask()
-        for name, lane in self._activities.items():
+        """It waits for replies of some LLMs."""
+        super().ask()
+        for name, lane in self._lanes.items():
             if name in llms:
                 lane.ask()
             else:
@@ -186,12 +177,12 @@ class CombinedRolloutActivity:
 
     def leave(self) -> None:
         """It is in a tool."""
-        self._activity.leave()
-        for lane in self._activities.values():
+        super().leave()
+        for lane in self._lanes.values():
             lane.leave()
 
     def end(self) -> None:
         """It will not ask again."""
-        self._activity.end()
-        for lane in self._activities.values():
+        super().end()
+        for lane in self._lanes.values():
             lane.end()

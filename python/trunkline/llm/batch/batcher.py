@@ -6,12 +6,13 @@ import asyncio
 import inspect
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline._internal.aio import PerLoopSemaphore
 from trunkline._internal.text import format_error, printable, without_secrets
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.errors import (
     BadRequest,
     ConfigError,
@@ -36,21 +37,17 @@ if TYPE_CHECKING:
     Outcomes = list[Completion | TrunklineError]
 
 
+@dataclass(slots=True, eq=False)
 class PendingPrompt:
-    """A prompt on its way, and what will come of it: an outcome for each of its draws."""
+    """A prompt that waits for its completions: its outcome has one for each draw, or an error."""
 
-    __slots__ = ("arrived", "call", "number", "outcome", "prompt", "queue", "sent")
-
-    def __init__(
-        self, prompt: Prompt, outcome: asyncio.Future[Outcomes], queue: PromptQueue, number: int, arrived: float
-    ) -> None:
-        self.prompt = prompt
-        self.outcome = outcome
-        self.queue = queue
-        self.number = number
-        self.arrived = arrived
-        self.call: asyncio.Task[None] | None = None
-        self.sent = 0
+    prompt: Prompt
+    outcome: asyncio.Future[Outcomes]
+    queue: PromptQueue
+    number: int
+    arrived: float
+    call: asyncio.Task[None] | None = None
+    sent: int = 0
 
     def settle(self, outcomes: Outcomes) -> None:
         """Tell what came of it; the first counts."""
@@ -366,10 +363,10 @@ class BatchLLM:
         self.max_batch = check_int("BatchLLM: max_batch", max_batch, 1)
         self.max_wait = check_float("BatchLLM: max_wait", max_wait, 0, unit="seconds")
         self.tool_wait = check_float("BatchLLM: tool_wait", tool_wait, 0, unit="seconds")
-        self.supports_n = _switch("supports_n", supports_n)
-        self.fuse_calls = _switch("fuse_calls", fuse_calls)
-        self.regroup = _switch("regroup", regroup)
-        self.core_masks = _switch("core_masks", core_masks)
+        self.supports_n = check_bool("BatchLLM: supports_n", supports_n)
+        self.fuse_calls = check_bool("BatchLLM: fuse_calls", fuse_calls)
+        self.regroup = check_bool("BatchLLM: regroup", regroup)
+        self.core_masks = check_bool("BatchLLM: core_masks", core_masks)
         self.calls = check_int("BatchLLM: calls", calls, 1)
         if max_concurrency is None:
             max_concurrency = 2 * max_batch * calls
@@ -412,12 +409,6 @@ class BatchEngine:
             return self._generate(batch), None
         except BaseException as error:  # noqa: BLE001 - no future takes a StopIteration, and a SystemExit is no exit here
             return None, error
-
-
-def _switch(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"BatchLLM: {name} must be true or false, not {short_repr(value)}")
-    return value
 
 
 def _callable(given: Any) -> Callable[[list[Prompt]], Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 
 from trunkline._internal.registry import Registry
-from trunkline._internal.validation import check_text, short_repr
+from trunkline._internal.validation import check_bool, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import MOST_CALLS, Dialect, Parsed, call_of, spoken, unread
 from trunkline.llm.types import ToolCall
@@ -186,8 +186,7 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_text("SearchR1: instructions", self.instructions)
-        if not isinstance(self.keep_stop, bool):
-            raise ConfigError(f"SearchR1: keep_stop must be true or false, not {short_repr(self.keep_stop)}")
+        check_bool("SearchR1: keep_stop", self.keep_stop)
 
     def prompt(self, tools: Sequence[Definition]) -> str:
         """Describe the tags.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from trunkline._core import ReplyOptions
-from trunkline._internal.validation import check_int, check_text, short_repr
+from trunkline._internal.validation import check_choice, check_int, check_text
 from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.tree.records import number_of
@@ -44,7 +44,7 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             them; where it cannot tell those apart, as never in a chat with stop strings, it realigns. ``realign`` takes
             what the model was given for this turn and those after it, where it is not trained. ``fork`` does so too and
             begins a training sample of its own.
-    realign_limit: A realignment that would replace this many ids of the path, or more, forks. The default is TRL's
+        realign_limit: A realignment that would replace this many ids of the path, or more, forks. The default is TRL's
             ``fork_threshold``.
         tokenizer: Renders here, with this ``tokenizer.json`` (or the folder it is in) and the chat template beside it;
             None asks the server's ``/tokenize``.
@@ -62,9 +62,7 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         for field, known in (("api", _APIS), ("drift", _POLICIES)):
-            if getattr(self, field) not in known:
-                given = short_repr(getattr(self, field))
-                raise ConfigError(f"TokenMode: {field} must be one of {', '.join(known)}, not {given}")
+            check_choice(f"TokenMode: {field}", getattr(self, field), *known)
         check_int("TokenMode: realign_limit", self.realign_limit, 1, 2**31 - 1)
         for field in ("tokenizer", "template"):
             if getattr(self, field) is not None and not check_text(f"TokenMode: {field}", getattr(self, field)):

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from trunkline._internal.text import format_error, printable
-from trunkline._internal.validation import check_text
-from trunkline.errors import ConfigError, RolloutError
+from trunkline.errors import RolloutError
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.request import Sampling
+from trunkline.llm.request import Sampling, check_model
 from trunkline.scoring.aggregators.base import Decision
 from trunkline.scoring.aggregators.voting import Ballot, By, Same, check_options, key_of, poll, votes, weights
 from trunkline.scoring.answers import extract_answer, tail
@@ -156,8 +155,7 @@ class Picker(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not check_text(f"{name}: model", self.model).strip():
-            raise ConfigError(f"{name}: model is empty; name the model as its endpoint does")
+        check_model(f"{name}: model", self.model)
         check_options(name, self.by, self.contain, self.same)
         if isinstance(self.llm, dict):
             # An LLM that came from another process, as the data that it is there.
@@ -168,13 +166,6 @@ class Picker(msgspec.Struct, frozen=True):
     def asker(self) -> ModelClient:
         """Who asks, for one decision."""
         return ModelClient(self.llm, self.model, self.sampling, self.seed)
-
-
-class _Menu(NamedTuple):
-    """Answers in the order in which they are shown, which is that of their keys."""
-
-    answers: tuple[str, ...]
-    numbers: dict[str, int]
 
 
 def read_pick(reply: str, count: int, numbers: Mapping[str, int]) -> int | None:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, get_args
 import msgspec
 
 from trunkline._internal.text import format_error
-from trunkline._internal.validation import check_choice, short_repr
+from trunkline._internal.validation import check_bool, check_choice, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.scoring.aggregators.base import Decision, Party
-from trunkline.scoring.filters.base import flag
 from trunkline.tree.answers import LONG, compatible, normalise
 
 if TYPE_CHECKING:
@@ -96,14 +95,6 @@ def _written(value: Fraction) -> str:
     digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
     sign = "-" if value < 0 else ""
     return f"{sign}{digits[:-places]}.{digits[-places:]}" if places else sign + digits
-
-
-def check_same(name: str, same: object) -> None:
-    """Check what a user gives to compare answers with."""
-    if same is not None and not callable(same):
-        raise ConfigError(f"{name} must be a function of two answers, not {short_repr(same)}")
-    if iscoroutinefunction(same):
-        raise ConfigError(f"{name} must be a plain function of two answers, not a coroutine function")
 
 
 def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same | None = None) -> list[Cluster]:
@@ -333,8 +324,11 @@ def _read(candidate: Candidate, by: By) -> float:
 def check_options(name: str, by: object, contain: object, same: object) -> None:
     """Check the options that aggregators share."""
     check_choice(f"{name}: by", by, *SOURCES)
-    flag(f"{name}: contain", contain)
-    check_same(f"{name}: same", same)
+    check_bool(f"{name}: contain", contain)
+    if same is not None and not callable(same):
+        raise ConfigError(f"{name}: same must be a function of two answers, not {short_repr(same)}")
+    if iscoroutinefunction(same):
+        raise ConfigError(f"{name}: same must be a plain function of two answers, not a coroutine function")
 
 
 class Majority(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from trunkline._core import TURN
 from trunkline._internal.aio import current_task, raised_by_user_code
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, printable
-from trunkline._internal.validation import check_choice, short_repr
+from trunkline._internal.validation import check_bool, check_choice, short_repr
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.dialects.base import Parsed
 from trunkline.llm.response import recorded
@@ -125,16 +125,10 @@ OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
 """How rollouts end that a limit of length cut off."""
 
 
-def flag(name: str, value: object) -> None:
-    """Check an option that is true or false."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be true or false, not {short_repr(value)}")
-
-
 def treatment(name: str, action: object, count_in_baseline: object) -> None:
     """Check what is done to a rollout that a filter finds."""
     check_choice(f"{name}: action", action, "mask", "drop")
-    flag(f"{name}: count_in_baseline", count_in_baseline)
+    check_bool(f"{name}: count_in_baseline", count_in_baseline)
 
 
 _WITHOUT_END = FAILED | {Termination.CENSORED, Termination.CANCELLED, None}

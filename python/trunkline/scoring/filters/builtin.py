@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from trunkline._core import drift_of
-from trunkline._internal.validation import check_choice, check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.types import CUT_OFF
-from trunkline.scoring.filters.base import OVERLONG, flag, treatment
+from trunkline.scoring.filters.base import OVERLONG, treatment
 from trunkline.scoring.notes import Action, Verdict, counted, penalty
 from trunkline.types import UNSCORED, Termination
 
@@ -92,7 +92,7 @@ class OverlongMask(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         treatment("OverlongMask", self.action, self.count_in_baseline)
-        flag("OverlongMask: turns", self.turns)
+        check_bool("OverlongMask: turns", self.turns)
 
     def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
         """Yield each trajectory that was cut off."""
@@ -227,16 +227,15 @@ class VoidTurns(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         treatment("VoidTurns", self.action, self.count_in_baseline)
-        flag("VoidTurns: truncated", self.truncated)
+        check_bool("VoidTurns: truncated", self.truncated)
 
     def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
         """Yield each trajectory that has a void turn, with the first."""
         for rollout in group.ended:
-            for place, turn in enumerate(group.turns(rollout), 1):
-                if self._void(group, turn):
-                    reason = f"turn {place} neither calls a tool nor answers"
-                    yield rollout.id, Verdict(self.name, self.action, reason, self.count_in_baseline)
-                    break
+            turns = enumerate(group.turns(rollout), 1)
+            if place := next((place for place, turn in turns if self._void(group, turn)), 0):
+                reason = f"turn {place} neither calls a tool nor answers"
+                yield rollout.id, Verdict(self.name, self.action, reason, self.count_in_baseline)
 
     def _void(self, group: Group, turn: Node) -> bool:
         if turn.finish in CUT_OFF:
@@ -331,7 +330,7 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
         check_float("ZeroVariance: threshold", self.threshold, 0)
         check_int("ZeroVariance: unclipped", self.unclipped, 0)
         for name in ("single", "clipped", "shaped", "masked"):
-            flag(f"ZeroVariance: {name}", getattr(self, name))
+            check_bool(f"ZeroVariance: {name}", getattr(self, name))
         for name in ("low", "high"):
             if getattr(self, name) is not None:
                 check_float(f"ZeroVariance: {name}", getattr(self, name), -math.inf)

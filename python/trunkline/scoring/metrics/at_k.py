@@ -21,6 +21,7 @@ from trunkline.scoring.metrics.intervals import (
     accuracy,
     avg_at_k,
     best_of_n,
+    check_k,
     correlation,
     estimate,
     inside,
@@ -116,8 +117,7 @@ def mean_pass_hat_k(rewards: Rewards, k: int, *, threshold: float = 1.0) -> Esti
 def _mean(
     name: str, chance: Callable[[int, int, int], float], rewards: Rewards, k: int, threshold: float
 ) -> Estimate | None:
-    if k < 1:
-        raise UsageError(f"{name}{k} has no meaning: k must be at least 1")
+    check_k(name, k)
     means, sets, behind = array("d"), 0, 0
     usual = lru_cache(_USUAL)(chance)
     for task in map(scored, rewards):
@@ -328,8 +328,7 @@ class MajorityAtK:
     """Adds up votes among k tries, one task at a time; see :func:`majority_at_k`."""
 
     def __init__(self, k: int) -> None:
-        if k < 1:
-            raise UsageError(f"majority@{k} has no meaning: k must be at least 1")
+        check_k("majority@", k)
         self._k = k
         self._means = array("d")
         self._tries = self._votes = self._behind = 0

@@ -114,6 +114,12 @@ class Estimate(msgspec.Struct, frozen=True):
     tries: int
 
 
+def check_k(name: str, k: int) -> None:
+    """Refuse a number of tries below 1."""
+    if k < 1:
+        raise UsageError(f"{name}{k} has no meaning: k must be at least 1")
+
+
 def scored(rewards: Sequence[float]) -> list[float]:
     """The rewards of the tries of a task that were scored."""
     return [reward for reward in rewards if not math.isnan(reward)]
@@ -166,8 +172,7 @@ def avg_at_k(rewards: Rewards, k: int) -> Estimate | None:
     Returns:
         The estimate over the tasks with at least k scored tries, or None if there is none.
     """
-    if k < 1:
-        raise UsageError(f"avg@{k} has no meaning: k must be at least 1")
+    check_k("avg@", k)
     counted = accuracy([task for task in rewards if len(scored(task)) >= k])
     return None if counted is None else msgspec.structs.replace(counted, tries=sum(map(len, rewards)))
 

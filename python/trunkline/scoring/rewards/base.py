@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from trunkline._internal.text import HIDDEN, printable, without_secrets
-from trunkline._internal.validation import check_float, check_int, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tree.views import Kind
 
@@ -100,8 +100,7 @@ class RewardPolicy(msgspec.Struct, frozen=True, kw_only=True):
             check_float("reward: timeout", self.timeout, 0, above=True, unit="seconds")
         if self.batch is not None:
             check_int("reward: batch", self.batch, 1, MOST)
-        if not isinstance(self.thread, bool):
-            raise ConfigError(f"reward: thread must be true or false, not {short_repr(self.thread)}")
+        check_bool("reward: thread", self.thread)
         if self.name is not None:
             check_text("reward: name", self.name)
             if not self.name.strip():
@@ -173,6 +172,25 @@ def policy_of(reward: object) -> RewardPolicy:
         )
     except ConfigError as problem:
         raise ConfigError(f"{type(reward).__name__}: {problem}") from None
+
+
+class OpenedPerCall:
+    """A reward whose ``opened()`` is what is asked: a call of the reward itself opens one, asks it and closes it."""
+
+    __slots__ = ()
+
+    def opened(self) -> Any:
+        """Return what is asked in one event loop, with an async ``close()``."""
+        raise NotImplementedError
+
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Score one ended rollout, with connections or processes of its own."""
+        live = self.opened()
+        try:
+            said: Scored | float | None = await live(trajectory)
+            return said
+        finally:
+            await live.close()
 
 
 _HOW: Final = frozenset({"timeout", "batch", "thread"})

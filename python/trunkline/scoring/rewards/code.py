@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import check_float, check_int, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_text, short_repr
 from trunkline.errors import ConfigError, InfrastructureError
-from trunkline.scoring.rewards.base import Scored
+from trunkline.scoring.rewards.base import OpenedPerCall, Scored
 from trunkline.tools.isolation.confinement import WAYS, ResourceLimits, Way
 from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Sandbox, find_way
 
@@ -143,7 +143,7 @@ _LEAST: Final = 64 * _MIB
 _log = logging.getLogger("trunkline.scoring")
 
 
-class Code(msgspec.Struct, frozen=True, kw_only=True):
+class Code(OpenedPerCall, msgspec.Struct, frozen=True, kw_only=True):
     """1.0 if the program in the answer passes all tests of its task, else 0.0.
 
     The program is the last fenced block of Python in the answer, or the whole answer. It runs once for each case, in
@@ -184,8 +184,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("tests", "code_tests", "entry_point"):
             if not check_text(f"Code: {name}", getattr(self, name)).strip():
                 raise ConfigError(f"Code: {name} is empty; name a field of the task's metadata")
-        if not isinstance(self.partial, bool):
-            raise ConfigError(f"Code: partial must be true or false, not {short_repr(self.partial)}")
+        check_bool("Code: partial", self.partial)
         check_float("Code: timeout", self.timeout, 0, 86_400, above=True, unit="seconds")
         check_int("Code: memory", self.memory, _LEAST, 1 << 46)
         check_int("Code: output", self.output, 1, 64 * _MIB)
@@ -198,10 +197,6 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
             if way not in set(Way):
                 raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {short_repr(way)}")
         msgspec.structs.force_setattr(self, "ways", tuple(map(str, given)))
-
-    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Run the tests; return the reward, or why there is none; None if the task has no tests."""
-        return await self.opened()(trajectory)
 
     def opened(self) -> OpenCode:
         """Return what runs tests while a run lasts.

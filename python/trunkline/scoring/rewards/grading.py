@@ -16,7 +16,16 @@ from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import check_float, short_repr
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.scoring.notes import as_graded
-from trunkline.scoring.rewards.base import LARGEST, REWARD_TIMEOUT, Reward, RewardPart, Scored, full_name, policy_of
+from trunkline.scoring.rewards.base import (
+    LARGEST,
+    REWARD_TIMEOUT,
+    OpenedPerCall,
+    Reward,
+    RewardPart,
+    Scored,
+    full_name,
+    policy_of,
+)
 from trunkline.tools.executor import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
 
@@ -239,11 +248,6 @@ def report(trajectory: Trajectory, scored: Scored) -> float:
     return scored.value
 
 
-async def apply(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> float:
-    """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.scoring``)."""
-    return report(trajectory, await score(reward, trajectory, cut=cut))
-
-
 AT_ONCE: Final = 64
 """Calls of a reward that are open at once when many finished trajectories are graded."""
 
@@ -370,7 +374,7 @@ async def grade(reward: Reward, trajectories: Iterable[Trajectory], *, at_once: 
         return await grader.score_all(list(trajectories), at_once=at_once)
 
 
-class WeightedRewards(msgspec.Struct, frozen=True):
+class WeightedRewards(OpenedPerCall, msgspec.Struct, frozen=True):
     """The sum of several rewards, each times its weight.
 
     The weights count as they are given; they need not come to 1, and one may be negative. All rewards are asked at
@@ -412,14 +416,6 @@ class WeightedRewards(msgspec.Struct, frozen=True):
                     f"weighted: there is a weight of {short_repr(name)}; the rewards are {', '.join(rewards)}"
                 )
             check_float(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
-
-    async def __call__(self, trajectory: Trajectory) -> Scored:
-        """Ask all of them about one trajectory."""
-        live = self.opened()
-        try:
-            return await live(trajectory)
-        finally:
-            await live.close()
 
     def opened(self) -> OpenRewards:
         """Return what asks them while a run lasts."""

@@ -19,11 +19,11 @@ from trunkline._internal.validation import check_float, check_int, check_text, s
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.cache import place
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.request import Sampling
+from trunkline.llm.request import Sampling, check_model
 from trunkline.llm.types import CUT_OFF
 from trunkline.scoring.answers import tail
 from trunkline.scoring.model_client import ModelClient
-from trunkline.scoring.rewards.base import Scored
+from trunkline.scoring.rewards.base import OpenedPerCall, Scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -137,7 +137,7 @@ _LARGEST: Final = 1 << 20
 """Bytes of a rubric's file."""
 
 
-class Judge(msgspec.Struct, frozen=True, dict=True):
+class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
     """Asks a model to grade the answer by a rubric, given the question and the accepted answers.
 
     The same question about the same answer is asked once: the grade is kept for as long as this judge is, and in a
@@ -172,8 +172,7 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not check_text("Judge: model", self.model).strip():
-            raise ConfigError("Judge: model is empty; name the model as its endpoint does")
+        check_model("Judge: model", self.model)
         if self.llm is None or isinstance(self.llm, str):
             made = EndpointSpec() if self.llm is None else EndpointSpec(self.llm)
             msgspec.structs.force_setattr(self, "llm", made)
@@ -193,14 +192,6 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Judge: sampling must be Sampling(...), not {short_repr(self.sampling)}")
         check_int("Judge: seed", self.seed, 0, 2**63 - 1)
-
-    async def __call__(self, trajectory: Trajectory) -> Scored | float:
-        """Ask about one trajectory, with a connection of its own; return the reward, or why there is none."""
-        live = self.opened()
-        try:
-            return await live(trajectory)
-        finally:
-            await live.close()
 
     def opened(self) -> OpenJudge:
         """Return what asks in one event loop, over connections that stay open until it is closed.

@@ -17,7 +17,7 @@ import msgspec
 from trunkline._internal.validation import check_float
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.scoring.answers import extract_answer, tail
-from trunkline.scoring.rewards.base import Scored
+from trunkline.scoring.rewards.base import OpenedPerCall, Scored
 from trunkline.tools.isolation.process_pool import ToolProcessPool
 from trunkline.tools.tool import tool
 from trunkline.tree.answers import LONG, normalise
@@ -86,7 +86,7 @@ _RESULT: Final = 1000
 """Characters of what a process says that are kept."""
 
 
-class Maths(msgspec.Struct, frozen=True):
+class Maths(OpenedPerCall, msgspec.Struct, frozen=True):
     """1.0 if the answer is mathematically equal to an accepted one, else 0.0; needs the ``maths`` extra.
 
     What is written alike counts as equal. The rest is compared by math-verify: numbers, fractions, expressions,
@@ -107,14 +107,6 @@ class Maths(msgspec.Struct, frozen=True):
         check_float("Maths: timeout", self.timeout, 0, above=True, unit="seconds")
         if importlib.util.find_spec("math_verify") is None:
             raise ConfigError("Maths compares with math-verify, an extra: pip install 'trunkline[maths]'")
-
-    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Return 1.0 or 0.0, or why there is no value; None if the task has no accepted answer."""
-        live = self.opened()
-        try:
-            return await live(trajectory)
-        finally:
-            await live.close()
 
     def opened(self) -> OpenMaths:
         """Return what compares in processes that stay while a run lasts."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trunkline.scoring.rewards import Scored, contains, exact_match, numeric_match
-from trunkline.scoring.rewards.grading import apply, score
+from trunkline.scoring.rewards.grading import report, score
 from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED, Task, Termination
 
@@ -80,7 +80,7 @@ class Always:
 async def test_what_counts_as_a_reward(reward: Callable[[Trajectory], object], value: float) -> None:
     verdict = await score(reward, ended("a b", "A B"))
     assert verdict == Scored(value)
-    assert await apply(reward, ended("a b", "A B")) == value
+    assert report(ended("a b", "A B"), await score(reward, ended("a b", "A B"))) == value
 
 
 def explode(_trajectory: Trajectory) -> float:
@@ -105,7 +105,7 @@ async def test_a_scorer_that_fails_leaves_the_rollout_unscored(
     assert math.isnan(verdict.value)
     assert problem in (verdict.problem or "")
     with caplog.at_level(logging.WARNING, "trunkline.scoring"):
-        assert math.isnan(await apply(reward, ended("a", "a")))
+        assert math.isnan(report(ended("a", "a"), await score(reward, ended("a", "a"))))
     assert "unscored" in caplog.text
     assert "\x1b" not in caplog.text
 
@@ -233,7 +233,7 @@ async def test_cancelling_a_reward_is_not_swallowed() -> None:
         await asyncio.sleep(60)
         return 1.0
 
-    task = asyncio.ensure_future(apply(hang, ended("a", "a")))
+    task = asyncio.ensure_future(score(hang, ended("a", "a")))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
