@@ -8,9 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
+import trunkline as tl
 from trunkline._internal import old_names
 
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
@@ -193,3 +195,27 @@ def test_no_retired_name_is_back():
             parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower().split("_")
             found |= {(name, word) for part in parts if part in retired}
     assert sorted(found) == []
+
+
+def public_objects() -> Iterator[tuple[str, object]]:
+    """Yield what users import: the names of the package and of its documented modules, with the methods of classes."""
+    for room in (tl, tl.errors, tl.filters, tl.metrics, tl.rewards, tl.train):
+        for name in getattr(room, "__all__", ()):
+            found = getattr(room, name)
+            if isinstance(found, type) and found.__module__.startswith("trunkline"):
+                yield f"{room.__name__}.{name}", found
+                for method, member in vars(found).items():
+                    if (
+                        method[0] != "_"
+                        and method not in OLD_METHODS.split()
+                        and isinstance(member, FunctionType | property | classmethod)
+                    ):
+                        yield f"{room.__name__}.{name}.{method}", member
+            elif isinstance(found, FunctionType):
+                yield f"{room.__name__}.{name}", found
+
+
+def test_public_names_have_docstrings():
+    found = dict(public_objects())
+    assert len(found) > 200
+    assert [name for name, member in found.items() if not (member.__doc__ or "").strip()] == []

@@ -30,7 +30,7 @@ _choice = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def place(cache: object) -> str:
-    """Return the absolute path of a cache's file, as a worker finds it as well."""
+    """The absolute path of a cache's file, valid in workers too."""
     if not isinstance(cache, str | Path) or not str(cache) or "\0" in str(cache):
         raise ConfigError(f"cache must be the path of a file, not {short_repr(cache)}")
     return check_text("cache", str(Path(cache).absolute()))
@@ -50,7 +50,7 @@ class Cache:
         self._file = KeyValueFile(path, "the cache", _APPLICATION_ID, table="answers", column="body BLOB")
 
     def key(self, request: Request, llm: str = "") -> Key:
-        """What the draws of a request are found by."""
+        """The key of a request, under which its draws are stored."""
         digest = hashlib.blake2b(request.route.encode() + b"\0", digest_size=16)
         digest.update(memoryview(request.body)[: request.constant or len(request.body)])
         if request.weights is not None:
@@ -65,7 +65,7 @@ class Cache:
         return body
 
     def keep(self, key: Key, first: int, place: int, count: int, data: bytes) -> None:
-        """Keep an answer. One that cannot be kept is asked for again another time."""
+        """Keep an answer, one row per draw."""
         try:
             rows = [(_row(key, first + place + number), alone) for number, alone in enumerate(_alone(data)[:count])]
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -82,7 +82,7 @@ def _row(key: Key, draw: int) -> bytes:
 
 
 def _alone(data: bytes) -> list[bytes]:
-    """An answer cut into answers of one choice each, in the order of their draws."""
+    """Split an answer into answers of one choice each, in the order of their draws."""
     if data.lstrip()[:1] == b"[":
         return [bytes(one) for one in _choices.decode(data)]
     members = _members.decode(data)
@@ -109,7 +109,7 @@ def _alone(data: bytes) -> list[bytes]:
 
 
 def _generated(data: bytes, choices: list[dict[str, msgspec.Raw]]) -> int | None:
-    """Generated tokens of all choices, as their reader has them."""
+    """Generated tokens of all choices, as the replies' reader counts them."""
     try:
         return read_reply(data, form="completion" if "text" in choices[0] else "chat").generated
     except ReplyError:

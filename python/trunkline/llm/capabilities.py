@@ -78,7 +78,7 @@ _TOOL: Final[JSON] = {
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server can do: True, False, or None where that did not show."""
+    """Abilities of a server: True, False, or None where a probe did not show it."""
 
     site: str
     model: str
@@ -100,7 +100,7 @@ async def probe(
     only: Sequence[str] = tuple(ABILITIES),
     spent: list[Reply] | None = None,
 ) -> Capabilities:
-    """Find out what a server can do, with a dozen or two of small requests."""
+    """Probe the abilities of a server with one or two dozen small requests."""
     asked = _Probe(open_llm, model, [] if spent is None else spent)
     site = await asked.plain()
     found: dict[str, bool | None] = {}
@@ -116,7 +116,7 @@ async def probe(
 
 
 def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, str]:
-    """What a mode cannot do without."""
+    """The abilities that a mode needs, each with the setting that needs it."""
     api = f"TokenMode(api={mode.api!r})"
     if mode.api == "chat":
         found = dict.fromkeys(("ids", "logprobs", "reasoning_logprobs"), api)
@@ -130,13 +130,13 @@ def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, st
 
 
 def other_apis(capabilities: Capabilities, wanted: Mapping[str, str]) -> list[str]:
-    """Return what else could give token ids, by the name of its ability, if what was wanted does not."""
+    """Abilities that could give token ids instead of the wanted ones."""
     lacking = any(name in wanted and getattr(capabilities, name) is False for name in _APIS.values())
     return [name for name in _APIS.values() if name not in wanted] if lacking else []
 
 
 def require(capabilities: Capabilities, wanted: Mapping[str, str], others: Capabilities | None = None) -> None:
-    """Refuse a server that lacks what something needs. What did not show is not held against it."""
+    """Raise ConfigError for a server that lacks a needed ability; unknown abilities pass."""
     missing = [name for name in wanted if getattr(capabilities, name) is False]
     if missing:
         ways = _ALTERNATIVES if others is None else _ALTERNATIVES | dict.fromkeys(_APIS.values(), _instead(others))
@@ -145,7 +145,6 @@ def require(capabilities: Capabilities, wanted: Mapping[str, str], others: Capab
 
 
 def _instead(others: Capabilities) -> str:
-    """Which API gives token ids, as far as was found."""
     found = [f"TokenMode(api={api!r})" for api, ability in _APIS.items() if getattr(others, ability)]
     if found:
         return f"this server has them with {' and '.join(found)}"
@@ -154,8 +153,6 @@ def _instead(others: Capabilities) -> str:
 
 
 class _Probe:
-    """Asks the questions."""
-
     def __init__(self, open_llm: Callable[[], HttpLLM], model: str, spent: list[Reply]) -> None:
         self._open = open_llm
         self._model = model
@@ -176,7 +173,7 @@ class _Probe:
         }
 
     async def plain(self) -> str:
-        """Ask for a plain completion, so that a server that serves nobody is told from one that lacks something."""
+        """Ask for a plain completion, which tells a server that is down from one that lacks an ability."""
         llm = self._open()
         try:
             reply = await llm.complete(Request(msgspec.json.encode(self._chat(_ASK)), 0))
@@ -233,7 +230,7 @@ class _Probe:
         return {"seeds": True if len(set(said)) > 1 else None}
 
     async def _reply_to_seed(self, seed: int) -> object:
-        """What the model says to a seed."""
+        """The completion for a seed."""
         body = self._chat(_ASK, seed=seed, temperature=1.0, tools=[_TOOL])
         reply = await self._ask(request.CHAT, body) or await self._ask(request.CHAT, self._chat(_ASK, seed=seed))
         if reply is None:
@@ -259,7 +256,7 @@ class _Probe:
         return {"detokenize": bool(found.prompt or found.content)}
 
     async def _decoded(self, route: str, body: dict[str, JSON], kind: type[_Answer]) -> _Answer:
-        """The answer of a route; an empty one if it has none."""
+        """The answer of a route; an empty one where the route is missing."""
         data = await self._post(route, body)
         try:
             return msgspec.json.decode(data or b"{}", type=kind)
@@ -293,7 +290,7 @@ class _Probe:
         return {"generate": reply is not None and reply.choices[0].aligned}
 
     async def _ids(self) -> list[int]:
-        """Ids of a prompt; where neither a chat nor ``/tokenize`` says any, ones that every vocabulary has."""
+        """Token ids of a prompt; ones that every vocabulary has where neither a chat nor ``/tokenize`` gives any."""
         if not self._prompt:
             await self._text()
         if not self._prompt:
@@ -328,7 +325,7 @@ _NOTHING: Final = ReplyChoice("", None, [], "")
 
 
 def _cost(reply: ParsedReply, site: str) -> Reply:
-    """What a request brought, without its text."""
+    """A reply's usage without its text."""
     prompt, cached, generated = (
         -1 if figure is None else figure for figure in (reply.prompt, reply.cached, reply.generated)
     )
@@ -350,7 +347,7 @@ def _listed(choice: ParsedChoice) -> int:
 
 
 def _silent(choice: ParsedChoice) -> bool:
-    """Whether nothing of it can be seen, so that nothing follows from what is not listed."""
+    """Whether a choice is empty, so that missing log-probs show nothing."""
     return not (choice.content or choice.reasoning or choice.tool_calls or _listed(choice))
 
 
@@ -360,12 +357,12 @@ def _shown(choice: ParsedChoice) -> bool | None:
 
 
 def _covers(reply: ParsedReply, listed: int) -> bool:
-    """Whether so many tokens are all that were generated, but for the last, which some servers leave out."""
+    """Whether ``listed`` tokens are all that were generated; some servers leave the last out."""
     return reply.generated is not None and 0 < listed >= reply.generated - 1
 
 
 def _merged(reply: ParsedReply, choice: ParsedChoice, listed: int) -> bool:
-    """Whether all tokens may be listed, those of one character as one, as llama.cpp does."""
+    """Whether all tokens may be listed with those of one character merged, as llama.cpp does."""
     calls = "".join(name + arguments for _, name, arguments in choice.tool_calls)
     texts = (choice.content, choice.reasoning or "", calls)
     more = sum(len(text.encode("utf-8", "replace")) - len(text) for text in texts)
@@ -399,7 +396,7 @@ _ROUTES: Final = {
 
 
 class Regions(msgspec.Struct, frozen=True, kw_only=True):
-    """For which regions of a turn a server gives log-probs: True, False, or None where the model had none to show."""
+    """Regions of a turn with log-probs: True, False, or None where the reply had no such region."""
 
     site: str
     model: str
@@ -416,7 +413,7 @@ async def find_regions(
     tools: bytes = b"",
     spent: list[Reply] | None = None,
 ) -> Regions:
-    """Ask for a turn, and see which of its tokens have log-probs."""
+    """Ask for a turn, and find the regions that have log-probs."""
     body = request.head(model) + b",".join(messages) + request.constant(sampling, tools)
     end = request.draws(None)
     if len(tools) > 2:
@@ -426,7 +423,7 @@ async def find_regions(
 
 
 def require_region(found: Regions, region: str, who: str) -> None:
-    """Refuse a server that gives no log-probs for a region. What did not show is not held against it."""
+    """Raise ConfigError for a server that gives no log-probs for a region; unknown regions pass."""
     missing = [part for part in REGIONS[region] if getattr(found, part) is False]
     if missing:
         others = [name for name, parts in REGIONS.items() if all(getattr(found, part) for part in parts)]
@@ -441,7 +438,7 @@ def require_region(found: Regions, region: str, who: str) -> None:
 
 
 async def _ask(open_llm: Callable[[], HttpLLM], model: str, body: bytes, spent: list[Reply] | None) -> Regions:
-    """What the reply to a body shows."""
+    """The regions in the reply to a body."""
     llm = open_llm()
     site = llm.endpoints[0].base_url
     try:

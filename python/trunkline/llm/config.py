@@ -43,14 +43,12 @@ class Private(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def holding(cls, key: str | None, headers: Mapping[str, str]) -> Private:
-        """Keep a key and headers."""
         made = cls(tuple(sorted(headers)), key is not None)
         made.__dict__["values"] = (key, dict(headers))
         return made
 
     @property
     def values(self) -> tuple[str | None, dict[str, str]]:
-        """The key and the headers."""
         found: tuple[str | None, dict[str, str]] | None = self.__dict__.get("values")
         if found is not None:
             return found
@@ -274,7 +272,7 @@ def _base_url(url: str) -> str:
 
 
 def _named(variable: str) -> None:
-    """Refuse a variable that was named for its key and holds none. It is not shown: it may be the key itself."""
+    """Refuse a variable that is not set. Its name is not shown: it may be the key itself."""
     if not isinstance(variable, str) or not os.environ.get(variable):
         raise ConfigError("api_key_env (--api-key-env) names a variable that is not set in the environment")
 

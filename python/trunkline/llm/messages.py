@@ -42,12 +42,11 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def system(text: str) -> bytes:
-    """Encode a system message."""
     return b'{"role":"system","content":' + _text(text) + b"}"
 
 
 def user(text: str) -> bytes:
-    """Encode a user message; it has the bytes of one that is cut into pieces."""
+    """Encode a user message, with the bytes of one that is cut into pieces."""
     return b'{"role":"user","content":' + _text(text) + b"}"
 
 
@@ -82,7 +81,7 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> by
 
 
 def tool(call_id: str, text: str) -> bytes:
-    """Encode what a tool answered."""
+    """Encode a tool's result."""
     return b'{"role":"tool","tool_call_id":' + _text(call_id) + b',"content":' + _text(text) + b"}"
 
 
@@ -98,7 +97,7 @@ def call_id(turn: int, index: int) -> str:
 
 
 def encode(message: Message) -> bytes:
-    """Encode one message of a task, as the user wrote it."""
+    """Encode one message of a task; raises ConfigError for what cannot be sent."""
     if not isinstance(message, dict):
         raise ConfigError(f"a message must be an object with role and content, not {type_phrase(message)}")
     role = message.get("role")
@@ -116,7 +115,7 @@ def encode(message: Message) -> bytes:
 
 
 def check(conversation: Sequence[Message], name: str = "messages") -> None:
-    """Refuse a conversation that cannot be sent."""
+    """Raise ConfigError for a conversation that cannot be sent."""
     size = 0
     for position, message in enumerate(conversation):
         try:

@@ -34,7 +34,7 @@ _PATH: Final = "/chat/completions"
 
 
 def as_llm(candidate: object) -> LLM:
-    """Take what a user gave as an LLM."""
+    """Check a user's LLM; an OpenAI client is wrapped."""
     complete = getattr(candidate, "complete", None)
     if callable(complete) and not isinstance(candidate, type):
         if not inspect.iscoroutinefunction(complete):
@@ -130,7 +130,7 @@ class ClientLLM:
         return raw
 
     def _context_of(self, request: Any) -> RequestContext:
-        """Where a request went, with the key that it carried: providers of tokens and hooks may have changed it."""
+        """The URL and key of a request; token providers and hooks may have changed the key."""
         headers = getattr(request, "headers", {})
         for name in ("Authorization", "api-key", "x-api-key"):
             if sent := headers.get(name, "").rpartition(" ")[2]:
@@ -147,7 +147,7 @@ class ClientLLM:
         return f"/deployments/{quote(msgspec.json.decode(found.group(1), type=str), safe='')}{_PATH}"
 
     def _translate(self, error: Exception) -> NoReturn:
-        """Raise what an exception of the client means here."""
+        """Raise the error that an exception of the client stands for."""
         retries = getattr(self._client, "max_retries", 0)
         tried = 1 + (retries if isinstance(retries, int) else 0)
         response = getattr(error, "response", None)
@@ -188,7 +188,7 @@ def _is_client(candidate: object) -> bool:
 
 
 def _request_of(error: Exception) -> object:
-    """The request that an exception of the client is about, if it says."""
+    """The request of a client's exception, if it has one."""
     try:
         return getattr(error, "request", None)
     except RuntimeError:  # exceptions of httpx raise it where they know of none

@@ -64,7 +64,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], str]) -> dict[str, Price]:
-    """Read what a user gave as the price of some endpoints."""
+    """The prices of endpoints by URL, from a Price or a mapping."""
     if given is None:
         return {}
     if isinstance(given, Price):
@@ -86,14 +86,14 @@ def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], st
 
 
 def one_price(name: str, given: object) -> Price | None:
-    """Check the price of an LLM that has one or none."""
+    """Check the price of an LLM, or None."""
     if given is None or isinstance(given, Price):
         return given
     raise ConfigError(f"{name} must be a Price, not {short_repr(given)}")
 
 
 def price_at(prices: Mapping[str, Price], endpoint: str) -> Price | None:
-    """The price of what an endpoint answered: that of the longest base URL which its name begins with."""
+    """The price at an endpoint: that of the longest base URL that begins its name."""
     bases = [base for base in prices if endpoint == base or endpoint.startswith(f"{base}/")]
     return prices[max(bases, key=len)] if bases else prices.get(EVERYWHERE)
 
@@ -122,7 +122,7 @@ _MARK: Final = re.compile(rf" llm:({_NAME.pattern})(?: weights:|\Z)")
 
 
 def check_name(what: str, name: object) -> str:
-    """Return the name of an LLM."""
+    """Check the name of an LLM."""
     if not isinstance(name, str) or not (name == MAIN or _NAME.fullmatch(name)):
         raise ConfigError(f"{what} must be a name of letters, digits, - and _, not {short_repr(name)}")
     return name
@@ -134,23 +134,23 @@ def there_is(names: Collection[str]) -> str:
 
 
 def asking(namespace: str, llm: str) -> str:
-    """A merge namespace of turns that an LLM is asked for: those of two LLMs are never one node."""
+    """The merge namespace of turns of a named LLM: turns of two LLMs never merge."""
     return f"{namespace} llm:{llm}" if llm else namespace
 
 
 def llm_in(namespace: str) -> str:
-    """The name in what :func:`asking` made, under a version or none."""
+    """The LLM's name in a namespace of :func:`asking`."""
     found = _MARK.search(namespace)
     return MAIN if found is None else found[1]
 
 
 def named(llm: str, endpoint: str) -> str:
-    """What an endpoint is called on record: two LLMs may have one URL, and other prices."""
+    """The name of an endpoint in records: two LLMs may share a URL at different prices."""
     return f"{llm}/{endpoint}" if llm else endpoint
 
 
 def prices_named(llm: str, prices: Mapping[str, Price]) -> dict[str, Price]:
-    """The prices of an LLM by what its endpoints are called on record."""
+    """The prices of an LLM by its endpoints' names in records."""
     if not llm:
         return dict(prices)
     return {llm if url == EVERYWHERE else named(llm, url): price for url, price in prices.items()}

@@ -87,7 +87,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 def check_model(name: str, model: str) -> None:
-    """Refuse a model's name that is no text, or empty."""
+    """Raise ConfigError for a model name that is no text, or empty."""
     if not check_text(name, model).strip():
         raise ConfigError(f"{name} is empty; name the model as its endpoint does")
 
@@ -115,7 +115,7 @@ def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
 
 
 def draws(seed: int | None, n: int = 1, route: str = CHAT) -> bytes:
-    """The end of a body."""
+    """The end of a body: ``n`` and the seed."""
     if route == GENERATE:
         return b',"n":%d}}' % n if seed is None else b',"n":%d,"sampling_seed":%d}}' % (n, seed)
     if seed is None:
@@ -124,7 +124,7 @@ def draws(seed: int | None, n: int = 1, route: str = CHAT) -> bytes:
 
 
 def part(request: Request, first: int, n: int) -> Request:
-    """The request for some of the draws of another one."""
+    """The request for draws ``first`` to ``first + n - 1`` of a request."""
     if (first, n) == (0, request.n):
         return request
     seed = None if request.seed is None else request.seed + first
@@ -140,7 +140,7 @@ def unseeded(request: Request) -> Request:
 
 
 def tap(request: Request, note: Callable[[int, int, bytes], None]) -> Request:
-    """The same request, whose answer somebody else notes as well once it has been read."""
+    """The same request, with the bytes of its answer passed to ``note`` once they are read."""
     take = request.take or read
 
     def tapped(data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
@@ -171,12 +171,12 @@ def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
 
 
 def model_in(namespace: str) -> str:
-    """The model in what :func:`namespace` made; all of a text that it did not make."""
+    """The model's name in a namespace; other text as it is."""
     return namespace.partition(" {")[0]
 
 
 def fields(sampling: Sampling) -> dict[str, JSON]:
-    """The members of a body that say how to sample."""
+    """The members of a body that hold sampling parameters."""
     given = msgspec.structs.asdict(sampling)
     extra = given.pop("extra")
     known = {name: value for name, value in given.items() if value is not None}

@@ -35,7 +35,7 @@ def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: 
 
 
 def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "") -> str:
-    """Say that an answer is no reply, why, and how it begins."""
+    """Why an answer is no reply, with its beginning."""
     begun = data.lstrip()[:1]
     reason = "it is an HTML page; is the base URL right?" if begun == b"<" else excerpt(str(error), 200, secret)
     shown = f": '{excerpt(data, 200, secret)}'" if begun else ""
@@ -46,7 +46,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _Malformed(msgspec.Struct, forbid_unknown_fields=True):
-    """How arguments travel that are no JSON object; see :func:`trunkline.llm.messages.assistant`."""
+    """Arguments in a history that are no JSON object; see :func:`trunkline.llm.messages.assistant`."""
 
     malformed: str
 
@@ -60,7 +60,6 @@ class RecordedStep(NamedTuple):
 
 
 def steps(core: CoreTree, path: Sequence[int]) -> Iterator[RecordedStep]:
-    """Yield the steps of a path, in order."""
     step: RecordedStep | None = None
     for node in path:
         facts = core.node(node)
@@ -75,7 +74,7 @@ def steps(core: CoreTree, path: Sequence[int]) -> Iterator[RecordedStep]:
 
 
 def recorded(core: CoreTree, turn: int) -> ReplyChoice:
-    """Return a model turn as the program had it, as far as its message says."""
+    """A recorded model turn as the choice it came from, as far as its message says."""
     message: dict[str, Any] = msgspec.json.decode(core.message(turn))
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return ReplyChoice(

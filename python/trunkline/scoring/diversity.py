@@ -26,7 +26,7 @@ Clusters = Sequence[Sequence[float]]
 
 
 class Try(NamedTuple):
-    """What diversity needs to know of a rollout."""
+    """A rollout as diversity counts it."""
 
     subgroup: int
     reward: float
@@ -35,7 +35,7 @@ class Try(NamedTuple):
 
 
 class Distinct(msgspec.Struct, frozen=True):
-    """Different ones among several, as means over tasks."""
+    """How many distinct values there are among how many, as means over tasks."""
 
     found: float
     of: float
@@ -110,7 +110,6 @@ def effective(sizes: Sequence[int], rho: float) -> float:
 
 
 def diversity(tasks: Iterable[Sequence[Try]]) -> Diversity | None:
-    """Find out how much the tries of each task differ."""
     counter = DiversityCounter()
     for task in tasks:
         counter.add(task)
@@ -118,7 +117,7 @@ def diversity(tasks: Iterable[Sequence[Try]]) -> Diversity | None:
 
 
 class DiversityCounter:
-    """Counts what :func:`diversity` says, one task at a time."""
+    """Counts the diversity of tries, one task at a time."""
 
     def __init__(self) -> None:
         self._clusters = NestedColumn()
@@ -126,14 +125,13 @@ class DiversityCounter:
         self._answers = _DistinctCounter()
 
     def add(self, task: Sequence[Try]) -> None:
-        """Count a task, if it has tries."""
         if task:
             self._clusters.append(clusters(task))
             self._actions.add(given.action for given in task)
             self._answers.add(given.answer and normalise(given.answer) for given in task)
 
     def diversity(self) -> Diversity | None:
-        """What they come to; None without tries."""
+        """The diversity so far; None without tries."""
         count = len(self._clusters)
         if not count:
             return None
@@ -159,7 +157,7 @@ class DiversityCounter:
 
 
 class _DistinctCounter:
-    """Adds up different ones over tasks."""
+    """Adds up distinct values over tasks."""
 
     def __init__(self) -> None:
         self._found = self._of = 0
@@ -174,7 +172,7 @@ class _DistinctCounter:
 
 
 def tries(tree: Tree) -> list[Try]:
-    """Return what diversity needs to know of a tree's rollouts."""
+    """The rollouts of a tree as diversity counts them."""
     found = []
     for rollout in tree.rollouts:
         counts = rollout.termination is not None and rollout.termination not in UNSCORED

@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
 
 class ModelReply(msgspec.Struct, frozen=True):
-    """What a model said."""
-
     text: str
     finish: str
     usage: Usage
 
 
 class ModelClient:
-    """Asks one model, and counts what that costs. It belongs to the event loop in which it first asks."""
+    """Asks one model and counts the cost; bound to the event loop of its first question."""
 
     def __init__(self, llm: Any, model: str, sampling: Sampling = Sampling(), seed: int = 0) -> None:  # noqa: B008 - frozen
         self._spec = EndpointSpec(llm) if isinstance(llm, str) else llm if isinstance(llm, EndpointSpec) else None
@@ -49,7 +47,6 @@ class ModelClient:
         self.usage = Usage()
 
     async def ask(self, messages: Sequence[Message], draw: int = 0) -> ModelReply:
-        """Ask for one reply."""
         told = b",".join(chat.encode(message) for message in messages)
         prompt = self._head + told + self._constant
         # Below 2^53, so that servers in any language read the same number.
@@ -73,7 +70,7 @@ class ModelClient:
         return ModelReply(spoken(choice.content), choice.finish, usage)
 
     async def close(self) -> None:
-        """Close what was opened here. May be called more than once; asking again opens it anew."""
+        """Close what was opened here. May be called more than once; another question opens it again."""
         if self._spec is not None and self._llm is not None:
             llm, self._llm = self._llm, None
             await llm.close()

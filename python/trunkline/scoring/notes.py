@@ -65,12 +65,12 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
 
 
 def as_graded(part: RewardPart) -> Graded:
-    """Return what a part of a reward said as notes hold it."""
+    """A part of a reward as notes hold it."""
     return Graded(part.name, part.value, part.weight, part.problem or "")
 
 
 def as_noted(reward: str, scored: Scored) -> list[Graded]:
-    """Return what notes hold of what a reward said: its parts, and why there is no value where none of them says it."""
+    """A reward's parts as notes hold them, and why there is no value where no part says it."""
     noted = [as_graded(part) for part in scored.parts]
     if scored.problem is not None and not any(one.why for one in noted if one.weight):
         noted.append(Graded(reward, None, 1.0, scored.problem))
@@ -78,12 +78,12 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
 
 
 def graded(note: str | None) -> list[Graded]:
-    """Return what rewards said in a note, in the order in which they said it."""
+    """The grades in a note, in the order in which they were given."""
     return [entry for entry in entries(note) if isinstance(entry, Graded)]
 
 
 def why_unscored(note: str | None) -> str:
-    """Return why a rollout has no reward, by its note; empty where its reward gave no reason."""
+    """Why a rollout has no reward, by its note; empty where its reward gave no reason."""
     return next((one.why for one in graded(note) if one.weight and one.value is None and one.why), "")
 
 
@@ -134,12 +134,12 @@ _decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
 
 def encode(said: Iterable[_Entry]) -> str:
-    """Write verdicts, what rewards said, and remarks as a note."""
+    """Write verdicts, grades and remarks as a note."""
     return msgspec.json.encode(list(said)).decode()
 
 
 def entries(note: str | None) -> list[_Entry]:
-    """Read a note; a text that somebody else wrote is an entry of its own."""
+    """Read a note; a text of another author is an entry of its own."""
     if not note:
         return []
     try:
@@ -150,19 +150,19 @@ def entries(note: str | None) -> list[_Entry]:
 
 
 def read(note: str | None) -> list[Verdict]:
-    """Return the verdicts in a note, in the order in which they were given."""
+    """The verdicts in a note, in the order in which they were given."""
     return [entry for entry in entries(note) if isinstance(entry, Verdict)]
 
 
 def note(core: CoreTree, rollout: int, *said: _Entry) -> None:
-    """Add verdicts, what rewards said, or remarks to a rollout's note; what stands there stays."""
+    """Add verdicts, grades or remarks to a rollout's note."""
     if said:
         first, *rest = [*entries(core.rollout(rollout).note), *said]
         core.note(rollout, first if isinstance(first, str) and not rest else encode([first, *rest]))
 
 
 def grade(core: CoreTree, rollout: int, *parts: Graded) -> None:
-    """Note what is to be said of a rollout's reward, in place of what was said before."""
+    """Replace the grades of a rollout's reward in its note."""
     found = entries(core.rollout(rollout).note)
     left = [entry for entry in found if not (isinstance(entry, Graded) and entry.weight is not None)]
     if [*left, *parts] != found:
@@ -170,7 +170,7 @@ def grade(core: CoreTree, rollout: int, *parts: Graded) -> None:
 
 
 def clear(core: CoreTree, rollout: int) -> None:
-    """Take all verdicts off a rollout; what somebody else noted stays."""
+    """Remove all verdicts from a rollout's note."""
     found = entries(core.rollout(rollout).note)
     left = [entry for entry in found if not isinstance(entry, Verdict)]
     if len(left) < len(found):
@@ -178,22 +178,21 @@ def clear(core: CoreTree, rollout: int) -> None:
 
 
 def dropped(verdicts: Sequence[Verdict]) -> bool:
-    """Whether one of them drops the rollout."""
     return any(verdict.action == "drop" for verdict in verdicts)
 
 
 def masked(verdicts: Sequence[Verdict]) -> bool:
-    """Whether one of them masks or drops the rollout: nothing of it is trained."""
+    """Whether a verdict masks or drops the rollout, so that nothing of it is trained."""
     return any(verdict.action in {"mask", "drop"} for verdict in verdicts)
 
 
 def counted(verdicts: Sequence[Verdict]) -> bool:
-    """Whether the rollout's reward counts in baselines: nothing drops it, and each mask says that it does."""
+    """Whether the rollout's reward counts in baselines: no verdict drops it, and every mask counts it."""
     return not dropped(verdicts) and all(verdict.count_in_baseline for verdict in verdicts if verdict.action == "mask")
 
 
 def penalty(verdicts: Iterable[Verdict]) -> float:
-    """What penalties add to the reward, in all."""
+    """The sum of penalties to add to the reward."""
     return math.fsum(verdict.amount for verdict in verdicts)
 
 
@@ -201,11 +200,11 @@ _NOTE: Final = re.compile(r"tool calls replayed: (\d{1,9})", re.ASCII)
 
 
 def noted(count: int) -> str:
-    """Return what to add to the note of a rollout for which so many calls ran again."""
+    """The remark that so many tool calls of a rollout ran again."""
     return f"tool calls replayed: {count}"
 
 
 def replays(note: str | None) -> int:
-    """Return how many calls ran again, as a rollout's note says: of one that was gone on with, each time."""
+    """How many tool calls ran again, by a rollout's note, added up over all resumptions."""
     said = (_NOTE.fullmatch(entry) for entry in entries(note) if isinstance(entry, str))
     return sum(int(found[1]) for found in said if found)

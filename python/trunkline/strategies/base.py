@@ -97,7 +97,7 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class _Decision(msgspec.Struct, frozen=True):
-    """Something that is said of one rollout."""
+    """A decision about one rollout."""
 
     rollout: int
     reason: str
@@ -191,7 +191,7 @@ def stepwise(strategy: Strategy) -> bool:
 
 
 def check_plan(strategy: Strategy) -> None:
-    """Check what a strategy, which may be anybody's, says of its size."""
+    """Check the numbers that a strategy says of its size."""
     for hook in ("rollouts", "at_once"):
         what = f"strategy {type(strategy).__name__}: {hook}()"
         try:

@@ -105,7 +105,7 @@ class Chain(msgspec.Struct, frozen=True):
         return self.ended(view)
 
     def _next(self, view: View) -> Iterable[Fork]:
-        """Yield the chains after those that have begun: all, a wave, or one that is told how they did."""
+        """Yield the next chains: all, a wave, or one that is told how the earlier ones began."""
         begun = view.tree.core.rollouts - view.taken
         size = 1 if self.avoid else self.at_once()
         say = _told(view) if self.avoid else ""
@@ -113,7 +113,7 @@ class Chain(msgspec.Struct, frozen=True):
             yield Fork(n=len(list(draws)), say=say, sampling=sampling)
 
     def _samplings(self) -> list[Sampling | None]:
-        """What each draw is sampled with in its first turn; equal ones stand together and go out as one request."""
+        """The sampling of each draw's first turn; equal ones stand together and go out as one request."""
         if not self.temperatures:
             return [None] * self.n
         rungs = zip(split_evenly(self.n, len(self.temperatures)), self.temperatures, strict=True)
@@ -121,7 +121,7 @@ class Chain(msgspec.Struct, frozen=True):
 
 
 def _told(view: View) -> str:
-    """What the next chain is told of how those before it began; "" where nothing is known of any."""
+    """What the next chain is told of how the earlier ones began; empty where nothing is known."""
     actions = (_first_action(view, rollout) for rollout in view.tree.rollouts)
     begun = list(dict.fromkeys(filter(None, actions)))[-_MOST:]
     listed = "".join(f"\n- {action}" for action in begun)
@@ -130,7 +130,7 @@ def _told(view: View) -> str:
 
 
 def _first_action(view: View, rollout: Trajectory) -> str:
-    """What a rollout did first, quoted on one line: its tool calls, else the end of what it said; "" for nothing."""
+    """A rollout's first action on one line: its tool calls, else the end of its text; empty without one."""
     path = map(rollout.tree.node, rollout.tree.core.path(rollout.leaf.id))
     turn = next((node for node in path if node.kind is Kind.TURN), None)
     if turn is None:

@@ -121,7 +121,7 @@ class EntropyTree(msgspec.Struct, frozen=True):
         return []
 
     def _cuts(self, columns: Harvest) -> list[int] | None:
-        """How many tokens at the start of every node there are up to the first that announces an answer."""
+        """For every node, the number of leading tokens before the first that announces an answer."""
         if not self.cuts:
             return None
         words, ids, offsets = frozenset(self.cuts), columns.ids, columns.offsets
@@ -132,7 +132,7 @@ class EntropyTree(msgspec.Struct, frozen=True):
 
 
 def _keep(core: CoreTree, columns: Harvest, flags: bytearray, leaf: int, turn: int, token: int) -> None:
-    """Take what a branch has of the turn it forked from out of the choice, and its own first token."""
+    """Leave out the part of the turn that a branch forked from, and the branch's first token."""
     depth, path = core.node(turn).depth, core.path(leaf)
     # It may have said the same, or have failed before it said anything.
     if len(path) >= depth and (own := path[depth - 1]) != turn:

@@ -38,7 +38,7 @@ def founders(view: View, most: int) -> list[int]:
 
 
 def _rank(termination: str | None) -> int:
-    """How good an earlier rollout is to begin with; the lower the better."""
+    """The rank of an earlier rollout as a founder; lower is better."""
     if termination == Termination.ANSWER:
         return 0
     if termination is None or termination in FAILED:
@@ -65,7 +65,7 @@ def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = (
 
 
 def _calls(view: View, turn: int, tools: Collection[str]) -> bool:
-    """Whether a turn calls one of these tools; without any, whether something came of it."""
+    """Whether a turn calls one of these tools; without tools, whether anything followed it."""
     called = [call.name for call in view.calls(turn)]
     return any(name in tools for name in called) if tools else bool(called) or _went_on(view, turn)
 
@@ -189,7 +189,6 @@ class Partial(msgspec.Struct, frozen=True):
         ]
 
     def _forks(self, view: View, first: Sequence[int], turns: Sequence[Sequence[int]]) -> list[Fork]:
-        """Fork before turns, the initial rollouts in order."""
         core = view.tree.core
         return [
             Fork(core.node(turn).parent, self.samples, subgroup=core.rollout(founder).subgroup)

@@ -28,7 +28,7 @@ _TAILS = ("censor", "keep")
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
-    """When a tree ends before its strategy is done."""
+    """When a tree ends before its strategy has finished."""
 
     enough: int | None = None
     tail: str = "censor"
@@ -47,7 +47,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
             check_float("settled", self.settled, -math.inf)
 
     def check(self, strategy: Strategy, *, scored: bool) -> None:
-        """Refuse what could never come about."""
+        """Refuse settings that could never take effect."""
         planned, name = strategy.rollouts(), type(strategy).__name__
         if self.enough is not None and self.enough > planned:
             raise ConfigError(f"enough={self.enough} is never reached: {name} plans {planned} rollouts a task")
@@ -62,7 +62,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def is_settled(self, core: CoreTree, planned: int) -> str | None:
-        """Look at a tree at rest."""
+        """Why a tree at rest is settled; None if it is not."""
         if self.settled is None:
             return None
         return self._agreed(core, planned) if self.settled == ANSWER else self._rewarded(core)
@@ -85,7 +85,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _rewards(core: CoreTree) -> Iterator[tuple[int, float]]:
-    """Rewards of the rollouts that have one, in logical order; what a value function says is none."""
+    """Rewards of the scored rollouts, in logical order; values of states are none."""
     for rollout in range(core.rollouts):
         facts = core.rollout(rollout)
         if facts.termination is not None and facts.termination not in UNSCORED:

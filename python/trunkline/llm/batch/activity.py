@@ -20,7 +20,7 @@ _QUEUE: Final = 0
 
 
 class Activity:
-    """Counts the growing rollouts of one event loop by what they do."""
+    """Counts the growing rollouts of one event loop: running, asking, or away in a tool."""
 
     __slots__ = ("_counter", "_still")
 
@@ -29,27 +29,26 @@ class Activity:
         self._still = still
 
     def open(self) -> RolloutActivity:
-        """Add a rollout; it runs."""
         return RolloutActivity(self._counter, self._still)
 
     @property
     def running(self) -> int:
-        """Rollouts between a reply and their next request: they ask, leave or end by themselves, and soon."""
+        """Rollouts between a reply and their next request, which comes soon."""
         return self._counter.running
 
     @property
     def asking(self) -> int:
-        """Rollouts that wait for a reply, or until they may ask."""
+        """Rollouts that wait for a reply, or for permission to ask."""
         return self._counter.asking
 
     @property
     def away(self) -> int:
-        """Rollouts in a tool: they will ask again, nobody knows when."""
+        """Rollouts in a tool, whose next request comes at an unknown time."""
         return self._counter.away
 
 
 class RolloutActivity:
-    """One rollout while it grows. Ending it is final and may be repeated; after that nothing else has an effect."""
+    """One growing rollout. Ending it is final; later calls have no effect."""
 
     __slots__ = ("_counter", "_number", "_still")
 
@@ -59,27 +58,24 @@ class RolloutActivity:
         self._number = counter.open()
 
     def run(self) -> None:
-        """It goes on."""
         self._counter.run(self._number)
 
     def ask(self, *_llms: str) -> None:
-        """It waits for replies, of whichever LLMs: there is one."""
+        """It waits for replies; the names of LLMs do not matter where there is one."""
         if self._counter.ask(self._number, _QUEUE):
             self._still()
 
     def leave(self) -> None:
-        """It is in a tool."""
         if self._counter.leave(self._number):
             self._still()
 
     def end(self) -> None:
-        """It will not ask again."""
         if self._counter.end(self._number):
             self._still()
 
 
 class MaskActivityCounter:
-    """A roster as one writes it without a core: an array of what each lane does, counted whenever somebody asks."""
+    """The counter without the core: a byte per rollout, counted on demand."""
 
     __slots__ = ("_states",)
 
@@ -87,28 +83,26 @@ class MaskActivityCounter:
         self._states = bytearray()
 
     def open(self) -> int:
-        """Add a lane that runs, and return it."""
         self._states.append(_RUNS)
         return len(self._states) - 1
 
     def run(self, lane: int) -> None:
-        """The lane goes on."""
         self._enter(lane, _RUNS)
 
     def ask(self, lane: int, _queue: int) -> bool:
-        """The lane waits. True if it was the last that ran."""
+        """The rollout waits. True if it was the last that ran."""
         return self._enter(lane, _ASKS) == _RUNS and not self.running
 
     def leave(self, lane: int) -> bool:
-        """The lane is somewhere else. True if it was the last that ran."""
+        """The rollout is in a tool. True if it was the last that ran."""
         return self._enter(lane, _AWAY) == _RUNS and not self.running
 
     def end(self, lane: int) -> bool:
-        """The lane is done for good. True if none runs now."""
+        """The rollout is done. True if none runs now."""
         return self._enter(lane, _ENDED) != _ENDED and not self.running
 
     def _enter(self, lane: int, state: int) -> int:
-        """Let a lane that has not ended do something, and return what it did before; ``_ENDED`` if nothing changes."""
+        """Set the state of a rollout that has not ended, and return the earlier one; ``_ENDED`` if nothing changes."""
         before = self._states[lane]
         if before in (state, _ENDED):
             return _ENDED
@@ -117,22 +111,19 @@ class MaskActivityCounter:
 
     @property
     def running(self) -> int:
-        """How many lanes run."""
         return self._states.count(_RUNS)
 
     @property
     def asking(self) -> int:
-        """How many lanes ask."""
         return self._states.count(_ASKS)
 
     @property
     def away(self) -> int:
-        """How many lanes are away."""
         return self._states.count(_AWAY)
 
 
 class CombinedActivity(Activity):
-    """Activity over all LLMs of an event loop, passed on to every LLM that counts it; see :class:`Activity`."""
+    """Activity over all LLMs of an event loop, passed on to every LLM that counts it."""
 
     __slots__ = ("_activities",)
 
@@ -141,13 +132,12 @@ class CombinedActivity(Activity):
         self._activities = dict(activities)
 
     def open(self) -> CombinedRolloutActivity:
-        """Add a rollout; it runs."""
         lanes = {name: activity.open() for name, activity in self._activities.items()}
         return CombinedRolloutActivity(self._counter, self._still, lanes)
 
 
 class CombinedRolloutActivity(RolloutActivity):
-    """One rollout while it grows; see :class:`RolloutActivity`."""
+    """One growing rollout; see :class:`RolloutActivity`."""
 
     __slots__ = ("_lanes",)
 
@@ -161,13 +151,11 @@ class CombinedRolloutActivity(RolloutActivity):
         self._lanes = lanes
 
     def run(self) -> None:
-        """It goes on."""
         super().run()
         for lane in self._lanes.values():
             lane.run()
 
     def ask(self, *llms: str) -> None:
-        """It waits for replies of some LLMs."""
         super().ask()
         for name, lane in self._lanes.items():
             if name in llms:
@@ -176,13 +164,11 @@ class CombinedRolloutActivity(RolloutActivity):
                 lane.leave()
 
     def leave(self) -> None:
-        """It is in a tool."""
         super().leave()
         for lane in self._lanes.values():
             lane.leave()
 
     def end(self) -> None:
-        """It will not ask again."""
         super().end()
         for lane in self._lanes.values():
             lane.end()

@@ -50,17 +50,15 @@ class PendingPrompt:
     sent: int = 0
 
     def settle(self, outcomes: Outcomes) -> None:
-        """Tell what came of it; the first counts."""
         if not self.outcome.done():
             self.outcome.set_result(outcomes)
 
     def fail(self, error: TrunklineError) -> None:
-        """Tell why nothing came of any of its draws."""
         self.settle([error] * self.prompt.n)
 
 
 class PromptQueue:
-    """Parts that wait for the same thing, in the order in which they came."""
+    """Prompts that wait for the same call, in order of arrival."""
 
     __slots__ = ("_parts", "called", "weight")
 
@@ -74,16 +72,15 @@ class PromptQueue:
 
     @property
     def first(self) -> PendingPrompt:
-        """Who has waited longest."""
+        """The prompt that has waited longest."""
         return next(iter(self._parts))
 
     def add(self, part: PendingPrompt) -> None:
-        """Let one wait."""
         self._parts[part] = None
         self.weight += part.prompt.n
 
     def drop(self, part: PendingPrompt) -> bool:
-        """Let one wait no more; False if it does not wait here."""
+        """Remove a waiting prompt; False if it does not wait here."""
         if part not in self._parts:
             return False
         del self._parts[part]
@@ -92,7 +89,7 @@ class PromptQueue:
         return True
 
     def take(self, most: int) -> list[PendingPrompt]:
-        """Take out those that have waited longest, with at most so many completions."""
+        """Take the prompts that have waited longest, with at most ``most`` completions."""
         batch: list[PendingPrompt] = []
         for part in self._parts:
             most -= part.prompt.n
@@ -106,7 +103,7 @@ class PromptQueue:
 
 
 class PromptQueues:
-    """All queues. One holds prompts of one model."""
+    """All queues, one for each model and, if calls are not fused, each role and step."""
 
     def __init__(self, *, fuse: bool, regroup: bool) -> None:
         self._fuse = fuse
@@ -114,7 +111,6 @@ class PromptQueues:
         self._queues: dict[tuple[str, str, int, int], PromptQueue] = {}
 
     def of(self, request: Request) -> PromptQueue:
-        """Return where a request waits."""
         step = (0, 0) if self._regroup else (request.step, request.asked)
         key = request.model, "" if self._fuse else request.role, *step
         queue = self._queues.get(key)
@@ -125,11 +121,11 @@ class PromptQueues:
         return queue
 
     def __iter__(self) -> Iterator[PromptQueue]:
-        """Those in which somebody waits."""
+        """The queues that are not empty."""
         return (queue for queue in self._queues.values() if queue)
 
     def call(self) -> None:
-        """Everybody waits, so that nobody can join: whoever is in a queue now is not kept by those who go on first."""
+        """Mark all queues as due: every rollout waits, so no further prompt can join."""
         for queue in self:
             queue.called = True
 
@@ -147,7 +143,7 @@ _KINDS: Final = (BadRequest, ContextTooLong, ContentFiltered, LLMError)
 
 
 class Batcher:
-    """A batch engine as the LLM of one event loop. :meth:`_due` says when a batch leaves."""
+    """A batch engine as the LLM of one event loop; :meth:`_due` decides when a batch leaves."""
 
     def __init__(self, settings: BatchLLM) -> None:
         self.activity = Activity(self._stir, core=settings.core_masks)
@@ -167,7 +163,6 @@ class Batcher:
         return f"Batcher({self._settings!r})"
 
     async def complete(self, request: Request) -> Reply:
-        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`."""
         if self._closed:
             raise LLMError(f"{self._engine.name} is closed")
         loop = asyncio.get_running_loop()
@@ -193,7 +188,7 @@ class Batcher:
             raise
 
     async def close(self) -> None:
-        """Fail what waits and cancel what the engine still does. May be called more than once."""
+        """Fail waiting prompts and cancel the engine's calls. May be called more than once."""
         self._closed = True
         self._set_timer(None)
         for queue in self._queues:
@@ -206,13 +201,13 @@ class Batcher:
             await asyncio.wait(calls, timeout=_LEAVE_WITHIN)
 
     def _stir(self) -> None:
-        """Something has changed: see whether a batch is due, once all that is ready to run has run."""
+        """Check for a due batch once everything that is ready to run has run."""
         if not self._looking and not self._closed and any(self._queues):
             self._looking = True
             asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._arrived)
 
     def _settle(self, quiet: int, arrived: int) -> None:
-        """Let the loop turn until nothing new arrives: rollouts that one reply woke ask one after the other."""
+        """Let the loop turn until no new request arrives: rollouts that one reply woke ask one after the other."""
         if arrived != self._arrived:
             quiet = _QUIET
         if quiet and not any(queue.weight >= self._settings.max_batch for queue in self._queues):
@@ -222,7 +217,7 @@ class Batcher:
         self._look()
 
     def _look(self) -> None:
-        """Send what is due, and come back when the next batch may be."""
+        """Send due batches, and set a timer for the next."""
         self._set_timer(None)
         loop = asyncio.get_running_loop()
         while len(self._calls) < self._settings.calls and not self._closed:
@@ -238,7 +233,7 @@ class Batcher:
             self._send(queue, loop)
 
     def _due(self, queue: PromptQueue) -> float:
-        """When a batch of a queue leaves. A wait while the engine is busy costs nothing, and does not count."""
+        """When a batch of a queue leaves; waiting while the engine is busy does not count."""
         since = max(queue.first.arrived, self._free_since)
         if queue.called or queue.weight >= self._settings.max_batch:
             return since
@@ -249,7 +244,6 @@ class Batcher:
         return since
 
     def _send(self, queue: PromptQueue, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand the prompts of a queue that have waited longest to the engine."""
         batch = queue.take(self._settings.max_batch)
         call = loop.create_task(self._run(batch))
         sent = time.perf_counter_ns()
@@ -259,7 +253,6 @@ class Batcher:
         call.add_done_callback(self._over)
 
     async def _run(self, batch: list[PendingPrompt]) -> None:
-        """Have a batch generated, and give each part what came of it."""
         name = self._engine.name
         try:
             results = await self._engine.generate([part.prompt for part in batch])
@@ -280,14 +273,14 @@ class Batcher:
             part.fail(_translated(fault, name))
 
     def _over(self, call: asyncio.Task[None]) -> None:
-        """A call has ended, and the engine is free again. If it was cancelled, its parts have no outcome yet."""
+        """A call has ended and the engine is free. Prompts of a cancelled call fail."""
         for part in self._calls.pop(call):
             part.fail(LLMError(f"{self._engine.name} was stopped", retryable=True))
         self._free_since = call.get_loop().time()
         self._stir()
 
     def _drop(self, parts: list[PendingPrompt]) -> None:
-        """Forget parts whose rollout was cancelled, and stop a call that nobody waits for any more, if that can be."""
+        """Drop prompts of a cancelled rollout, and cancel a call without remaining waiters if that ends it."""
         for part in parts:
             if not part.queue.drop(part) and part.call in self._calls:
                 wanted = self._calls[part.call]
@@ -302,7 +295,7 @@ class Batcher:
 
 
 def _translated(error: BaseException, name: str) -> TrunklineError:
-    """What an engine's exception means. Each rollout gets one of its own: raising an exception changes it."""
+    """An engine's exception as an error of ours; a new one for each rollout, since raising changes it."""
     if isinstance(error, InfrastructureError | UsageError):
         return error
     # Secrets go first: one that the cut splits could not be told any more.
@@ -384,7 +377,7 @@ class BatchLLM:
 
 
 class BatchEngine:
-    """Somebody's batch engine, called the same way whatever it is."""
+    """A user's batch engine behind one interface."""
 
     def __init__(self, given: Any, calls: int) -> None:
         self._generate = _callable(given)
@@ -395,7 +388,6 @@ class BatchEngine:
         self._slots = PerLoopSemaphore(calls)
 
     async def generate(self, batch: list[Prompt]) -> object:
-        """Call the engine once."""
         async with self._slots.here():
             if self.cancels:
                 return await self._generate(batch)
@@ -412,7 +404,7 @@ class BatchEngine:
 
 
 def _callable(given: Any) -> Callable[[list[Prompt]], Any]:
-    """What to call of what was given; of an object its method, as only that says whether it is async."""
+    """The function to call of an engine; of an object its method, which alone says whether it is async."""
     found: Any = getattr(given, "generate", None)
     if found is None and callable(given):
         found = given if inspect.isroutine(given) or isinstance(given, partial) else given.__call__

@@ -57,14 +57,14 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RequestTime(NamedTuple):
-    """What a request took, in microseconds."""
+    """Time of a request, in microseconds."""
 
     micros: int
     queue: int
 
 
 def completions(result: object, n: int, engine: str) -> list[Completion | TrunklineError]:
-    """Check what an engine gave for one prompt."""
+    """Check the completions of an engine for one prompt."""
     if n == 1:
         return [_completion(result, engine)]
     if not isinstance(result, list | tuple) or len(result) != n:
@@ -77,7 +77,7 @@ def completions(result: object, n: int, engine: str) -> list[Completion | Trunkl
 def reply_of(
     request: Request, parts: list[list[Completion | TrunklineError]], taken: RequestTime, engine: str
 ) -> Reply:
-    """Read what came of a request's prompts with its own reader, as if a server had sent it."""
+    """Read the outcomes of a request's prompts with the request's own reader, as if a server had sent them."""
     choices: list[ReplyChoice] = []
     figures: list[tuple[int, int, int]] = []
     fault: LLMError | None = None
@@ -126,13 +126,13 @@ def _read(
 
 
 def _total(figures: Iterable[int]) -> int:
-    """The sum of counts, unknown (-1) if one is."""
+    """The sum of counts; unknown (-1) if one is unknown."""
     counted = list(figures)
     return -1 if min(counted) < 0 else sum(counted)
 
 
 def _body(completions: Sequence[Completion]) -> bytes:
-    """Write draws of one prompt as the body of a chat completion, which every reader of replies can read."""
+    """Write draws of one prompt as the body of a chat completion."""
     try:
         body = {
             "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
@@ -171,7 +171,7 @@ def _choice(index: int, completion: Completion) -> dict[str, JSON]:
 
 
 def _usage(completions: Sequence[Completion]) -> dict[str, JSON]:
-    """Token counts of one answer: its prompt is that of any completion, what was sampled is that of all."""
+    """Token counts of one answer: the prompt of any completion, the sum of what was sampled."""
     each = [_counted(completion) for completion in completions]
     sampled: list[Any] = [usage.get("completion_tokens") for usage in each]
     known = all(isinstance(count, int) for count in sampled)
@@ -205,7 +205,7 @@ def _completion(result: object, engine: str) -> Completion | LLMError:
 
 
 def _listed(value: Any) -> Any:
-    """Arrays and tensors as lists; nothing else is data."""
+    """Arrays and tensors as lists; other objects are refused."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no data")

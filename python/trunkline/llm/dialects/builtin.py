@@ -119,7 +119,7 @@ class Hermes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _calls(said: str) -> Iterator[ToolCall]:
-    """Yield the calls of a text; a block that is not JSON is one call that could not be read.
+    """Yield the calls of a text; a block that is not JSON is one unread call.
 
     A block begins with its tag and ends with the closing tag, the next block or the text, since models forget to close.
     A tag inside the block's JSON is no tag.
@@ -138,7 +138,7 @@ def _calls(said: str) -> Iterator[ToolCall]:
 
 
 def _values(text: str, start: int) -> tuple[list[object], int]:
-    """Read JSON objects one after the other, lists of them included, and say where they end."""
+    """Read consecutive JSON objects, lists included; return them and where they end."""
     found: list[object] = []
     while (begun := _BRACKET.match(text, start)) is not None:
         try:
@@ -221,7 +221,7 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _action(said: str) -> tuple[str, str]:
-    """Return the tag of the action in a text and what is inside it; both are empty where there is none.
+    """The tag of the action in a text and its content; both empty without an action.
 
     The first that is closed counts: a tag that the model only talks about is not. Where none is, the first counts up to
     the end of the text: servers leave a stop string out of the reply.
@@ -236,20 +236,18 @@ def _action(said: str) -> tuple[str, str]:
 
 
 def _search(query: str, tool: Definition) -> ToolCall:
-    """Return the call that a query means."""
     key, schema = next(iter(_arguments(tool).items()))
     listed = isinstance(schema, dict) and schema.get("type") == "array"
     return ToolCall("", _name(tool), json.dumps({key: [query] if listed else query}, ensure_ascii=False))
 
 
 def _arguments(tool: Definition) -> dict[str, object]:
-    """Return the schemas of a tool's arguments, first argument first."""
+    """The schemas of a tool's arguments, first argument first."""
     found: dict[str, object] = tool["function"]["parameters"].get("properties", {})
     return found
 
 
 def _name(tool: Definition) -> str:
-    """Return what a tool is called."""
     return str(tool["function"]["name"])
 
 
@@ -262,7 +260,7 @@ _NAMES: Final = {kind: name for name, kind in DIALECTS.items()}
 
 
 def find(given: object) -> Dialect:
-    """Return the dialect that an agent speaks."""
+    """The dialect of a name, or a user's own object, checked."""
     if isinstance(given, str) and given in DIALECTS:
         return DIALECTS[given]()
     if isinstance(given, type):
@@ -276,12 +274,12 @@ def find(given: object) -> Dialect:
 
 
 def label(dialect: Dialect) -> str:
-    """What a dialect is called, on one line."""
+    """The name of a dialect, on one line."""
     return _NAMES.get(type(dialect), type(dialect).__name__)
 
 
 def describe(dialect: Dialect) -> dict[str, Any]:
-    """Describe a dialect for the run file: what it is called, and its options as far as they are data."""
+    """A dialect as data for the run file: its name, and its options where they are data."""
     try:
         options = msgspec.to_builtins(dialect)
     except (TypeError, msgspec.MsgspecError):

@@ -85,7 +85,6 @@ class Form(NamedTuple):
 def form_of(
     mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None, *, least: int = 0
 ) -> Form:
-    """Make the constant parts of an agent's requests."""
     number = number_of(version)
     if mode.api == "chat":
         extra = {**sampling.extra, "return_token_ids": True}
@@ -182,7 +181,7 @@ class Render(Protocol):
 
 
 class Suffix:
-    """Finds the ids that follow a model's turn."""
+    """Finds the token ids that follow a model's turn."""
 
     def __init__(self, render: Render, prefills: Callable[[], bool] = bool) -> None:
         self._render = render
@@ -191,13 +190,12 @@ class Suffix:
         self._bases: dict[int, tuple[list[int], list[int]]] = {}
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Find what follows a turn; see :meth:`Renderer.extend`."""
         _, closing = await self._base(0, messages)
         ids = closing + await self._new(closing, messages)
         return ids[_overlap(previous, ids if self._prefills() else closing) :]
 
     async def _new(self, closing: list[int], messages: Sequence[Message]) -> list[int]:
-        """What the new messages are, and what opens the next turn."""
+        """The ids of the new messages and the opening of the next turn."""
         try:
             return await self._after(0, messages)
         except ConfigError:
@@ -213,7 +211,7 @@ class Suffix:
         return await self._after(calls, messages)
 
     async def _after(self, calls: int, messages: Sequence[Message]) -> list[int]:
-        """What comes after the stand-in and its closing."""
+        """The ids after the stand-in and its closing."""
         base, tail = await self._base(calls, messages)
         whole = await self._render([*_stand_in(0, calls, messages), *messages], opened=True)
         if whole[: len(base)] == base:
@@ -254,7 +252,7 @@ def _stand_in(which: int, calls: int, messages: Sequence[Message]) -> list[Messa
 
 
 def _shared_end(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The ids that two lists have in common at their end."""
+    """The common end of two lists."""
     size = 0
     while size < min(len(one), len(other)) and one[-1 - size] == other[-1 - size]:
         size += 1
@@ -262,6 +260,6 @@ def _shared_end(one: Sequence[int], other: Sequence[int]) -> list[int]:
 
 
 def _overlap(previous: Sequence[int], closing: Sequence[int]) -> int:
-    """How much of a closing a turn has already, at its end."""
+    """How many ids at the end of a turn belong to a closing already."""
     sizes = range(min(len(previous), len(closing)), 0, -1)
     return next((size for size in sizes if list(previous[len(previous) - size :]) == list(closing[:size])), 0)

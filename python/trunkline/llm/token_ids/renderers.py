@@ -54,7 +54,6 @@ class ChatTemplate:
             raise ConfigError(f"the chat template cannot be read: {excerpt(str(error), _SHOWN)}") from None
 
     def text(self, messages: Sequence[Message], tools: Sequence[JSON], *, opened: bool) -> str:
-        """Write a conversation."""
         try:
             return str(
                 self._template.render(
@@ -71,7 +70,7 @@ class ChatTemplate:
 
 
 def _spoken(message: Message) -> Message:
-    """A message as templates expect it: arguments of tool calls as values, no null content."""
+    """A message as templates expect it: tool arguments as values, no null content."""
     spoken = dict(message)
     if spoken.get("content") is None:
         spoken["content"] = ""
@@ -108,7 +107,7 @@ def _raise(message: object) -> NoReturn:
 
 
 def _generation() -> type:
-    """The tag ``generation``, by which templates mark what a model says: its content is written as it is."""
+    """The tag ``generation``, with which templates mark model output; its content is written as it is."""
     from jinja2 import nodes  # noqa: PLC0415 - an extra
     from jinja2.ext import Extension  # noqa: PLC0415
 
@@ -140,15 +139,12 @@ class LocalRenderer:
         self._suffix = Suffix(partial(self._render, tools=()))
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
-        """Write a conversation; see :meth:`.base.Renderer.render`."""
         return await self._render(messages, tools=tools, opened=True)
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Write what follows a turn; see :meth:`.base.Renderer.extend`."""
         return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Say what ids spell; see :meth:`.base.Renderer.decode`."""
         try:
             spelled: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
@@ -193,7 +189,7 @@ def tokens_with(tokenizer: str | Path, *words: str) -> tuple[int, ...]:
 
 
 def tail_by_tokens(tokenizer: str | Path) -> Callable[[str, int], tuple[str, int]]:
-    """Return what takes the end of a text that has at most so many tokens, and says how many it has."""
+    """A function that cuts a text to its last tokens and counts them."""
     found = _read(_found(tokenizer), "")
 
     def tail(text: str, most: int) -> tuple[str, int]:
@@ -212,7 +208,7 @@ def _found(tokenizer: str | Path) -> Path:
 
 
 def _read(path: Path, where: str = "TokenMode: ") -> Any:
-    """Read a ``tokenizer.json``, which was given ``where``."""
+    """Read a ``tokenizer.json``; ``where`` begins the error."""
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
     except ImportError:
@@ -240,7 +236,6 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _source(tokenizer: Path, template: str | Path | None, config: dict[str, Any]) -> str:
-    """Find the source of the chat template."""
     beside = tokenizer.with_name("chat_template.jinja")
     path = beside if template is None and beside.is_file() else template
     if path is not None:
@@ -311,15 +306,12 @@ class ServerRenderer:
         self._suffix = Suffix(partial(self._messages, tools=()), lambda: self.template_apart)
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
-        """Write a conversation; see :meth:`.base.Renderer.render`."""
         return await self._messages(messages, tools=tools, opened=True)
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Write what follows a turn; see :meth:`.base.Renderer.extend`."""
         return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Say what ids spell; see :meth:`.base.Renderer.decode`."""
         body = msgspec.json.encode({"model": self._model, "tokens": list(ids)})
         try:
             data = await self._post(_DECODE, body)
@@ -377,7 +369,7 @@ class ServerRenderer:
 
 
 def renderers(mode: TokenMode, post: Post) -> Callable[[str], Renderer]:
-    """Return what makes the renderer of a model, by its name at the server."""
+    """A factory of renderers by the model's name at the server."""
     if mode.tokenizer is None:
         return lambda model: ServerRenderer(post, model)
 

@@ -30,7 +30,6 @@ AGGREGATORS: Final[Registry[type]] = Registry(
 
 
 def check_aggregator(name: str, aggregator: object) -> Aggregator:
-    """Check what a user gives as an aggregator."""
     if isinstance(aggregator, type) or not isinstance(aggregator, Aggregator):
         raise ConfigError(
             f"{name} must be an aggregator, such as Majority() or Weighted(), not {short_repr(aggregator)}"

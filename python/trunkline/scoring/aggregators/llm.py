@@ -76,8 +76,6 @@ _TRANSCRIPT: Final = 60_000
 
 
 class Shown(NamedTuple):
-    """A report as it is shown."""
-
     text: str
     clear: bool = True
 
@@ -91,7 +89,7 @@ class Option(NamedTuple):
 
 
 def fenced(text: str, limit: int) -> str:
-    """A text that can stand between our tags."""
+    """Text that can stand between our tags: none of them is left in it."""
     text = text.strip()
     kept = text if len(text) <= limit else f"[...] {tail(text, limit) or text[-limit:]}"
     return _TAGS.sub("&lt;", kept)
@@ -122,7 +120,7 @@ def _cut_reports(reports: Sequence[Shown], limit: int) -> list[str]:
 
 
 def transcript(question: str, messages: Sequence[Message]) -> str:
-    """A question and a conversation, as a model is shown them that writes a report."""
+    """The question and a conversation, as shown to the model that writes a report."""
     lines = []
     for message in messages:
         if message.get("role") == "system":
@@ -143,7 +141,7 @@ _WHY: Final = 300
 
 
 class Picker(msgspec.Struct, frozen=True):
-    """What aggregators share that ask a model."""
+    """Options and checks of the aggregators that ask a model."""
 
     llm: Any
     model: str
@@ -164,7 +162,6 @@ class Picker(msgspec.Struct, frozen=True):
         self.asker()
 
     def asker(self) -> ModelClient:
-        """Who asks, for one decision."""
         return ModelClient(self.llm, self.model, self.sampling, self.seed)
 
 
@@ -225,7 +222,7 @@ async def pick(
 async def _asked(
     asker: ModelClient, instructions: str, shown: str, count: int, numbers: Mapping[str, int]
 ) -> tuple[int | None, str]:
-    """Ask, and once more if the reply picks none; the position of what was picked, and why, or why none was."""
+    """Ask, once more if the reply picks none; return the pick's position and reason, or why there is none."""
     for draw in range(2):
         question = shown if draw == 0 else shown + REMINDER.format(most=count)
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
@@ -353,7 +350,7 @@ def states(report: str, answer: str | None) -> bool:
 
 
 async def _ask_reports(asker: ModelClient, question: str, candidates: Sequence[Candidate]) -> list[str]:
-    """A report for each candidate, those that lack written at once; it is empty where there is nothing to report."""
+    """A report for each candidate, missing ones written concurrently; empty where there is nothing to report."""
     written = await asyncio.gather(
         *(_report(asker, question, candidate) for candidate in candidates), return_exceptions=True
     )
@@ -366,7 +363,7 @@ async def _ask_reports(asker: ModelClient, question: str, candidates: Sequence[C
 
 
 async def _report(asker: ModelClient, question: str, candidate: Candidate) -> str:
-    """The report of one candidate; one call that fails costs no other candidate anything."""
+    """The report of one candidate; a failed call affects no other candidate."""
     if candidate.report.strip() or not candidate.messages:
         return candidate.report
     told = transcript(question, candidate.messages)

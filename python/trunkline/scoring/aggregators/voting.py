@@ -78,7 +78,7 @@ def key_of(answer: str) -> str:
 
 
 def votes(answer: str | None) -> bool:
-    """Whether an answer is one: there is something in it that can be compared, not invisible characters alone."""
+    """Whether an answer counts as a vote: it has something to compare, not invisible characters alone."""
     return answer is not None and (any(map(str.isalnum, answer)) or bool(key_of(answer)))
 
 
@@ -153,7 +153,7 @@ def _spelling(spellings: Iterable[str]) -> str:
 
 
 def _alike(same: Same, first: str, second: str) -> bool:
-    """Ask a user's function about two answers, in both orders where the first says no: an equivalence has none."""
+    """Ask a user's function about two answers, in both orders, since it may be asymmetric."""
     for one, other in ((first, second), (second, first)):
         try:
             verdict: object = same(one, other)
@@ -170,7 +170,7 @@ def _alike(same: Same, first: str, second: str) -> bool:
 
 
 class _Answer:
-    """A key as words, to be looked for in others."""
+    """A key as words, to be searched for in other keys."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -181,7 +181,7 @@ class _Answer:
         return self.key.split()
 
     def holds(self, other: _Answer) -> bool:
-        """Whether the other stands in it as whole words, and it says nothing else of it that matters."""
+        """Whether the other key stands in it as whole words, without a negation or a further number beside it."""
         start = self.padded.find(other.padded)
         if start < 0 or len(self.key) == len(other.key):
             return False
@@ -194,7 +194,7 @@ class _Answer:
 
 
 def _contained(keys: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of a key and one that holds it, where neither side leaves a doubt."""
+    """Pairs of a key and a longer key that holds it, where neither side is ambiguous."""
     known = [_Answer(key) for key in keys if len(key) <= LONG]
     short = [one for one in known if len(one.words) <= _WORDS]
     inside = {long.key: [one for one in short if long.holds(one)] for long in short}
@@ -226,7 +226,7 @@ _HEAVIEST: Final = 1e15
 
 
 class Ballot(NamedTuple):
-    """Votes that were counted."""
+    """The counted votes of candidates."""
 
     parties: tuple[Party, ...]
     keys: tuple[str, ...]
@@ -235,7 +235,7 @@ class Ballot(NamedTuple):
 
     @property
     def answer(self) -> str | None:
-        """The answer with the most weight; None if nobody voted."""
+        """The answer with the most weight; None without a vote."""
         return self.parties[0].answer if self.parties else None
 
     @property
@@ -252,7 +252,6 @@ def poll(
     same: Same | None = None,
     why: str = "",
 ) -> Ballot:
-    """Count votes."""
     _voting(candidates)
     ids = [candidate.id for candidate in candidates]
     if len(set(ids)) < len(ids):
@@ -292,7 +291,7 @@ def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] |
 
 
 def number_of(candidate: Candidate, by: By) -> float:
-    """A number of a candidate, whatever it is; NaN where it has none."""
+    """A number of a candidate as a float; NaN where it has none."""
     value: object = getattr(candidate, by)
     try:
         return float(value)  # type: ignore[arg-type]
@@ -310,7 +309,7 @@ def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _read(candidate: Candidate, by: By) -> float:
-    """The number of a candidate that its vote weighs; NaN where it has none."""
+    """The weight of a candidate's vote; NaN where it has no number."""
     value = number_of(candidate, by)
     if math.isnan(value):
         return value
@@ -322,7 +321,6 @@ def _read(candidate: Candidate, by: By) -> float:
 
 
 def check_options(name: str, by: object, contain: object, same: object) -> None:
-    """Check the options that aggregators share."""
     check_choice(f"{name}: by", by, *SOURCES)
     check_bool(f"{name}: contain", contain)
     if same is not None and not callable(same):
@@ -431,7 +429,7 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _best(values: Sequence[float]) -> float:
-    """The best of some numbers; what is not finite is none."""
+    """The highest finite number; minus infinity without one."""
     return max((value for value in values if math.isfinite(value)), default=-math.inf)
 
 

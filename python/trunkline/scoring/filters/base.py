@@ -57,7 +57,6 @@ class Filter(Protocol):
 
 
 def name_of(judging: Filter) -> str:
-    """Return what a filter is called."""
     return printable(str(getattr(judging, "name", type(judging).__name__)), 60)
 
 
@@ -74,7 +73,7 @@ def check(filters: object, *, scored: bool) -> tuple[Filter, ...]:
 
 
 def judge(filters: Sequence[Filter], group: Group) -> None:
-    """Let filters judge a group, and write what they say on its rollouts.
+    """Let filters judge a group, and write their verdicts to its rollouts' notes.
 
     If one raises, none has said anything: a group that was judged in part would be trained as if it had been in whole.
     The first rollout is then told so.
@@ -98,13 +97,13 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
 
 
 def unjudged(filters: Iterable[Filter], core: CoreTree, why: str) -> None:
-    """Say on a tree's first rollout that filters have not judged the group, so that nobody trains on it."""
+    """Note on a tree's first rollout that filters have not judged the group, so that it is not trained on."""
     if core.rollouts:
         note(core, 0, *(Verdict(name_of(one), "failed", why) for one in filters))
 
 
 def _note(core: CoreTree, found: Iterable[Finding]) -> None:
-    """Write what a filter found; a note is read and written once."""
+    """Write what a filter found; each note is read and written once."""
     said: dict[int, list[Verdict]] = {}
     for number, verdict in found:
         said.setdefault(number, []).append(verdict)
@@ -113,7 +112,7 @@ def _note(core: CoreTree, found: Iterable[Finding]) -> None:
 
 
 def _checked(entry: Any, rollouts: int) -> Finding:
-    """Return what a filter yielded, if it is a rollout and a verdict."""
+    """Check that a filter yielded a rollout and a verdict."""
     if isinstance(entry, tuple) and len(entry) == 2:
         number, verdict = entry
         if type(number) is int and 0 <= number < rollouts and isinstance(verdict, Verdict):
@@ -126,7 +125,6 @@ OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
 
 
 def treatment(name: str, action: object, count_in_baseline: object) -> None:
-    """Check what is done to a rollout that a filter finds."""
     check_choice(f"{name}: action", action, "mask", "drop")
     check_bool(f"{name}: count_in_baseline", count_in_baseline)
 

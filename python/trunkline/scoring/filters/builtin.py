@@ -145,7 +145,7 @@ def repeats(text: str, window: int, times: int) -> bool:
 
 
 def _suspicious(text: str, window: int, times: int) -> bool:
-    """Whether a look at few pieces leaves it open; where it does not, no window is counted, which is most of the work.
+    """Whether a look at a few pieces leaves the question open; most texts are decided here, without counting windows.
 
     Of ``times`` places two are a multiple of ``times - 1`` apart. A piece that begins at such multiples, and is by as
     much shorter than the window, lies in both, at the same place of either: it stands there twice.
@@ -198,7 +198,7 @@ class Repetition(msgspec.Struct, frozen=True, kw_only=True):
                     break
 
     def _found(self, group: Group, turn: Node, known: dict[int, bool]) -> bool:
-        """Look at a turn, once for all rollouts that share it."""
+        """Whether a turn repeats itself, computed once for all rollouts that share it."""
         if turn.id not in known:
             known[turn.id] = repeats(group.output(turn), self.window, self.times)
         return known[turn.id]

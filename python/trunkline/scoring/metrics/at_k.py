@@ -181,7 +181,7 @@ def shares(sizes: tuple[int, ...], blank: int, k: int) -> tuple[float, ...]:
 def _leads(
     sizes: Sequence[int], likely: Sequence[int], votes: int, tries: int, k: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield, of each size that is likely, the ways to pick the rest, by how many classes have as many votes."""
+    """Yield, for each likely size, the ways to pick the rest, by how many classes have as many votes."""
     left = k - votes
     if left < votes:
         # More than half: nobody else can have as many.
@@ -198,7 +198,7 @@ def _leads(
 
 
 def _ways(rows: CountRows, votes: int, free: int, left: int) -> list[int]:
-    """Return the ways to pick as many as are left, by ties; of those that are free any may be picked."""
+    """The ways to pick the remaining tries, by ties; the free ones may be picked in any way."""
     return [
         sum(ways * math.comb(free, left - votes * ties - picked) for picked, ways in enumerate(row))
         for ties, row in enumerate(rows)
@@ -206,7 +206,7 @@ def _ways(rows: CountRows, votes: int, free: int, left: int) -> list[int]:
 
 
 def _product(rivals: Sequence[int], votes: int, left: int) -> CountRows:
-    """Return the ways to pick at most as many as are left from classes that have no more votes than the leader."""
+    """The ways to pick at most the remaining tries from classes that have no more votes than the leader."""
     rows = [[1]]
     for size in rivals:
         fewer, equal = _fewer(size, votes), math.comb(size, votes)
@@ -224,7 +224,7 @@ def _product(rivals: Sequence[int], votes: int, left: int) -> CountRows:
 
 
 def _without(rows: CountRows, size: int, votes: int) -> CountRows:
-    """Take a class out of a product again: the quotient of two power series of which one begins with 1."""
+    """Divide a class out of a product: the quotient of two power series of which one begins with 1."""
     fewer, equal = _fewer(size, votes)[1:], math.comb(size, votes)
     found: CountRows = []
     tied: list[int] = []
@@ -244,7 +244,7 @@ def _fewer(size: int, votes: int) -> list[int]:
 
 
 def _times(row: Sequence[int], factor: Sequence[int], room: int) -> list[int]:
-    """Return the product of two polynomials as far as there is room."""
+    """The product of two polynomials up to ``room`` coefficients."""
     short, long = sorted((row, factor), key=len)
     turned = short[::-1]
     edge = [0] * (len(short) - 1)
@@ -254,7 +254,7 @@ def _times(row: Sequence[int], factor: Sequence[int], room: int) -> list[int]:
 
 
 def majority_of(answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:
-    """What the answer of a task with the most votes is worth; see :func:`majority_at_n`."""
+    """The mean reward of a task's answers with the most votes; see :func:`majority_at_n`."""
     classes = vote(answers)
     values: list[float] = []
     for votes in classes:
@@ -295,7 +295,7 @@ def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> 
 
 
 def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) -> float | None:
-    """What a vote among k tries of a task is worth, in the mean over all subsets of k of its scored tries."""
+    """The expected reward of a vote among k tries of a task, over all subsets of k of its scored tries."""
     return AnswerClasses(answers, rewards).worth(k)
 
 
@@ -314,7 +314,7 @@ class AnswerClasses:
         self._ends = min(worth, default=0.0), max(worth, default=0.0)
 
     def worth(self, k: int) -> float | None:
-        """What a vote among k of them is worth; see :func:`worth_of_k`."""
+        """See :func:`worth_of_k`."""
         if self.scored < k:
             return None
         won = shares(self._sizes, self.scored - sum(self._sizes), k)
@@ -334,7 +334,6 @@ class MajorityAtK:
         self._tries = self._votes = self._behind = 0
 
     def add(self, classes: AnswerClasses) -> None:
-        """Add a task."""
         self._tries += classes.tries
         mean = classes.worth(self._k)
         if mean is not None:

@@ -51,7 +51,6 @@ class RaggedColumn(_Column[Sequence[float]]):
             self.append(one)
 
     def append(self, numbers: Iterable[float]) -> None:
-        """Add a list."""
         self._values.extend(numbers)
         self._ends.append(len(self._values))
 
@@ -64,7 +63,6 @@ class NestedColumn(_Column[Sequence[Sequence[float]]]):
         self._values = RaggedColumn()
 
     def append(self, lists: Iterable[Iterable[float]]) -> None:
-        """Add a list of lists."""
         for one in lists:
             self._values.append(one)
         self._ends.append(len(self._values))

@@ -178,7 +178,7 @@ def _mean(pairs: Sequence[_Pair], values: Sequence[float]) -> Ratio:
 
 
 def _error(parts: Sequence[float]) -> float:
-    """Return the standard error of a figure, from what each task adds to it beside its value; they add up to 0."""
+    """The standard error of a figure, from the tasks' deviations, which add up to 0."""
     return math.sqrt(math.fsum(part * part for part in parts) * len(parts) / (len(parts) - 1))
 
 
@@ -346,7 +346,7 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, bool]:
 
 
 def _step(sizes: Sequence[float]) -> float:
-    """Return the largest step that all sizes are multiples of; 0 if it is not a sizeable part of the least of them."""
+    """The largest step that all sizes are multiples of; 0 if it is too small a part of the least of them."""
     least = min(sizes)
     over, under = 0, 1
     for size in sizes:

@@ -115,7 +115,6 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def check_k(name: str, k: int) -> None:
-    """Refuse a number of tries below 1."""
     if k < 1:
         raise UsageError(f"{name}{k} has no meaning: k must be at least 1")
 
@@ -131,7 +130,6 @@ def inside(rewards: Rewards) -> bool:
 
 
 def estimate(means: Sequence[float], behind: int, tries: int, *, bounded: bool) -> Estimate | None:
-    """Make an estimate of one value a task."""
     if not means:
         return None
     low, high = around(means, behind, bounded=bounded)

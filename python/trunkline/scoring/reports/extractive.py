@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """A report that was not written."""
+    """A report that was not written, and why."""
 
     node: int
     reason: str
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What came of writing reports on a tree."""
+    """The outcome of writing reports on a tree."""
 
     usage: Usage = msgspec.field(default_factory=Usage)
     written: int = 0
@@ -39,7 +39,6 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> int:
-        """How many reports were not written."""
         return len(self.problems)
 
     def __add__(self, other: Reported) -> Reported:
@@ -125,7 +124,7 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Repo
 
 
 def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:
-    """The messages of nodes, prompts left out; what a turn said aside stands in ``reasoning_content``."""
+    """The messages of nodes, prompts left out; a turn's reasoning stands in ``reasoning_content``."""
     core = tree.core
     found: list[Message] = []
     for node in nodes:
@@ -139,7 +138,7 @@ def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:
 
 
 def _found(messages: Sequence[Message]) -> str:
-    """The answer in the last message of the model, if that asks for nothing."""
+    """The answer in the last message of the model, if that calls no tool."""
     last = next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
     if last is None or any(step.kind == "call" for step in steps([last])):
         return ""
@@ -160,7 +159,7 @@ def _end(text: str, width: int) -> str:
 
 
 def _calls(done: Sequence[ReportStep]) -> list[str]:
-    """One line a call: results answer calls in their order, and those of one turn come together."""
+    """One line per call: results answer calls in their order, and calls of one turn stand together."""
     lines: list[str] = []
     waiting: list[int] = []
     for step in done:
@@ -177,7 +176,7 @@ def _calls(done: Sequence[ReportStep]) -> list[str]:
 
 
 def _short(arguments: str) -> str:
-    """The values of arguments without their names and the marks of JSON; what is no JSON object, as it is."""
+    """The values of arguments without names and JSON syntax; other text as it is."""
     try:
         given = msgspec.json.decode(arguments[:_READ], type=dict[str, str | int | float | list[str]])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -186,7 +185,7 @@ def _short(arguments: str) -> str:
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """As many lines as there is room for: from both ends, with a line that counts what is left out between them."""
+    """As many lines as there is room for: from both ends, with a line that counts the omitted ones."""
     if sum(len(line) + 1 for line in lines) <= room:
         return list(lines)
     head: list[str] = []

@@ -54,7 +54,7 @@ _LAST: Final = "# End of the steps. Now write the record."
 
 
 def question_of(task: Task) -> str:
-    """The question of a task: its only user message, or all that is no system message, each behind its role."""
+    """The question of a task: its only user message, or all but system messages, each after its role."""
     said = [message for message in task.messages if message.get("role") not in {"system", "developer"}]
     if len(said) == 1:
         return message_text(said[0])
@@ -62,7 +62,6 @@ def question_of(task: Task) -> str:
 
 
 def written(steps: Iterable[ReportStep], result: int = RESULT) -> str:
-    """Steps as a request shows them."""
     return "\n".join(_written(step, result) for step in steps)
 
 
@@ -92,7 +91,7 @@ def _written(step: ReportStep, result: int) -> str:
 
 
 def _indented(text: str) -> str:
-    """A text with every line indented, so that no line of it begins like a heading."""
+    """Indent every line, so that none begins like a heading."""
     lines: Sequence[str] = scrub(text).replace("\r", "\n").split("\n")
     return "\n".join(f"  {line}" for line in lines)
 
@@ -206,7 +205,7 @@ class Reporter:
 
 
 class TreeReports:
-    """The reports of one tree, while they are written."""
+    """Writes the reports of one tree."""
 
     def __init__(self, tree: Tree, reporter: Reporter, asker: ModelClient) -> None:
         self._usage = Usage()
@@ -226,11 +225,10 @@ class TreeReports:
 
     @property
     def reported(self) -> Reported:
-        """What has come of it so far."""
         return Reported(self._usage, self._written, self._skipped, tuple(sorted(self._problems)))
 
     async def execute(self) -> None:
-        """Write them all; raises what :meth:`Reporter.write` does."""
+        """Write all reports; raises as :meth:`Reporter.write` does."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._begin(group)
@@ -238,7 +236,7 @@ class TreeReports:
             raise problems.exceptions[0] from None
 
     def _begin(self, group: asyncio.TaskGroup) -> None:
-        """Begin with the segments that follow the prompt; each begins those below it."""
+        """Start with the segments after the prompt; each starts those below it."""
         first: list[int] = []
         for at, segment in enumerate(self._found):
             (first if segment.parent is None else self._below[segment.parent]).append(at)
@@ -246,7 +244,7 @@ class TreeReports:
             group.create_task(self._segment(group, at, None, ()))
 
     def _reports(self, *, again: bool) -> dict[int, str]:
-        """Of each segment the report that is there and stays."""
+        """The existing reports that stay, by segment."""
         found = {} if again else {at: self._core.report_of(one.node) for at, one in enumerate(self._found)}
         known = {at: text for at, text in found.items() if text is not None}
         self._skipped = len(known)
@@ -261,7 +259,7 @@ class TreeReports:
         return asked(self._question, before, "\n".join(shown), answer, self._reporter.words)
 
     async def _segment(self, group: asyncio.TaskGroup, at: int, before: str | None, shown: tuple[str, ...]) -> None:
-        """Report on a segment, then on those below it."""
+        """Report on a segment, then start those below it."""
         segment = self._found[at]
         shown = (*shown, self._steps[at])
         report = self._known.get(at)

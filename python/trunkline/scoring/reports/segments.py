@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """A run of nodes between two places where something is reported, none of them a prompt."""
+    """Nodes between two places where a report may stand, without prompts."""
 
     node: int
     parent: int | None
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
 
 
 def reported_leaves(tree: Tree) -> dict[int, str | None]:
-    """The leaves that get a report, ascending, each with the answer that a rollout gave there."""
+    """The leaves that get a report, ascending, each with a rollout's answer there."""
     core = tree.core
     answers: dict[int, str | None] = {}
     for number in range(core.rollouts):
@@ -83,7 +83,7 @@ requests that are sent at once not every one finds what another begins with."""
 
 
 class Sizes(NamedTuple):
-    """What requests are estimated to hold, in tokens."""
+    """Estimated sizes of requests, in tokens."""
 
     frame: float
     report: float
@@ -152,7 +152,7 @@ _THOUGHTS: Final = ("reasoning_content", "reasoning")
 
 
 class ReportStep(NamedTuple):
-    """One thing that was done."""
+    """One thought, call, result or message of a conversation."""
 
     kind: Literal["thought", "call", "result", "message"]
     text: str
@@ -160,12 +160,12 @@ class ReportStep(NamedTuple):
 
 
 def short_name(name: object) -> str:
-    """A name that a model wrote, with nothing in it but letters, digits and ``_.-``."""
+    """A name that a model wrote, reduced to letters, digits and ``_.-``."""
     return (_NAME.sub("_", name)[:64] if isinstance(name, str) else "") or "unknown"
 
 
 def clipped(text: str, limit: int) -> str:
-    """Leave the middle of a long text out, and say how much."""
+    """Replace the middle of a long text by the number of characters left out."""
     left = len(text) - limit
     if left <= 0:
         return text
@@ -174,7 +174,7 @@ def clipped(text: str, limit: int) -> str:
 
 
 def without_prompt(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages from the first one of the model on; none where it said nothing. What is no message is left out."""
+    """The messages from the model's first one on; entries that are no messages are left out."""
     # What is annotated need not be what was given: lists of messages come from files.
     given = [message for message in messages if isinstance(message, dict)]
     first = next((at for at, message in enumerate(given) if message.get("role") == "assistant"), len(given))
@@ -218,7 +218,7 @@ def _spoken(message: Message) -> Iterator[ReportStep]:
 
 
 def _apart(text: str) -> tuple[str, str]:
-    """What is only thought, and what is said."""
+    """The thinking in a text, and the rest."""
     if _CLOSE in text:
         thought, _, visible = text.rpartition(_CLOSE)
     elif _OPEN in text:

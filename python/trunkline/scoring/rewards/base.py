@@ -88,7 +88,7 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 class RewardPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a reward is asked."""
+    """How a reward is called."""
 
     timeout: float | None = None
     batch: int | None = None
@@ -155,7 +155,7 @@ def reward(
 
 
 def policy_of(reward: object) -> RewardPolicy:
-    """Return how a reward is asked: as it was decorated, or as attributes of those names say."""
+    """How a reward is called, by its decorator or its attributes."""
     if isinstance(reward, type):
         name = reward.__name__
         raise ConfigError(f"reward must be a function of a trajectory, not the class {name}: give one of it, {name}()")
@@ -175,7 +175,7 @@ def policy_of(reward: object) -> RewardPolicy:
 
 
 class OpenedPerCall:
-    """A reward whose ``opened()`` is what is asked: a call of the reward itself opens one, asks it and closes it."""
+    """Base of rewards with ``opened()``: calling one opens it, asks it once and closes it."""
 
     __slots__ = ()
 
@@ -204,7 +204,7 @@ _LONG: Final = 60
 
 
 class _DefaultFactory(msgspec.Struct):
-    """Shows how msgspec holds a default that is made anew each time."""
+    """Shows how msgspec represents a default factory."""
 
     new: list[int] = msgspec.field(default_factory=list)
 
@@ -213,7 +213,7 @@ _FACTORY: Final = type(_DefaultFactory.__struct_defaults__[0])
 
 
 def short_name(reward: Any) -> str:
-    """Return what a reward is called, without its options."""
+    """A reward's name without its options."""
     return policy_of(reward).name or str(getattr(reward, "__name__", type(reward).__name__))
 
 
@@ -255,7 +255,7 @@ def _spelt(value: object) -> str:
 
 
 def _text(value: str) -> str:
-    """A text as it is, or the beginning of a long one with a digest of all of it."""
+    """A short text as it is; of a longer one the beginning and a digest."""
     if len(value) <= _LONG:
         return printable(without_secrets(value), 4 * _LONG)
     digest = hashlib.blake2b(value.encode(errors="replace"), digest_size=4).hexdigest()
@@ -289,7 +289,7 @@ def confidence(trajectory: Trajectory) -> float:
 
 
 def search_value(trajectory: Trajectory, value: Value | None = None) -> float:
-    """What a rollout is worth to a search: what ``value`` says of it, or the model's own confidence."""
+    """The value of a rollout to a search: by ``value``, or the model's own confidence."""
     if value is None:
         found = confidence(trajectory)
         if math.isnan(found):

@@ -60,7 +60,6 @@ class Case(NamedTuple):
     word: bytes = b""
 
     def passed(self, ran: ProgramResult) -> bool:
-        """Whether a run of it is as it should be."""
         if not ran.ok:
             return False
         if self.expected is None:
@@ -69,7 +68,7 @@ class Case(NamedTuple):
 
 
 def program_in(answer: str) -> str:
-    """Return the program in an answer."""
+    """The program in an answer: its last fenced block of Python, else without a language, else the whole answer."""
     found: dict[str, str] = {}
     fence, language, indent, block = "", "", 0, list[str]()
     # Other ends of a line that Unicode knows may stand in a string of the program.
@@ -93,7 +92,7 @@ def program_in(answer: str) -> str:
 
 
 def cases_of(program: str, metadata: Mapping[str, Any], tests: str, code_tests: str, entry_point: str) -> list[Case]:
-    """Return the cases of a task, those of both forms."""
+    """The cases of a task in both forms; raises BadTests."""
     found = [Case(program, text, expected) for text, expected in _pairs(metadata.get(tests), tests)]
     entry = metadata.get(entry_point)
     if entry is not None and not isinstance(entry, str):
@@ -110,7 +109,6 @@ def cases_of(program: str, metadata: Mapping[str, Any], tests: str, code_tests: 
 
 
 def _pairs(given: Any, name: str) -> list[tuple[str, str]]:
-    """Inputs with outputs."""
     if given is None:
         return []
     if isinstance(given, dict) and {"inputs", "outputs"} <= given.keys():
@@ -216,7 +214,7 @@ class Code(OpenedPerCall, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenCode:
-    """Runs tests, no more of them at once than there are processors; a time limit counts from when one is free."""
+    """Runs tests, at most one per processor at once; a time limit counts from the start of the run."""
 
     timeout = math.inf
 
@@ -226,7 +224,7 @@ class OpenCode:
         self._slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Run the tests of one trajectory's task on its answer; None if it has none."""
+        """Run the tests of a trajectory's task on its answer; None if it has none."""
         code, answer = self._code, trajectory.answer
         program = program_in(answer or "")
         try:
@@ -248,7 +246,7 @@ class OpenCode:
         """Nothing is kept between calls."""
 
     async def _passed(self, cases: list[Case], trajectory: Trajectory) -> int:
-        """Count the cases that pass; without shares, up to the first that does not."""
+        """Count the cases that pass; without partial grades, up to the first that fails."""
         passed = 0
         async with Sandbox(self.limits, self._code.ways) as sandbox:
             for place, case in enumerate(cases):
@@ -266,7 +264,7 @@ class OpenCode:
 
 
 def _hint(ways: tuple[str, ...]) -> str:
-    """What may be done where no way works."""
+    """The way to allow weaker isolation, for the error."""
     if Way.LIMIT in ways:
         return ""
     listed = ", ".join(f'"{way}"' for way in (*ways, Way.LIMIT))

@@ -57,7 +57,7 @@ def cancelled() -> bool:
 
 
 def unseen(trajectory: Trajectory, *, cut: bool) -> Scored | None:
-    """Return what is said of a trajectory that no reward is shown; None of one that it is."""
+    """The result for a trajectory that rewards are not shown; None for one that they are."""
     ended = trajectory.termination
     if ended is None:
         return Scored(math.nan, "the rollout has not ended")
@@ -71,7 +71,7 @@ def _within(policy: RewardPolicy) -> float:
 
 
 async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: Threads) -> tuple[object, str | None]:
-    """What a blocking reward says in a thread; one that is late is left behind there."""
+    """Call a blocking reward in a thread; after its timeout the thread is left behind."""
 
     def run() -> tuple[object, str | None]:
         try:
@@ -91,7 +91,7 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
 
 
 async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[object, str | None]:
-    """What a reward says in this thread, or what went wrong in it: whatever it raises is data here."""
+    """Call a reward in this thread; an exception of it becomes the returned problem."""
     own = asyncio.current_task()
     seconds = _within(policy)
     deadline = asyncio.timeout(None if math.isinf(seconds) else seconds)
@@ -126,7 +126,7 @@ async def _asked(
 
 
 def _read(name: Callable[[], str], result: object) -> Scored:
-    """Read what a reward returned about one trajectory."""
+    """Read the result of a reward for one trajectory."""
     if result is None:
         return Scored(math.nan)
     if isinstance(result, Scored):
@@ -146,7 +146,7 @@ def _read(name: Callable[[], str], result: object) -> Scored:
 
 
 def _stated(name: Callable[[], str], result: Scored) -> Scored:
-    """Read what a reward itself said of its value: it may be anybody's, and is to be printed and noted."""
+    """Read a Scored that a reward returned: its parts are checked, its problem made printable."""
     try:
         for part in result.parts:
             as_graded(part)
@@ -159,7 +159,7 @@ def _stated(name: Callable[[], str], result: Scored) -> Scored:
 
 
 def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
-    """Read what a reward told with its value: numbers are parts, anything else is noted as text."""
+    """Read a dict that a reward returned: numbers become parts, other values are noted as text."""
     value = result.pop("reward", ...)
     if value is ... or isinstance(value, dict | Scored):
         keys = ", ".join(map(short_repr, result)) or "nothing"
@@ -177,7 +177,7 @@ def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
 
 
 async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None) -> Scored:
-    """Ask a reward about one trajectory that it may see."""
+    """Ask a reward about one trajectory."""
     if policy.batch is not None:
         return (await ask_all(reward, [trajectory], policy, threads))[0]
     result, problem = await _asked(reward, trajectory, policy, threads)
@@ -187,7 +187,7 @@ async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, thre
 async def ask_all(
     reward: Reward, trajectories: Sequence[Trajectory], policy: RewardPolicy, threads: Threads | None = None
 ) -> list[Scored]:
-    """Ask a reward that takes several trajectories about some that it may see."""
+    """Ask a batch reward about several trajectories."""
     result, problem = await _asked(reward, list(trajectories), policy, threads)
     if problem is None:
         try:
@@ -204,7 +204,7 @@ async def ask_all(
 
 
 async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> Scored:
-    """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0."""
+    """Ask a reward about a trajectory; any failure leaves it unscored, never at 0."""
     early = unseen(trajectory, cut=cut)
     if early is not None:
         return early
@@ -217,7 +217,7 @@ async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
 
 
 def opened(reward: Reward) -> Reward:
-    """Return what is asked in place of a reward while something lasts: what it opens for that, or itself."""
+    """Open a reward that has ``opened()``; other rewards are returned as they are."""
     make = None if isinstance(reward, type) else getattr(reward, "opened", None)
     try:
         return make() if callable(make) else reward
@@ -230,7 +230,7 @@ def opened(reward: Reward) -> Reward:
 
 
 async def close(reward: Reward) -> None:
-    """Close what a reward holds open, where it has a coroutine of this name; what goes wrong there is logged."""
+    """Close a reward that has an async ``close()``; an error there is logged."""
     end = None if isinstance(reward, type) else getattr(reward, "close", None)
     if not inspect.iscoroutinefunction(end):
         return
@@ -287,7 +287,6 @@ class Grader:
         await self.close()
 
     async def score(self, trajectory: Trajectory, *, cut: bool = False) -> Scored:
-        """Ask about one trajectory; see :func:`trunkline.scoring.rewards.grading.score`."""
         early = unseen(trajectory, cut=cut)
         if early is not None:
             return early
@@ -296,7 +295,7 @@ class Grader:
         return await self._gathered(trajectory, self._policy.batch)
 
     async def score_all(self, trajectories: Sequence[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
-        """Ask about trajectories that are all there: in full batches, or one by one."""
+        """Score trajectories in full batches, or one by one, ``at_once`` calls at a time."""
         found = [unseen(trajectory, cut=False) for trajectory in trajectories]
         shown = [position for position, early in enumerate(found) if early is None]
         size = self._policy.batch or 1
@@ -318,7 +317,7 @@ class Grader:
         return [Scored(math.nan) if one is None else one for one in found]
 
     async def close(self) -> None:
-        """Let go of calls that nobody waits for, and of what the reward holds open. Nothing is asked afterwards."""
+        """Cancel pending calls and close the reward; nothing is asked afterwards."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -334,7 +333,7 @@ class Grader:
         await close(self._reward)
 
     async def _gathered(self, trajectory: Trajectory, most: int) -> Scored:
-        """Wait with others for a batch to be full, or for the first of it to have waited long enough."""
+        """Wait until the batch is full or its first trajectory has waited long enough."""
         if self._closed:
             raise RuntimeError("the grader is closed")  # nobody would send what waits
         loop = asyncio.get_running_loop()
@@ -347,7 +346,7 @@ class Grader:
         return await future
 
     def _send(self) -> None:
-        """Ask about those who wait."""
+        """Ask about the waiting trajectories."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -369,7 +368,6 @@ class Grader:
 
 
 async def grade(reward: Reward, trajectories: Iterable[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
-    """Ask a reward about many ended rollouts."""
     async with Grader(reward) as grader:
         return await grader.score_all(list(trajectories), at_once=at_once)
 
@@ -423,7 +421,7 @@ class WeightedRewards(OpenedPerCall, msgspec.Struct, frozen=True):
 
 
 class OpenRewards:
-    """Rewards that are asked together, each in its way; each keeps its own time."""
+    """Several rewards asked concurrently, each under its own timeout."""
 
     timeout = math.inf
 
@@ -431,7 +429,7 @@ class OpenRewards:
         self._graders = graders
 
     async def __call__(self, trajectory: Trajectory) -> Scored:
-        """Ask all of them; whether the trajectory may be seen has been decided."""
+        """Ask all rewards about a trajectory that may be seen."""
         async with asyncio.TaskGroup() as group:
             asked = [
                 group.create_task(grader.score(trajectory, cut=True)) for grader, _weight in self._graders.values()
@@ -450,7 +448,6 @@ class OpenRewards:
         return Scored(whole, None, parts)
 
     async def close(self) -> None:
-        """Close all of them."""
         for grader, _weight in self._graders.values():
             await grader.close()
 

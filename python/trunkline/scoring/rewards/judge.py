@@ -48,7 +48,7 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,9})?")
 
 
 def system(rubric: str, scale: tuple[float, float] | None) -> str:
-    """Return what is the same for every question, and comes first."""
+    """The system prompt, equal for all questions, so that a server's prefix cache holds it."""
     if scale is None:
         form = "<grade>correct</grade> or <grade>incorrect</grade>"
     else:
@@ -64,7 +64,7 @@ def system(rubric: str, scale: tuple[float, float] | None) -> str:
 
 
 def messages(head: str, question: str, references: Sequence[str], response: str) -> list[Message]:
-    """Return the conversation to be answered."""
+    """The conversation that asks for a grade; of a very long response the end is shown."""
     lines = [f"Question: {_fenced(question)}"]
     if references:
         lines.append(f"Reference: {' | '.join(map(_fenced, references))}")
@@ -87,7 +87,7 @@ def grade_in(reply: str, scale: tuple[float, float] | None) -> float | None:
 
 
 def _fenced(text: str) -> str:
-    """A text as a JSON string without angle brackets: it can neither end before its end nor hold a tag."""
+    """A text as a JSON string without angle brackets, so that it cannot close its quotes or hold a tag."""
     quoted = json.dumps(scrub(text), ensure_ascii=False)
     return quoted.replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -100,7 +100,7 @@ _APPLICATION_ID: Final = 0x54524C47
 
 
 def key_of(parts: Iterable[str]) -> bytes:
-    """What a grade is found by: 16 bytes of all that is asked."""
+    """A 16-byte key of all parts of a question; where one part ends makes a difference."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -109,22 +109,19 @@ def key_of(parts: Iterable[str]) -> bytes:
 
 
 def grade_file(path: str) -> KeyValueFile:
-    """Open a file of grades."""
     return KeyValueFile(path, "the judge's cache", _APPLICATION_ID, table="grades", column="grade REAL")
 
 
 class Grades:
-    """Grades in memory; those of all who use one judge in a process."""
+    """Grades in memory, shared by all users of one judge in a process; the oldest make room."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, float] = {}
 
     def get(self, key: bytes) -> float | None:
-        """Return a grade, if there is one."""
         return self._known.get(key)
 
     def keep(self, key: bytes, grade: float) -> None:
-        """Keep a grade."""
         self._known[key] = grade
         while len(self._known) > MOST:
             self._known.pop(next(iter(self._known)), None)
@@ -204,7 +201,7 @@ class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
 
 
 class OpenJudge:
-    """Asks in one event loop; close it there."""
+    """A judge in one event loop; close it there."""
 
     timeout = math.inf
 
@@ -221,11 +218,9 @@ class OpenJudge:
 
     @property
     def usage(self) -> Usage:
-        """What all questions cost."""
         return self._asker.usage
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float:
-        """Ask about one trajectory; return the reward, or why there is none."""
         answer = trajectory.answer
         if answer is None or not answer.strip():
             return 0.0
@@ -245,7 +240,6 @@ class OpenJudge:
             return Scored(math.nan, f"{self._name} gave no grade within {self._judge.timeout:g} s")
 
     async def close(self) -> None:
-        """Give up what is being asked, and close connections and the cache."""
         await self._asking.close()
         await self._asker.close()
         if self._file is not None:
@@ -280,7 +274,7 @@ class OpenJudge:
 
 
 def _rubric(given: object) -> str:
-    """Return a rubric, that of a file if one is named."""
+    """Return a rubric, read from a file for ``@path``."""
     rubric = check_text("Judge: rubric", given)
     if rubric.startswith("@"):
         path = rubric[1:]
@@ -301,7 +295,6 @@ def _rubric(given: object) -> str:
 
 
 def _scale(given: object) -> tuple[float, float]:
-    """Return a scale of two numbers."""
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise ConfigError(f"Judge: scale must be the worst and the best grade, such as (1, 5), not {short_repr(given)}")
     for end in given:

@@ -217,7 +217,7 @@ class ChoiceOptions:
         return None
 
     def _readings(self, plain: str, lines: Sequence[str]) -> Iterator[set[str]]:
-        """What an answer names, by ever less certain readings."""
+        """What an answer names, by less and less certain readings."""
         stated = self._stated_labels(plain, r"\s*(?:(?:is|are|must be|would be|should be)\b\s*[:=]?|[:=])")
         # A label on a line of its own: the answer after its reasons, or before them.
         first, last = ({label} if (label := self._line(line)) else set() for line in (lines[0], lines[-1]))
@@ -259,14 +259,14 @@ class ChoiceOptions:
         return self._labels[label.casefold()]
 
     def _saying(self, plain: str) -> list[str]:
-        """The options whose text this is: to the letter, else after normalisation, which leaves signs out."""
+        """The options with this text: to the letter, else after normalisation."""
         if exact := [label for label, option in self._exact.items() if option and option == plain]:
             return exact
         said = normalise(plain)
         return [label for label, option in self._texts.items() if option and option == said]
 
     def _spoken(self, plain: str) -> set[str]:
-        """The options whose text stands in an answer, but for those that stand there within a longer one's."""
+        """The options whose text stands in an answer, without those inside a longer option's text."""
         searched = fold(plain)
         found = [
             option
@@ -278,7 +278,7 @@ class ChoiceOptions:
 
 
 def _undressed(text: str) -> str:
-    """A text without what a letter may be dressed in, on one line."""
+    """A text on one line, without markup around letters."""
     return " ".join(_DRESS.sub(" ", text.translate(_WIDE)).split())
 
 

@@ -55,7 +55,7 @@ def _formula(text: str) -> str:
 
 
 def _readings(text: str) -> list[Any]:
-    """What a text says as mathematics; empty where it says nothing."""
+    """A text parsed as mathematics; empty where that fails."""
     from math_verify import parse  # noqa: PLC0415 - an extra, and seconds to import
 
     plain = bool(_MARKED.search(text) or _PROSE.search(_COMMAND.sub(" ", text)))
@@ -114,7 +114,7 @@ class Maths(OpenedPerCall, msgspec.Struct, frozen=True):
 
 
 class OpenMaths:
-    """Compares in processes; none is started before it is needed, and a time limit counts from when one is free."""
+    """Compares in processes started on demand; a time limit counts from when one is free."""
 
     timeout = math.inf
 
@@ -123,7 +123,6 @@ class OpenMaths:
         self._processes = ToolProcessPool(same, preload=("math_verify",))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Compare one answer; see :class:`Maths`."""
         references = trajectory.task.reference
         if not references:
             return None
@@ -132,7 +131,6 @@ class OpenMaths:
         return float(alike) if alike or not answer else await self._compared(answer, references)
 
     async def _compared(self, answer: str, references: tuple[str, ...]) -> Scored | float:
-        """Compare in a process."""
         arguments = msgspec.json.encode({"answer": answer, "references": references}).decode()
         try:
             said, well = await self._processes.run(arguments, None, _RESULT, self._seconds)
@@ -148,7 +146,6 @@ class OpenMaths:
         return float(said == "equal")
 
     async def close(self) -> None:
-        """End the processes."""
         await self._processes.close()
 
 
