@@ -465,136 +465,76 @@ class CoreTree:
 class NodeView:
     """One node, as it was when :meth:`CoreTree.node` read it."""
 
-    @property
-    def parent(self) -> int:
-        """The node before it; the root is its own parent."""
-
-    @property
-    def kind(self) -> int:
-        """``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE``."""
-
-    @property
-    def depth(self) -> int:
-        """Nodes above it; 0 for the root."""
-
-    @property
-    def turns(self) -> int:
-        """Model turns from the root to it, itself included."""
-
-    @property
-    def agent(self) -> str:
-        """Agent or role; empty for none."""
-
-    @property
-    def namespace(self) -> str:
-        """Model, sampling parameters and weight version of a model turn; else empty."""
-
-    @property
-    def finish(self) -> str:
-        """Why the model stopped; empty for what is no model turn."""
-
-    @property
-    def prompt(self) -> int | None:
-        """Prompt tokens of a model turn as the server reported them; None where it did not."""
-
-    @property
-    def generated(self) -> int | None:
-        """Completion tokens of a model turn, likewise."""
-
-    @property
-    def context(self) -> int | None:
-        """Id of what was sent where that is not the path, as :meth:`CoreTree.context` gave it; else None."""
-
-    @property
-    def entropy(self) -> tuple[float, float, float]:
-        """Mean entropy of a turn's tokens in nats in the regions think, tool call and all; NaN where not known."""
-
-    @property
-    def perplexity(self) -> tuple[float, float, float]:
-        """Exponential of :attr:`entropy`, as the reply gave it."""
-
-    @property
-    def opening(self) -> float:
-        """What :meth:`arpo` divides: a sum of entropies in nats; NaN where not known."""
-
+    parent: Final[int]
+    """The node before it; the root is its own parent."""
+    kind: Final[int]
+    """``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE``."""
+    depth: Final[int]
+    """Nodes above it; 0 for the root."""
+    turns: Final[int]
+    """Model turns from the root to it, itself included."""
+    agent: Final[str]
+    """Agent or role; empty for none."""
+    namespace: Final[str]
+    """Model, sampling parameters and weight version of a model turn; else empty."""
+    finish: Final[str]
+    """Why the model stopped; empty for what is no model turn."""
+    prompt: Final[int | None]
+    """Prompt tokens of a model turn as the server reported them; None where it did not."""
+    generated: Final[int | None]
+    """Completion tokens of a model turn, likewise."""
+    context: Final[int | None]
+    """Id of what was sent where that is not the path, as :meth:`CoreTree.context` gave it; else None."""
+    entropy: Final[tuple[float, float, float]]
+    """Mean entropy of a turn's tokens in nats in the regions think, tool call and all; NaN where not known."""
+    perplexity: Final[tuple[float, float, float]]
+    """Exponential of :attr:`entropy`, as the reply gave it."""
+    opening: Final[float]
+    """What :meth:`arpo` divides: a sum of entropies in nats; NaN where not known."""
     def arpo(self, vocabulary: int, /) -> float:
         """ARPO's uncertainty of a turn, see :meth:`ParsedChoice.arpo`; NaN if not known or for less than two tokens."""
 
-    @property
-    def visits(self) -> int:
-        """Scored rollouts whose path holds it."""
-
-    @property
-    def value(self) -> float:
-        """The sum of their rewards."""
-
-    @property
-    def passes(self) -> int:
-        """Rollouts that pass or end here, scored or not."""
+    visits: Final[int]
+    """Scored rollouts whose path holds it."""
+    value: Final[float]
+    """The sum of their rewards."""
+    passes: Final[int]
+    """Rollouts that pass or end here, scored or not."""
 
 @final
 class RolloutView:
     """One rollout, as it was when :meth:`CoreTree.rollout` read it."""
 
-    @property
-    def point(self) -> int:
-        """The node it grew from."""
-
-    @property
-    def leaf(self) -> int:
-        """Its last node."""
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        """Its fork path, flattened: turn, draw, turn, draw, ..."""
-
-    @property
-    def draw(self) -> int:
-        """Which sample of its fork point it is: the last number of its fork path, 0 if that is empty."""
-
-    @property
-    def lane(self) -> int | None:
-        """Its lane while it grows, which is its id; None once it has ended."""
-
-    @property
-    def subgroup(self) -> int:
-        """The initial chain it was expanded for."""
-
-    @property
-    def termination(self) -> str | None:
-        """Why it ended; None while it grows."""
-
-    @property
-    def answer(self) -> str | None:
-        """Its final answer."""
-
-    @property
-    def error(self) -> str | None:
-        """What went wrong, as it was given to :meth:`CoreTree.close`."""
-
-    @property
-    def reward(self) -> float:
-        """Its reward; NaN while unscored."""
-
-    @property
-    def note(self) -> str | None:
-        """What was noted on it last."""
-
-    @property
-    def usage(self) -> tuple[int, ...]:
-        """What its own calls cost, in the order of :class:`trunkline.types.Usage`."""
-
-    @property
-    def turns(self) -> int:
-        """Model turns from the root to its leaf, shared ones included."""
-
-    @property
-    def llm_micros(self) -> int:
-        """Microseconds in its own model calls."""
-
-    @property
-    def tool_micros(self) -> int:
-        """Microseconds in its own tool calls."""
+    point: Final[int]
+    """The node it grew from."""
+    leaf: Final[int]
+    """Its last node."""
+    path: Final[tuple[int, ...]]
+    """Its fork path, flattened: turn, draw, turn, draw, ..."""
+    draw: Final[int]
+    """Which sample of its fork point it is: the last number of its fork path, 0 if that is empty."""
+    lane: Final[int | None]
+    """Its lane while it grows, which is its id; None once it has ended."""
+    subgroup: Final[int]
+    """The initial chain it was expanded for."""
+    termination: Final[str | None]
+    """Why it ended; None while it grows."""
+    answer: Final[str | None]
+    """Its final answer."""
+    error: Final[str | None]
+    """What went wrong, as it was given to :meth:`CoreTree.close`."""
+    reward: Final[float]
+    """Its reward; NaN while unscored."""
+    note: Final[str | None]
+    """What was noted on it last."""
+    usage: Final[tuple[int, ...]]
+    """What its own calls cost, in the order of :class:`trunkline.types.Usage`."""
+    turns: Final[int]
+    """Model turns from the root to its leaf, shared ones included."""
+    llm_micros: Final[int]
+    """Microseconds in its own model calls."""
+    tool_micros: Final[int]
+    """Microseconds in its own tool calls."""
 
 @final
 class TokenBuffer:
@@ -616,102 +556,61 @@ class TokenBuffer:
         versions: Buffer | Sequence[int] | None = None,
         flags: Buffer | Sequence[int] | None = None,
     ) -> TokenBuffer: ...
-    @property
-    def ids(self) -> memoryview: ...
-    @property
-    def logprobs(self) -> memoryview: ...
-    @property
-    def versions(self) -> memoryview: ...
-    @property
-    def flags(self) -> memoryview: ...
-    @property
-    def entropy(self) -> tuple[float, float, float]:
-        """Mean entropy of a token in nats in the regions think, tool call and all; NaN where not known."""
-
-    @property
-    def perplexity(self) -> tuple[float, float, float]:
-        """Exponential of :attr:`entropy`."""
-
+    ids: Final[memoryview]
+    logprobs: Final[memoryview]
+    versions: Final[memoryview]
+    flags: Final[memoryview]
+    entropy: Final[tuple[float, float, float]]
+    """Mean entropy of a token in nats in the regions think, tool call and all; NaN where not known."""
+    perplexity: Final[tuple[float, float, float]]
+    """Exponential of :attr:`entropy`."""
     def __len__(self) -> int: ...
 
 @final
 class Harvest:
     """Columns over trees side by side. N nodes, R rollouts, T tokens. ``parents`` and ``leaves`` are the shape."""
 
-    @property
-    def parents(self) -> memoryview:
-        """Per node what its tokens come after (u32, N): its parent, or where a turn's prompt drifted, what is left.
+    parents: Final[memoryview]
+    """Per node what its tokens come after (u32, N): its parent, or where a turn's prompt drifted, what is left.
 
-        A root's is itself. A drifted turn (:func:`drift`) has before its own tokens what the model was given in the
-        place of its path. Where it forked it hangs below the root and has the whole prompt, none of it trained.
-        """
+    A root's is itself. A drifted turn (:func:`drift`) has before its own tokens what the model was given in the
+    place of its path. Where it forked it hangs below the root and has the whole prompt, none of it trained.
+    """
+    kinds: Final[memoryview]
+    """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
+    agents: Final[memoryview]
+    """Per node who said it, as a position in :attr:`names` (u32, N)."""
+    names: Final[list[str]]
+    """Names of agents, common to all trees; the first is empty."""
+    offsets: Final[memoryview]
+    """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1); a node without any has none."""
+    ids: Final[memoryview]
+    """Token ids (u32, T)."""
+    logprobs: Final[memoryview]
+    """Log-probabilities in nats (f32, T); 0 where not sampled, NaN where not known."""
+    versions: Final[memoryview]
+    """Weight versions (i32, T); -1 where not sampled or not known."""
+    flags: Final[memoryview]
+    """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+    leaves: Final[memoryview]
+    """Per rollout the node it ends at, or has reached (u32, R)."""
+    rewards: Final[memoryview]
+    """Per rollout its reward (f64, R); NaN while unscored."""
+    groups: Final[memoryview]
+    """Per rollout the position of its tree (u32, R)."""
+    subgroups: Final[memoryview]
+    """Per rollout the initial chain it was expanded for, as its own tree numbers them (u32, R)."""
+    draws: Final[memoryview]
+    """Per rollout which sample of its fork point it is (u32, R)."""
+    terminations: Final[memoryview]
+    """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
+    segment_leaves: Final[memoryview]
+    """Samples that end before their rollout does, because a drifted prompt forked there: the node where (u32, S).
 
-    @property
-    def kinds(self) -> memoryview:
-        """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
-
-    @property
-    def agents(self) -> memoryview:
-        """Per node who said it, as a position in :attr:`names` (u32, N)."""
-
-    @property
-    def names(self) -> list[str]:
-        """Names of agents, common to all trees; the first is empty."""
-
-    @property
-    def offsets(self) -> memoryview:
-        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1); a node without any has none."""
-
-    @property
-    def ids(self) -> memoryview:
-        """Token ids (u32, T)."""
-
-    @property
-    def logprobs(self) -> memoryview:
-        """Log-probabilities in nats (f32, T); 0 where not sampled, NaN where not known."""
-
-    @property
-    def versions(self) -> memoryview:
-        """Weight versions (i32, T); -1 where not sampled or not known."""
-
-    @property
-    def flags(self) -> memoryview:
-        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
-
-    @property
-    def leaves(self) -> memoryview:
-        """Per rollout the node it ends at, or has reached (u32, R)."""
-
-    @property
-    def rewards(self) -> memoryview:
-        """Per rollout its reward (f64, R); NaN while unscored."""
-
-    @property
-    def groups(self) -> memoryview:
-        """Per rollout the position of its tree (u32, R)."""
-
-    @property
-    def subgroups(self) -> memoryview:
-        """Per rollout the initial chain it was expanded for, as its own tree numbers them (u32, R)."""
-
-    @property
-    def draws(self) -> memoryview:
-        """Per rollout which sample of its fork point it is (u32, R)."""
-
-    @property
-    def terminations(self) -> memoryview:
-        """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
-
-    @property
-    def segment_leaves(self) -> memoryview:
-        """Samples that end before their rollout does, because a drifted prompt forked there: the node where (u32, S).
-
-        Packed beside :attr:`leaves`, with the values of :attr:`segment_rollouts`, everything sampled is trained.
-        """
-
-    @property
-    def segment_rollouts(self) -> memoryview:
-        """Per such sample its rollout (u32, S)."""
+    Packed beside :attr:`leaves`, with the values of :attr:`segment_rollouts`, everything sampled is trained.
+    """
+    segment_rollouts: Final[memoryview]
+    """Per such sample its rollout (u32, S)."""
 
 @final
 class PendingReply:
@@ -953,85 +852,52 @@ class PrefixColumns:
     of :func:`pack_tree` in their order, and of its siblings.
     """
 
-    @property
-    def parents(self) -> memoryview:
-        """Per node its parent (u32, N), which has a smaller number; a root's is itself."""
-
-    @property
-    def leaves(self) -> memoryview:
-        """Per path the node it ends at (u32, R)."""
-
-    @property
-    def offsets(self) -> memoryview:
-        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1)."""
-
-    @property
-    def ids(self) -> memoryview:
-        """Token ids (u32, T)."""
-
-    @property
-    def logprobs(self) -> memoryview:
-        """Log-probabilities in nats (f32, T)."""
-
-    @property
-    def versions(self) -> memoryview:
-        """Weight versions (i32, T)."""
-
-    @property
-    def flags(self) -> memoryview:
-        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
-
-    @property
-    def nodes(self) -> memoryview:
-        """Per node its id in the index (u32, N)."""
+    parents: Final[memoryview]
+    """Per node its parent (u32, N), which has a smaller number; a root's is itself."""
+    leaves: Final[memoryview]
+    """Per path the node it ends at (u32, R)."""
+    offsets: Final[memoryview]
+    """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1)."""
+    ids: Final[memoryview]
+    """Token ids (u32, T)."""
+    logprobs: Final[memoryview]
+    """Log-probabilities in nats (f32, T)."""
+    versions: Final[memoryview]
+    """Weight versions (i32, T)."""
+    flags: Final[memoryview]
+    """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+    nodes: Final[memoryview]
+    """Per node its id in the index (u32, N)."""
 
 @final
 class PrefixMatch:
     """How far some ids are in a :class:`Prefix`."""
 
-    @property
-    def node(self) -> int:
-        """The last node of which something matches; the root where nothing does."""
-
-    @property
-    def matched(self) -> int:
-        """How many of the ids match in all."""
-
-    @property
-    def offset(self) -> int:
-        """How many tokens of ``node`` match: all of them, unless the ids leave it or end before its end."""
+    node: Final[int]
+    """The last node of which something matches; the root where nothing does."""
+    matched: Final[int]
+    """How many of the ids match in all."""
+    offset: Final[int]
+    """How many tokens of ``node`` match: all of them, unless the ids leave it or end before its end."""
 
 @final
 class PrefixNode:
     """One node of a :class:`Prefix`, as it was when it was read."""
 
-    @property
-    def parent(self) -> int:
-        """The node before it; a root is its own. A split gives a node another parent, with a larger id."""
-
-    @property
-    def space(self) -> int:
-        """The space it is in."""
-
-    @property
-    def len(self) -> int:
-        """How many tokens are its own; 0 for a root only."""
-
-    @property
-    def depth(self) -> int:
-        """Tokens from the root to its end."""
-
-    @property
-    def generated(self) -> int:
-        """Of its own tokens, those that were sampled."""
-
-    @property
-    def passes(self) -> int:
-        """Paths that go through it or end there."""
-
-    @property
-    def ends(self) -> int:
-        """Paths that end there."""
+    parent: Final[int]
+    """The node before it; a root is its own. A split gives a node another parent, with a larger id."""
+    space: Final[int]
+    """The space it is in."""
+    len: Final[int]
+    """How many tokens are its own; 0 for a root only."""
+    depth: Final[int]
+    """Tokens from the root to its end."""
+    generated: Final[int]
+    """Of its own tokens, those that were sampled."""
+    passes: Final[int]
+    """Paths that go through it or end there."""
+    ends: Final[int]
+    """Paths that end there."""
 
 @final
 class Reuse:
@@ -1040,41 +906,24 @@ class Reuse:
     A token was generated if it was stored with the flag ``SAMPLED``.
     """
 
-    @property
-    def paths(self) -> int:
-        """Paths counted: inserted or forked."""
-
-    @property
-    def flat(self) -> int:
-        """Tokens of every path, as if each were stored for itself."""
-
-    @property
-    def unique(self) -> int:
-        """Tokens stored."""
-
-    @property
-    def flat_generated(self) -> int:
-        """Of ``flat``, those that were generated."""
-
-    @property
-    def unique_generated(self) -> int:
-        """Of ``unique``, those that were generated."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest path."""
-
-    @property
-    def ratio(self) -> float:
-        """Share of ``flat`` that did not have to be stored, 1 - unique / flat; 0 where nothing is."""
-
-    @property
-    def ideal(self) -> float:
-        """``flat / unique``, the most that work proportional to tokens can gain; 1 where nothing is stored."""
-
-    @property
-    def ideal_generated(self) -> float:
-        """The same of generated tokens only, which is what decoding costs."""
+    paths: Final[int]
+    """Paths counted: inserted or forked."""
+    flat: Final[int]
+    """Tokens of every path, as if each were stored for itself."""
+    unique: Final[int]
+    """Tokens stored."""
+    flat_generated: Final[int]
+    """Of ``flat``, those that were generated."""
+    unique_generated: Final[int]
+    """Of ``unique``, those that were generated."""
+    longest: Final[int]
+    """Tokens of the longest path."""
+    ratio: Final[float]
+    """Share of ``flat`` that did not have to be stored, 1 - unique / flat; 0 where nothing is."""
+    ideal: Final[float]
+    """``flat / unique``, the most that work proportional to tokens can gain; 1 where nothing is stored."""
+    ideal_generated: Final[float]
+    """The same of generated tokens only, which is what decoding costs."""
 
 def read_reply(
     data: Buffer,
@@ -1317,105 +1166,66 @@ class ParsedReply:
     above 2**31 - 1.
     """
 
-    @property
-    def choices(self) -> tuple[ParsedChoice, ...]:
-        """By their number, or as they came where the server numbers none; empty where it sent an empty list."""
-
-    @property
-    def prompt(self) -> int | None:
-        """Tokens of the prompt."""
-
-    @property
-    def cached(self) -> int | None:
-        """Of these, tokens the server had cached; never more than :attr:`prompt`."""
-
-    @property
-    def generated(self) -> int | None:
-        """Tokens of all choices; with :attr:`estimated` where the server counts the first of several alone."""
-
-    @property
-    def estimated(self) -> int:
-        """Of these, tokens that are estimated: by length, from the first choice."""
-
-    @property
-    def reasoning(self) -> int | None:
-        """Of the tokens of all choices, those of reasoning."""
-
-    @property
-    def prompt_ids(self) -> memoryview | None:
-        """Token ids of the prompt (u32), of the reply or of its first choice that has any; None where none has."""
-
-    @property
-    def served(self) -> str:
-        """The model and the fingerprint that the server names, each cut to 64 characters; empty for neither."""
+    choices: Final[tuple[ParsedChoice, ...]]
+    """By their number, or as they came where the server numbers none; empty where it sent an empty list."""
+    prompt: Final[int | None]
+    """Tokens of the prompt."""
+    cached: Final[int | None]
+    """Of these, tokens the server had cached; never more than :attr:`prompt`."""
+    generated: Final[int | None]
+    """Tokens of all choices; with :attr:`estimated` where the server counts the first of several alone."""
+    estimated: Final[int]
+    """Of these, tokens that are estimated: by length, from the first choice."""
+    reasoning: Final[int | None]
+    """Of the tokens of all choices, those of reasoning."""
+    prompt_ids: Final[memoryview | None]
+    """Token ids of the prompt (u32), of the reply or of its first choice that has any; None where none has."""
+    served: Final[str]
+    """The model and the fingerprint that the server names, each cut to 64 characters; empty for neither."""
 
 @final
 class ParsedChoice:
     """One completion."""
 
-    @property
-    def index(self) -> int:
-        """Its number among the choices."""
+    index: Final[int]
+    """Its number among the choices."""
+    role: Final[str]
+    """Who speaks; empty where the server does not say."""
+    content: Final[str]
+    """The visible text, parts joined; the refusal where there is none; else empty."""
+    refusal: Final[str | None]
+    """Why the model would not answer."""
+    reasoning: Final[str | None]
+    """What it thought, where the server sends that beside the text."""
+    tool_calls: Final[list[tuple[str, str, str]]]
+    """Its calls as (id, name, arguments), as they came: ids may be empty, arguments may be no JSON.
 
-    @property
-    def role(self) -> str:
-        """Who speaks; empty where the server does not say."""
+    Where there are none, the ``function_call`` of older servers.
+    """
+    finish: Final[str]
+    """``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty for nothing."""
+    tokens: Final[TokenBuffer]
+    """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
 
-    @property
-    def content(self) -> str:
-        """The visible text, parts joined; the refusal where there is none; else empty."""
+    Their log-probabilities are :attr:`logprobs` where the choice is :attr:`aligned`, else NaN. The last token of a
+    choice that was cut off (``length``) is ``TRUNCATED``. The same object at each access.
+    """
+    has_ids: Final[bool]
+    """Whether the server gave token ids."""
+    aligned: Final[bool]
+    """Whether the server gave one log-probability for each id.
 
-    @property
-    def refusal(self) -> str | None:
-        """Why the model would not answer."""
+    False where it gave only one of the two, and where it listed some of the tokens only: some servers list none of
+    a tool call. Ids and log-probabilities then stand for themselves, and uncertainty is of what was listed.
+    """
+    logprobs: Final[memoryview | None]
+    """Log-probabilities (f32) in nats of the tokens that the server lists, or None.
 
-    @property
-    def reasoning(self) -> str | None:
-        """What it thought, where the server sends that beside the text."""
-
-    @property
-    def tool_calls(self) -> list[tuple[str, str, str]]:
-        """Its calls as (id, name, arguments), as they came: ids may be empty, arguments may be no JSON.
-
-        Where there are none, the ``function_call`` of older servers.
-        """
-
-    @property
-    def finish(self) -> str:
-        """``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty for nothing."""
-
-    @property
-    def tokens(self) -> TokenBuffer:
-        """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
-
-        Their log-probabilities are :attr:`logprobs` where the choice is :attr:`aligned`, else NaN. The last token of a
-        choice that was cut off (``length``) is ``TRUNCATED``. The same object at each access.
-        """
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the server gave token ids."""
-
-    @property
-    def aligned(self) -> bool:
-        """Whether the server gave one log-probability for each id.
-
-        False where it gave only one of the two, and where it listed some of the tokens only: some servers list none of
-        a tool call. Ids and log-probabilities then stand for themselves, and uncertainty is of what was listed.
-        """
-
-    @property
-    def logprobs(self) -> memoryview | None:
-        """Log-probabilities (f32) in nats of the tokens that the server lists, or None.
-
-        From -9999, which stands for zero probability and whatever is below, to 0; NaN where the server does not know
-        one. How many there are is up to the server: see :attr:`aligned`.
-        """
-
-    @property
-    def entropies(self) -> memoryview | None:
-        """Entropies (f32) in nats of the same tokens; NaN where not known."""
-
+    From -9999, which stands for zero probability and whatever is below, to 0; NaN where the server does not know
+    one. How many there are is up to the server: see :attr:`aligned`.
+    """
+    entropies: Final[memoryview | None]
+    """Entropies (f32) in nats of the same tokens; NaN where not known."""
     def arpo(self, vocabulary: int, /) -> float:
         """ARPO's uncertainty for a vocabulary of this many tokens; NaN where no likeliest tokens are listed.
 
@@ -1444,18 +1254,12 @@ class LanePlan:
     ``x`` in the lanes of the plan.
     """
 
-    @property
-    def lanes(self) -> memoryview:
-        """The lanes (u32), ascending."""
-
-    @property
-    def size(self) -> int:
-        """How many lanes the batch has, in the plan or not."""
-
-    @property
-    def valid(self) -> memoryview:
-        """For each lane of the batch whether it is in the plan (bool)."""
-
+    lanes: Final[memoryview]
+    """The lanes (u32), ascending."""
+    size: Final[int]
+    """How many lanes the batch has, in the plan or not."""
+    valid: Final[memoryview]
+    """For each lane of the batch whether it is in the plan (bool)."""
     def gather(self, rows: Buffer, /) -> memoryview:
         """The rows of the plan's lanes.
 
@@ -1547,22 +1351,14 @@ class ActivityCounter:
 class Refusal:
     """Why a budget does not allow something. It is an outcome to record, and its ``str`` says what is short."""
 
-    @property
-    def currency(self) -> str:
-        """The scarcest of ``CURRENCIES``."""
-
-    @property
-    def wanted(self) -> int | None:
-        """How much was asked for; None if no upper bound is known."""
-
-    @property
-    def left(self) -> int: ...
-    @property
-    def limit(self) -> int:
-        """The limit; 2**64 - 1 where there is none and the counter is full."""
-
-    @property
-    def text(self) -> str: ...
+    currency: Final[str]
+    """The scarcest of ``CURRENCIES``."""
+    wanted: Final[int | None]
+    """How much was asked for; None if no upper bound is known."""
+    left: Final[int]
+    limit: Final[int]
+    """The limit; 2**64 - 1 where there is none and the counter is full."""
+    text: Final[str]
 
 @final
 class Ledger:
@@ -1740,52 +1536,32 @@ class Scheduler:
 class Start:
     """Draws of a fork point, or rows of a waiting batch, that may start now, in one request."""
 
-    @property
-    def task(self) -> int: ...
-    @property
-    def rows(self) -> bool:
-        """Whether these are rows and not draws."""
-
-    @property
-    def point(self) -> int:
-        """The fork point, or the number of the batch."""
-
-    @property
-    def first(self) -> int:
-        """The first draw or row."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def rollout(self) -> int | None:
-        """The run-wide number of the first rollout that it starts; the others follow. None for rows."""
-
-    @property
-    def reservation(self) -> int:
-        """What the ledger holds for all of it."""
+    task: Final[int]
+    rows: Final[bool]
+    """Whether these are rows and not draws."""
+    point: Final[int]
+    """The fork point, or the number of the batch."""
+    first: Final[int]
+    """The first draw or row."""
+    n: Final[int]
+    rollout: Final[int | None]
+    """The run-wide number of the first rollout that it starts; the others follow. None for rows."""
+    reservation: Final[int]
+    """What the ledger holds for all of it."""
 
 @final
 class RefusedStart:
     """Work that the ledger does not allow. It stays ready."""
 
-    @property
-    def task(self) -> int: ...
-    @property
-    def rows(self) -> bool:
-        """Whether these are rows and not draws."""
-
-    @property
-    def point(self) -> int:
-        """The fork point, or the number of the batch."""
-
-    @property
-    def first(self) -> int:
-        """The first draw or row."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def refusal(self) -> Refusal: ...
+    task: Final[int]
+    rows: Final[bool]
+    """Whether these are rows and not draws."""
+    point: Final[int]
+    """The fork point, or the number of the batch."""
+    first: Final[int]
+    """The first draw or row."""
+    n: Final[int]
+    refusal: Final[Refusal]
 
 @final
 class Transcript:
@@ -2539,70 +2315,38 @@ def pack_tree(
 class Ragged:
     """B rows end to end: row i has the tokens ``offsets[i]:offsets[i + 1]``. Each read of a column makes a copy."""
 
-    @property
-    def offsets(self) -> memoryview:
-        """u64 [B + 1]: where rows start (``cu_seqlens``)."""
-
-    @property
-    def ids(self) -> memoryview:
-        """u32: token ids."""
-
-    @property
-    def position_ids(self) -> memoryview:
-        """u32: place in the row, from 0."""
-
-    @property
-    def loss_mask(self) -> memoryview:
-        """u8: 1 on what is trained."""
-
-    @property
-    def logprobs(self) -> memoryview:
-        """f32: log-probabilities, finite; 0 where not sampled or not known."""
-
-    @property
-    def versions(self) -> memoryview:
-        """i32: weight versions; -1 where not sampled or not known."""
-
-    @property
-    def flags(self) -> memoryview:
-        """u8: flags of the tokens."""
-
-    @property
-    def advantages(self) -> memoryview:
-        """f32: values; 0 where the loss mask is 0."""
-
-    @property
-    def rollouts(self) -> memoryview:
-        """u32 [B]: the rollout a row stands for, or the first of them."""
-
-    @property
-    def weights(self) -> memoryview:
-        """f32 [B]: how many rollouts a row stands for; 1 unless merged."""
-
-    @property
-    def prompt_lengths(self) -> memoryview:
-        """u32 [B]: tokens of the prompt that are in the row."""
-
-    @property
-    def lengths(self) -> memoryview:
-        """u32 [B]: tokens that are in the row."""
-
-    @property
-    def cut_prompts(self) -> memoryview:
-        """u32 [B]: tokens of the prompt that were cut off on the left."""
-
-    @property
-    def cut_responses(self) -> memoryview:
-        """u32 [B]: tokens of the response that were cut off on the right."""
-
-    @property
-    def rows(self) -> memoryview:
-        """i32, one a rollout of the forest: its row; -1 where it has none."""
-
-    @property
-    def report(self) -> dict[str, int]:
-        """What packing left out or changed; see :func:`pack_ragged`."""
-
+    offsets: Final[memoryview]
+    """u64 [B + 1]: where rows start (``cu_seqlens``)."""
+    ids: Final[memoryview]
+    """u32: token ids."""
+    position_ids: Final[memoryview]
+    """u32: place in the row, from 0."""
+    loss_mask: Final[memoryview]
+    """u8: 1 on what is trained."""
+    logprobs: Final[memoryview]
+    """f32: log-probabilities, finite; 0 where not sampled or not known."""
+    versions: Final[memoryview]
+    """i32: weight versions; -1 where not sampled or not known."""
+    flags: Final[memoryview]
+    """u8: flags of the tokens."""
+    advantages: Final[memoryview]
+    """f32: values; 0 where the loss mask is 0."""
+    rollouts: Final[memoryview]
+    """u32 [B]: the rollout a row stands for, or the first of them."""
+    weights: Final[memoryview]
+    """f32 [B]: how many rollouts a row stands for; 1 unless merged."""
+    prompt_lengths: Final[memoryview]
+    """u32 [B]: tokens of the prompt that are in the row."""
+    lengths: Final[memoryview]
+    """u32 [B]: tokens that are in the row."""
+    cut_prompts: Final[memoryview]
+    """u32 [B]: tokens of the prompt that were cut off on the left."""
+    cut_responses: Final[memoryview]
+    """u32 [B]: tokens of the response that were cut off on the right."""
+    rows: Final[memoryview]
+    """i32, one a rollout of the forest: its row; -1 where it has none."""
+    report: Final[dict[str, int]]
+    """What packing left out or changed; see :func:`pack_ragged`."""
     def unpack(self, row: int, /) -> TokenBuffer:
         """The tokens of a row as the forest has them, without what was cut off."""
 
@@ -2613,78 +2357,42 @@ class Padded:
     Arrays of two dimensions are views of that shape; one with a side of 0 is one-dimensional and empty.
     """
 
-    @property
-    def input_ids(self) -> memoryview:
-        """u32 [B, P + R]: token ids, and the pad id beside them."""
-
-    @property
-    def prompts(self) -> memoryview:
-        """u32 [B, P]: the left part of ``input_ids``."""
-
-    @property
-    def responses(self) -> memoryview:
-        """u32 [B, R]: the right part of ``input_ids``."""
-
-    @property
-    def attention_mask(self) -> memoryview:
-        """u8 [B, P + R]: 1 on tokens, 0 on padding."""
-
-    @property
-    def position_ids(self) -> memoryview:
-        """u32 [B, P + R]: tokens before this one; 0 on the left padding, on the right as at the last token."""
-
-    @property
-    def flags(self) -> memoryview:
-        """u8 [B, P + R]: flags of the tokens, 0 on padding."""
-
-    @property
-    def response_mask(self) -> memoryview:
-        """u8 [B, R]: 1 on what is trained."""
-
-    @property
-    def logprobs(self) -> memoryview:
-        """f32 [B, R]: log-probabilities, finite; 0 where not sampled, not known, or padding."""
-
-    @property
-    def versions(self) -> memoryview:
-        """i32 [B, R]: weight versions; -1 where not sampled, not known, or padding."""
-
-    @property
-    def advantages(self) -> memoryview:
-        """f32 [B, R]: values; 0 where the response mask is 0."""
-
-    @property
-    def rollouts(self) -> memoryview:
-        """u32 [B]: the rollout a row stands for, or the first of them."""
-
-    @property
-    def weights(self) -> memoryview:
-        """f32 [B]: how many rollouts a row stands for; 1 unless merged."""
-
-    @property
-    def prompt_lengths(self) -> memoryview:
-        """u32 [B]: tokens of the prompt that are in the row."""
-
-    @property
-    def lengths(self) -> memoryview:
-        """u32 [B]: tokens that are in the row."""
-
-    @property
-    def cut_prompts(self) -> memoryview:
-        """u32 [B]: tokens of the prompt that were cut off on the left."""
-
-    @property
-    def cut_responses(self) -> memoryview:
-        """u32 [B]: tokens of the response that were cut off on the right."""
-
-    @property
-    def rows(self) -> memoryview:
-        """i32, one a rollout of the forest: its row; -1 where it has none."""
-
-    @property
-    def report(self) -> dict[str, int]:
-        """What packing left out or changed; see :func:`pack_ragged`."""
-
+    input_ids: Final[memoryview]
+    """u32 [B, P + R]: token ids, and the pad id beside them."""
+    prompts: Final[memoryview]
+    """u32 [B, P]: the left part of ``input_ids``."""
+    responses: Final[memoryview]
+    """u32 [B, R]: the right part of ``input_ids``."""
+    attention_mask: Final[memoryview]
+    """u8 [B, P + R]: 1 on tokens, 0 on padding."""
+    position_ids: Final[memoryview]
+    """u32 [B, P + R]: tokens before this one; 0 on the left padding, on the right as at the last token."""
+    flags: Final[memoryview]
+    """u8 [B, P + R]: flags of the tokens, 0 on padding."""
+    response_mask: Final[memoryview]
+    """u8 [B, R]: 1 on what is trained."""
+    logprobs: Final[memoryview]
+    """f32 [B, R]: log-probabilities, finite; 0 where not sampled, not known, or padding."""
+    versions: Final[memoryview]
+    """i32 [B, R]: weight versions; -1 where not sampled, not known, or padding."""
+    advantages: Final[memoryview]
+    """f32 [B, R]: values; 0 where the response mask is 0."""
+    rollouts: Final[memoryview]
+    """u32 [B]: the rollout a row stands for, or the first of them."""
+    weights: Final[memoryview]
+    """f32 [B]: how many rollouts a row stands for; 1 unless merged."""
+    prompt_lengths: Final[memoryview]
+    """u32 [B]: tokens of the prompt that are in the row."""
+    lengths: Final[memoryview]
+    """u32 [B]: tokens that are in the row."""
+    cut_prompts: Final[memoryview]
+    """u32 [B]: tokens of the prompt that were cut off on the left."""
+    cut_responses: Final[memoryview]
+    """u32 [B]: tokens of the response that were cut off on the right."""
+    rows: Final[memoryview]
+    """i32, one a rollout of the forest: its row; -1 where it has none."""
+    report: Final[dict[str, int]]
+    """What packing left out or changed; see :func:`pack_ragged`."""
     def unpack(self, row: int, /) -> TokenBuffer:
         """The tokens of a row as the forest has them, without what was cut off."""
 
@@ -2697,96 +2405,52 @@ class TreePacked:
     ``i <= j < subtree_ends[i]``; this keeps the trees of a row apart as well. A segment is what one node has in a row.
     """
 
-    @property
-    def offsets(self) -> memoryview:
-        """u64 [rows + 1]: where rows start."""
+    offsets: Final[memoryview]
+    """u64 [rows + 1]: where rows start."""
+    ids: Final[memoryview]
+    """u32: token ids."""
+    position_ids: Final[memoryview]
+    """u32: tokens before this one on its path; equal for siblings."""
+    loss_mask: Final[memoryview]
+    """u8: 1 on what at least one rollout trains, in the part of its tree where it is not repeated."""
+    weights: Final[memoryview]
+    """f32: as asked for, counting the rollouts that train a token where the loss mask is 1, else all that pass.
 
-    @property
-    def ids(self) -> memoryview:
-        """u32: token ids."""
-
-    @property
-    def position_ids(self) -> memoryview:
-        """u32: tokens before this one on its path; equal for siblings."""
-
-    @property
-    def loss_mask(self) -> memoryview:
-        """u8: 1 on what at least one rollout trains, in the part of its tree where it is not repeated."""
-
-    @property
-    def weights(self) -> memoryview:
-        """f32: as asked for, counting the rollouts that train a token where the loss mask is 1, else all that pass.
-
-        0 where the token is repeated.
-        """
-
-    @property
-    def advantages(self) -> memoryview:
-        """f32: values, of rollouts their mean over those that train the token; 0 where the loss mask is 0."""
-
-    @property
-    def logprobs(self) -> memoryview:
-        """f32: log-probabilities, finite; 0 where not sampled or not known."""
-
-    @property
-    def versions(self) -> memoryview:
-        """i32: weight versions; -1 where not sampled or not known."""
-
-    @property
-    def flags(self) -> memoryview:
-        """u8: flags of the tokens."""
-
-    @property
-    def parents(self) -> memoryview:
-        """i32: the token before this one on its path; -1 for none."""
-
-    @property
-    def subtree_ends(self) -> memoryview:
-        """u32: end of the tokens that see this one."""
-
-    @property
-    def rows(self) -> memoryview:
-        """i32, one a rollout of the forest: its row; -1 where it is in none or has no tokens."""
-
-    @property
-    def last_segments(self) -> memoryview:
-        """i32, one a rollout of the forest: the segment it ends in; -1 likewise."""
-
-    @property
-    def segment_offsets(self) -> memoryview:
-        """u64 [rows + 1]: where the segments of rows start."""
-
-    @property
-    def segment_nodes(self) -> memoryview:
-        """u32: the node whose tokens a segment has."""
-
-    @property
-    def segment_starts(self) -> memoryview:
-        """u32: first token."""
-
-    @property
-    def segment_ends(self) -> memoryview:
-        """u32: end."""
-
-    @property
-    def segment_subtree_ends(self) -> memoryview:
-        """u32: end of what is below it."""
-
-    @property
-    def segment_parents(self) -> memoryview:
-        """i32: the segment before it on the path; -1 for none."""
-
-    @property
-    def segment_rollouts(self) -> memoryview:
-        """u32: exported rollouts that pass through it or end in it."""
-
-    @property
-    def segment_repeated(self) -> memoryview:
-        """u8: 1 where the segment repeats one of another part of its tree."""
-
-    @property
-    def report(self) -> dict[str, int]:
-        """What packing left out or changed; see :func:`pack_ragged`."""
-
+    0 where the token is repeated.
+    """
+    advantages: Final[memoryview]
+    """f32: values, of rollouts their mean over those that train the token; 0 where the loss mask is 0."""
+    logprobs: Final[memoryview]
+    """f32: log-probabilities, finite; 0 where not sampled or not known."""
+    versions: Final[memoryview]
+    """i32: weight versions; -1 where not sampled or not known."""
+    flags: Final[memoryview]
+    """u8: flags of the tokens."""
+    parents: Final[memoryview]
+    """i32: the token before this one on its path; -1 for none."""
+    subtree_ends: Final[memoryview]
+    """u32: end of the tokens that see this one."""
+    rows: Final[memoryview]
+    """i32, one a rollout of the forest: its row; -1 where it is in none or has no tokens."""
+    last_segments: Final[memoryview]
+    """i32, one a rollout of the forest: the segment it ends in; -1 likewise."""
+    segment_offsets: Final[memoryview]
+    """u64 [rows + 1]: where the segments of rows start."""
+    segment_nodes: Final[memoryview]
+    """u32: the node whose tokens a segment has."""
+    segment_starts: Final[memoryview]
+    """u32: first token."""
+    segment_ends: Final[memoryview]
+    """u32: end."""
+    segment_subtree_ends: Final[memoryview]
+    """u32: end of what is below it."""
+    segment_parents: Final[memoryview]
+    """i32: the segment before it on the path; -1 for none."""
+    segment_rollouts: Final[memoryview]
+    """u32: exported rollouts that pass through it or end in it."""
+    segment_repeated: Final[memoryview]
+    """u8: 1 where the segment repeats one of another part of its tree."""
+    report: Final[dict[str, int]]
+    """What packing left out or changed; see :func:`pack_ragged`."""
     def unpack(self, rollout: int, /) -> TokenBuffer:
         """The tokens of a rollout of the forest, as the forest has them."""
