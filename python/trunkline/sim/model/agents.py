@@ -1,7 +1,7 @@
-"""Sim-agent, sim-tagged, sim-solver.
+"""The behaviours sim-agent, sim-tagged and sim-solver.
 
-A hop takes two turns. In the first the agent says what it believes and searches for the next relation; in
-the second it chooses a document among the hits and visits it. The last belief is the answer.
+A hop of a question takes two turns: the agent states its belief and searches for the next relation, then it chooses a
+document among the hits and visits it. The last belief is the answer.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from trunkline.sim.world.arithmetic import Step, evaluate
 from trunkline.sim.world.language import RELATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trunkline.sim.model.belief import Use
     from trunkline.sim.model.chat_template import Conversation
     from trunkline.sim.model.generation import Mind
 
-
-__all__ = ["agent", "seek", "solve", "solver", "state_confidence", "tagged"]
-
+__all__ = ["agent", "seek", "solver", "state_confidence"]
 
 _SIGNS: Final = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+_NO_QUESTION: Final = "I see no question here that I can work on.\n<answer>unknown</answer>"
+_SETTLE: Final = "I have to settle for what I have."
 
 
 def solver(conversation: Conversation, mind: Mind) -> Draft:
-    """Solve the problem, or answer a question of the language from what is in view."""
+    """Solve the word problem, or answer a question from the text in view."""
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
         return draft
     subject = find_subject(conversation)
     if subject.steps is not None:
-        return solve(draft, subject.steps, mind)
-    draft.say("<think>\n")
-    mind.fill(draft)
-    draft.say("\n</think>\n")
+        return _solve(draft, subject.steps, mind)
+    mind.think(draft, "\n</think>\n")
     answer = "unknown"
     if subject.chain is not None:
         answer = best_guess(Episode(conversation, subject.chain), mind)
@@ -47,19 +47,11 @@ def solver(conversation: Conversation, mind: Mind) -> Draft:
     return draft
 
 
-def solve(draft: Draft, steps: tuple[Step, ...], mind: Mind) -> Draft:
-    """Write a solution step by step; a wrong total is carried on.
-
-    Args:
-        draft: The reply.
-        steps: The problem, the start first.
-        mind: What to draw with.
-    """
+def _solve(draft: Draft, steps: tuple[Step, ...], mind: Mind) -> Draft:
+    """Write a solution step by step; a wrong total is carried on."""
     key = "\x1f".join(f"{step.op} {step.value}" for step in steps)
     total = steps[0].value
-    draft.say("<think>\n")
-    mind.fill(draft)
-    draft.say(f"At first there are {total}.")
+    mind.think(draft, f"At first there are {total}.")
     for index, step in enumerate(steps[1:]):
         point = Point(key, index, len(steps) - 1, False, False)
         masses = options(point, str(_apply(total, step)), _slips(total, step), mind.dials)
@@ -80,15 +72,10 @@ def _apply(total: int, step: Step) -> int:
 
 
 def _slips(total: int, step: Step) -> list[str]:
-    """Results one can get wrong: a step too far, a digit off, the operation mistaken."""
+    """Wrong results: one off, ten off, and that of another operation."""
     right = _apply(total, step)
-    mistaken = {
-        "add": total - step.value,
-        "subtract": total + step.value,
-        "multiply": total + step.value,
-        "divide": total - step.value,
-    }
-    slips = [right + 1, right - 1, mistaken[step.op], right + 10, right - 10]
+    mistaken = total + step.value if step.op in {"subtract", "multiply"} else total - step.value
+    slips = [right + 1, right - 1, mistaken, right + 10, right - 10]
     return [str(abs(slip)) for slip in slips if abs(slip) != right]
 
 
@@ -97,44 +84,62 @@ _SEARCHES: Final = 3
 _MISSED: Final = "I opened the wrong entry; the right one was in the list."
 _WRONG: Final = "An earlier step was wrong: the text I have says otherwise."
 _UNSUPPORTED: Final = "An earlier step had no support, so I return to it."
+_REPAIR: Final = "An earlier step was wrong, so I return to it."
 
 
 def agent(conversation: Conversation, mind: Mind) -> Draft:
-    """Write the agent's next reply.
-
-    Args:
-        conversation: The messages and tools.
-        mind: What to draw with.
-    """
+    """Write the agent's next reply."""
     draft = Draft(conversation.opened)
     if not draft.left and conversation.calling != "required" and mind.accident(mind.dials.empty):
         return draft
     subject = find_subject(conversation)
-    if subject.chain is None:
-        if conversation.calling == "required" and conversation.tools:
-            return forced_call(draft, conversation, "the question")
-        if subject.steps is not None:
-            return solve(draft, subject.steps, mind)
-        draft.say("I see no question here that I can work on.\n<answer>unknown</answer>")
-        return draft
-    return _AgentTurn(draft, Episode(conversation, subject.chain), mind, conversation).write()
+    if subject.chain is not None:
+        return _AgentTurn(draft, Episode(conversation, subject.chain), mind, conversation).write()
+    if conversation.calling == "required" and conversation.tools:
+        return forced_call(draft, conversation, "the question")
+    if subject.steps is not None:
+        return _solve(draft, subject.steps, mind)
+    draft.say(_NO_QUESTION)
+    return draft
 
 
-class _AgentTurn:
+class _Turn:
     """One turn on a question of the language."""
 
-    def __init__(self, draft: Draft, episode: Episode, mind: Mind, conversation: Conversation) -> None:
+    def __init__(self, draft: Draft, episode: Episode, mind: Mind, place: str) -> None:
         self.draft = draft
         self.episode = episode
         self.mind = mind
+        self.place = f"{chain_key(episode.chain)}\x1f{place}"
+
+    def wording(self, first: str, second: str) -> None:
+        """Add one of two wordings of a thought."""
+        self.mind.wording(self.draft, f"{self.place}\x1fthink", first, second)
+
+    def belief(self, texts: Sequence[str], *, actions: bool) -> str | None:
+        """Write the belief about this hop and return its name or year; None where no text offers any."""
+        phrase = RELATIONS[self.episode.relation].phrase.replace("{x}", self.episode.entity)
+        self.draft.say(f"So {phrase} should be")
+        belief = hold(self.draft, self.episode, self.mind, texts, actions=actions)
+        if belief.object is not None:
+            self.draft.say(".")
+            if not belief.choice:
+                self.draft.say(" ")
+                self.wording("That settles it.", "This will do.")
+        return belief.object
+
+
+class _AgentTurn(_Turn):
+    """A turn with tools."""
+
+    def __init__(self, draft: Draft, episode: Episode, mind: Mind, conversation: Conversation) -> None:
+        super().__init__(draft, episode, mind, str(episode.turns))
         self.search, self.visit = uses(conversation)
         self.conversation = conversation
-        self.place = f"{chain_key(episode.chain)}\x1f{episode.turns}"
 
     def write(self) -> Draft:
         episode, must = self.episode, self.conversation.calling == "required"
-        self.draft.say("<think>\n")
-        self.mind.fill(self.draft)
+        self.mind.think(self.draft)
         limit = 6 * len(episode.chain.relations) + 6
         if self.conversation.calling == "none" or self.search is None or (episode.turns > limit and not must):
             return self.guess()
@@ -159,26 +164,18 @@ class _AgentTurn:
         others.sort(key=lambda hit: not words & set(hit.title.split()))
         point = Point(chain_key(episode.chain), episode.hop, len(episode.chain.relations), True, True)
         masses = options(point, right.id, [hit.id for hit in others] if titled else [], self.mind.dials)
-        self.mind.wording(
-            self.draft,
-            f"{self.place}\x1fthink",
-            "Reading the best entry should tell more.",
-            "Opening one of these documents comes next.",
-        )
+        self.wording("Reading the best entry should tell more.", "Opening one of these documents comes next.")
         return self.call_visit(visit, masses)
 
     def after_page(self, texts: list[str]) -> Draft:
-        """Read what was found, and go on from there."""
+        """Read the texts found, and open another hit, search again, repair an earlier error or settle the hop."""
         episode = self.episode
         fact = episode.stated(episode.entity, episode.relation, texts)
         if fact is None and (self.visit is None or episode.titled() is None):
             unvisited = episode.unvisited()
             if self.visit is not None and unvisited and len(episode.visited) < _EXPLORED * episode.searches:
-                self.mind.wording(
-                    self.draft,
-                    f"{self.place}\x1fthink",
-                    "This was not it; the next entry may be.",
-                    "That document says nothing of use, so on to another.",
+                self.wording(
+                    "This was not it; the next entry may be.", "That document says nothing of use, so on to another."
                 )
                 return self.call_visit(self.visit, {unvisited[0].id: 1.0})
             again = self.again()
@@ -187,19 +184,17 @@ class _AgentTurn:
         return self.repair(fact) or self.believe(texts)
 
     def repair(self, fact: str | None) -> Draft | None:
-        """Notice an earlier error and go back to it."""
+        """Return to an earlier error, where it is noticed."""
         episode = self.episode
         titled = episode.titled()
         missed = titled if fact is None and titled in episode.unvisited() else None
         error = episode.error()
         if error is not None:
             hop, said = error
-            why, name, hop = _WRONG, said or episode.path[hop], hop + (said is not None)
-            if said is None:
-                why = _UNSUPPORTED
+            why = _UNSUPPORTED if said is None else _WRONG
             if self.draft.agrees(self.mind.notices(), why):
                 self.draft.say(why)
-                return self.look_for(name, hop)
+                return self.look_for(said or episode.path[hop], hop + (said is not None))
         elif missed is not None and self.visit is not None and self.draft.agrees(self.mind.notices(), _MISSED):
             self.draft.say(_MISSED)
             return self.call_visit(self.visit, {missed.id: 1.0})
@@ -207,23 +202,14 @@ class _AgentTurn:
 
     def believe(self, texts: list[str]) -> Draft:
         """Settle this hop and search for the next one, or answer."""
-        episode = self.episode
-        phrase = RELATIONS[episode.relation].phrase.replace("{x}", episode.entity)
-        self.draft.say(f"So {phrase} should be")
-        belief = hold(self.draft, episode, self.mind, texts, actions=self.visit is not None)
-        if belief.object is None:
+        found = self.belief(texts, actions=self.visit is not None)
+        if found is None:
             self.draft.say(" something I cannot find. ")
             return self.guess()
-        self.draft.say(".")
-        if not belief.choice:
-            self.draft.say(" ")
-            self.mind.wording(self.draft, f"{self.place}\x1fthink", "That settles it.", "This will do.")
-        if episode.hop + 1 < len(episode.chain.relations):
-            return self.look_for(belief.object, episode.hop + 1)
-        return self.answer(belief.object)
+        return self.look_for(found, self.episode.hop + 1)
 
     def again(self) -> Draft | None:
-        """Search once more for the same hop, in other words; ``None`` when that was done often enough."""
+        """Search once more for the same hop, in other words; None after the last such search."""
         episode = self.episode
         if episode.searches >= _SEARCHES:
             return None
@@ -231,26 +217,20 @@ class _AgentTurn:
         return self.call_search(again_text(episode), None)
 
     def look_for(self, name: str, hop: int) -> Draft:
-        """Search for a hop's relation of an entity."""
+        """Search for a hop's relation of an entity; behind the last hop the entity is the answer."""
         if hop >= len(self.episode.chain.relations):
             return self.answer(name)
         if hop == 0 and self.episode.last == "none":
-            self.mind.wording(
-                self.draft,
-                f"{self.place}\x1fthink",
-                "A search is the way to start.",
-                "I begin with a search.",
-            )
+            self.wording("A search is the way to start.", "I begin with a search.")
         relation = self.episode.chain.relations[hop]
         return self.call_search(query_text(name, relation), query_text(name, relation, reverse=True))
 
     def guess(self) -> Draft:
         """Answer without having found out."""
-        self.draft.say("I have to settle for what I have.")
+        self.draft.say(_SETTLE)
         return self.answer(best_guess(self.episode, self.mind))
 
     def answer(self, text: str) -> Draft:
-        """End with an answer."""
         self.draft.say("\n</think>\n")
         if self.conversation.calling == "required" and self.conversation.tools:
             return forced_call(self.draft, self.conversation, text)
@@ -282,22 +262,10 @@ class _AgentTurn:
         return self.draft
 
 
-_REPAIR: Final = "An earlier step was wrong, so I return to it."
-
-
-def tagged(conversation: Conversation, mind: Mind) -> Draft:
-    """Write the next thought and the search or answer that follows it."""
-    return seek(conversation, mind)
-
-
 def seek(conversation: Conversation, mind: Mind, *, searches: bool = True, answers: bool = True) -> Draft:
-    """Write the next thought, and a search or an answer.
+    """Write the next thought and a search or an answer; without ``searches`` an answer, without ``answers`` a search.
 
-    Args:
-        conversation: What was said; searches and what they found may stand in one message.
-        mind: What to draw with.
-        searches: Whether a search is wanted; else an answer is given, whatever was found.
-        answers: Whether an answer is wanted; else a search is made, whatever was found.
+    Searches and their results may stand in one message.
     """
     draft = Draft(conversation.opened.rpartition("</information>")[2].lstrip())
     if not conversation.opened and mind.accident(mind.dials.empty):
@@ -306,33 +274,27 @@ def seek(conversation: Conversation, mind: Mind, *, searches: bool = True, answe
     if subject.chain is not None:
         episode = Episode(conversation, subject.chain)
         if episode.last == "none":
-            episode.infer("\n".join(message.text for message in conversation.messages if message.role == "user"))
+            episode.infer(conversation.said("user"))
         turn = _TaggedTurn(draft, episode, mind, answers=answers)
         return turn.write() if searches else turn.conclude()
     if subject.steps is not None:
-        return solve(draft, subject.steps, mind)
-    draft.say("I see no question here that I can work on.\n<answer>unknown</answer>")
+        return _solve(draft, subject.steps, mind)
+    draft.say(_NO_QUESTION)
     return draft
 
 
-class _TaggedTurn:
-    """One turn on a question of the language."""
+class _TaggedTurn(_Turn):
+    """A turn with searches between tags."""
 
-    def __init__(self, draft: Draft, episode: Episode, mind: Mind, *, answers: bool = True) -> None:
-        self.draft = draft
-        self.episode = episode
-        self.mind = mind
+    def __init__(self, draft: Draft, episode: Episode, mind: Mind, *, answers: bool) -> None:
+        super().__init__(draft, episode, mind, f"{len(episode.path)}\x1f{episode.searches}")
         self.answers = answers
-        self.place = f"{chain_key(episode.chain)}\x1f{len(episode.path)}\x1f{episode.searches}"
 
     def write(self) -> Draft:
-        """Write the turn."""
         draft, episode, mind = self.draft, self.episode, self.mind
-        draft.say("<think>\n")
-        mind.fill(draft)
+        mind.think(draft)
         if episode.last == "none":
-            place = f"{self.place}\x1fthink"
-            mind.wording(draft, place, "A search is the way to start.", "I begin with a search.")
+            self.wording("A search is the way to start.", "I begin with a search.")
             return self.search(episode.chain.anchor, 0)
         fact = episode.stated(episode.entity, episode.relation, [episode.found])
         if fact is None and episode.searches < _SEARCHES:
@@ -348,29 +310,21 @@ class _TaggedTurn:
 
     def conclude(self) -> Draft:
         """Answer now."""
-        self.draft.say("<think>\n")
-        self.mind.fill(self.draft)
+        self.mind.think(self.draft)
         if self.episode.arrived:
             return self.believe()
-        self.draft.say("I have to settle for what I have.")
+        self.draft.say(_SETTLE)
         return self.answer(best_guess(self.episode, self.mind))
 
     def believe(self) -> Draft:
         """Settle this hop and search for the next one, or answer."""
-        draft, episode, mind = self.draft, self.episode, self.mind
-        phrase = RELATIONS[episode.relation].phrase.replace("{x}", episode.entity)
-        draft.say(f"So {phrase} should be")
-        belief = hold(draft, episode, mind, [episode.found], actions=False)
-        if belief.object is None:
-            draft.say(" something I cannot find.")
-            return self.answer(best_guess(episode, mind))
-        draft.say(".")
-        if not belief.choice:
-            draft.say(" ")
-            mind.wording(draft, f"{self.place}\x1fthink", "That settles it.", "This will do.")
-        if episode.hop + 1 < len(episode.chain.relations):
-            return self.search(belief.object, episode.hop + 1)
-        return self.answer(belief.object)
+        found = self.belief([self.episode.found], actions=False)
+        if found is None:
+            self.draft.say(" something I cannot find.")
+            return self.answer(best_guess(self.episode, self.mind))
+        if self.episode.hop + 1 < len(self.episode.chain.relations):
+            return self.search(found, self.episode.hop + 1)
+        return self.answer(found)
 
     def search(self, name: str, hop: int) -> Draft:
         """End with a search for a hop's relation of an entity."""
@@ -382,28 +336,22 @@ class _TaggedTurn:
         return self.draft
 
     def answer(self, text: str) -> Draft:
-        """End with an answer, or with another search where none is wanted."""
+        """End with an answer, or with another search where no answer is wanted."""
         form = f"<answer>{text}</answer>" if self.answers else f"<search>{again_text(self.episode)}</search>"
         self.draft.say(f"\n</think>\n{form}")
         return self.draft
 
 
 _TAG: Final = "<confidence>"
-
 _GUESS: Final = 0.2
-"""What a model says that settled nothing and guessed."""
+"""The confidence in an answer that is a guess."""
 
 
 def state_confidence(draft: Draft, conversation: Conversation) -> None:
-    """End an answer with the confidence in it, between ``<confidence>`` tags, if a prompt shows that form.
+    """End an answer with its confidence between ``<confidence>`` tags, if a prompt shows that form.
 
-    It is the mass that the model had for what it chose, at temperature 1: of a solution the product over its steps, of
-    a search that of the last hop for every hop of the question, since the others are out of view. So it knows nothing
-    of misbeliefs, which are held with confidence.
-
-    Args:
-        draft: The reply, written to its end.
-        conversation: What it replies to.
+    The confidence is the model's own mass at temperature 1: of a solution the product over its steps, of a search the
+    mass of the last hop to the power of the number of hops. So shared misbeliefs are held with confidence.
     """
     asked = any(message.role in {"system", "user"} and _asks(message.text) for message in conversation.messages)
     if asked and f"{conversation.opened}{draft.text()}".rstrip().endswith("</answer>"):

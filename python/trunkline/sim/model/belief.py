@@ -13,25 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline.sim.model.chat_template import Conversation, Tool
-    from trunkline.sim.model.choices import Choice
     from trunkline.sim.model.episode import Episode
     from trunkline.sim.model.generation import Draft, Mind
     from trunkline.sim.world.language import Chain
 
 
-__all__ = [
-    "Belief",
-    "Use",
-    "best_guess",
-    "close_call",
-    "decoys",
-    "forced_call",
-    "hold",
-    "open_call",
-    "quoted",
-    "uses",
-    "walk",
-]
+__all__ = ["Use", "best_guess", "close_call", "forced_call", "hold", "open_call", "quoted", "uses", "walk"]
 
 
 class Belief(NamedTuple):
@@ -72,14 +59,15 @@ def hold(draft: Draft, episode: Episode, mind: Mind, texts: Sequence[str], *, ac
     kind = ANSWER_KIND[episode.relation]
     wrong = decoys(kind, episode.relation, texts, avoid) or decoys(kind, None, episode.view, avoid)
     if not wrong:
-        wrong = [name for name in _names(texts) if name not in avoid]
+        named = dict.fromkeys(name for text in texts for fact in facts_in(text) for name in (fact.subject, fact.object))
+        wrong = [name for name in named if name not in avoid]
     masses = options(point, right, wrong, mind.dials)
     if not masses:
         return Belief(None, False)
     choice = draft.choose(mind, {f" {option}": mass for option, mass in masses.items()})
     # A hop was settled that is as hard as the others, which are out of view.
     draft.believe(masses[choice.chosen[1:]] ** hops)
-    return Belief(choice.chosen[1:], _open(choice))
+    return Belief(choice.chosen[1:], max(choice.masses) < 0.999)
 
 
 def decoys(kind: str, relation: str | None, texts: Iterable[str], avoid: set[str]) -> list[str]:
@@ -137,19 +125,6 @@ def best_guess(episode: Episode, mind: Mind) -> str:
     if names:
         return names[mind.below(min(len(names), 8))]
     return str(1500 + mind.below(500)) if kind == "date" else "unknown"
-
-
-def _names(texts: Iterable[str]) -> list[str]:
-    seen: dict[str, None] = {}
-    for text in texts:
-        for fact in facts_in(text):
-            seen[fact.subject] = None
-            seen[fact.object] = None
-    return list(seen)
-
-
-def _open(choice: Choice) -> bool:
-    return max(choice.masses) < 0.999
 
 
 _BROKEN: Final = '"}\n</tool_call>'
@@ -231,7 +206,7 @@ def forced_call(draft: Draft, conversation: Conversation, text: str) -> Draft:
         conversation: The tools to choose from; without any the text is said instead.
         text: What to pass to a search.
     """
-    search, _ = uses(conversation)
+    search = _find(conversation, SEARCH_KEYS)
     if search is not None:
         value = json.dumps([text] if search.listed else text, ensure_ascii=False)
         arguments = f"{{{json.dumps(search.key)}: {value}}}"

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "Conversation",
-    "Encoded",
     "Message",
-    "Parts",
     "Tool",
     "digest",
     "encoded",
@@ -35,6 +33,7 @@ __all__ = [
     "parts",
     "render",
     "response",
+    "thinking_in",
     "tools_from",
     "tools_in",
 ]
@@ -95,6 +94,10 @@ class Conversation(NamedTuple):
     tools: tuple[Tool, ...] = ()
     opened: str = ""
     calling: str = "auto"
+
+    def said(self, *roles: str) -> str:
+        """The texts of all messages of these roles."""
+        return "\n".join([message.text for message in self.messages if message.role in roles])
 
 
 class Encoded(NamedTuple):
@@ -236,22 +239,21 @@ def parse_ids(ids: Sequence[int]) -> Conversation:
             opened = text
         else:
             messages.append(Message(role if role in ROLES else "user", text))
-    tools: tuple[Tool, ...] = ()
-    if messages and messages[0].role == "system":
-        tools = tools_in(messages[0].text)
+    tools = tools_in(messages[0].text) if messages and messages[0].role == "system" else ()
     return Conversation(tuple(messages), tools, opened)
+
+
+def thinking_in(raw: str) -> re.Match[str] | None:
+    """The thinking that opens a raw reply, with its tags; one that was never closed extends to the end."""
+    return _THINK.match(raw) if "<think>" in raw else None
 
 
 @lru_cache(maxsize=4096)
 def parts(raw: str) -> Parts:
     """Take a raw reply apart; markup that was never closed extends to the end."""
-    thinking = None
-    rest = raw
-    if "<think>" in raw and (match := _THINK.match(raw)):
-        thinking = match[1]
-        rest = raw[match.end() :]
-    if "<tool_call>" not in rest:
-        return Parts(thinking, rest, ())
+    opened = thinking_in(raw)
+    thinking = opened[1] if opened else None
+    rest = raw[opened.end() :] if opened else raw
     calls = []
     for match in _CALL.finditer(rest):
         body = _CALL_BODY.match(match[1])
@@ -300,7 +302,7 @@ def _assistant(message: dict[str, Any], content: str, index: int, *, drop_thinki
     thinking = message.get("reasoning_content") or message.get("reasoning")
     if drop_thinking:
         thinking = None
-        if "<think>" in content and (match := _THINK.match(content)):
+        if match := thinking_in(content):
             content = content[match.end() :]
     if isinstance(thinking, str) and "<think>" not in content:
         content = f"<think>\n{thinking}\n</think>\n{content}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
@@ -30,10 +29,10 @@ __all__ = [
     "Choice",
     "Dials",
     "Point",
-    "Position",
     "chance",
     "decide",
     "fingerprint",
+    "misfit",
     "options",
     "point_success",
     "temper",
@@ -132,12 +131,16 @@ def with_dials(preset: str, changes: dict[str, object] | None = None) -> Dials:
     try:
         return msgspec.convert(values, Dials, strict=False)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at ")
-        what = what.partition(", got ")[0]
-        name = re.sub(r"\W", "", place)
+        name, what = misfit(error)
         if name == "position":
             what = f"positions are {', '.join(get_args(Position))}"
         raise ConfigError(f"dial {name!r}: {what}, got {values.get(name)!r}") from None
+
+
+def misfit(error: msgspec.ValidationError) -> tuple[str, str]:
+    """The field that a value does not fit, and what the field takes."""
+    what, _, place = str(error).partition(" - at ")
+    return place.strip("`$."), what.partition(", got ")[0]
 
 
 def fingerprint(preset: str, dials: Dials) -> str:
@@ -258,7 +261,7 @@ def _at(weights: Sequence[float], where: float) -> int:
             last = index
             total += weight
             if where < total:
-                return index
+                break
     return last
 
 
@@ -269,9 +272,8 @@ def point_success(point: Point, dials: Dials) -> tuple[float, bool, bool]:
         The mass of the right option, whether the question is misbelieved here, and whether confidently so.
     """
     profile = _profile(point.key, point.hops, point.actions, dials)
-    indexes = [2 * point.hop + (0 if point.action else 1)]
-    if point.whole:
-        indexes = [2 * point.hop, 2 * point.hop + 1]
+    document, belief = 2 * point.hop, 2 * point.hop + 1
+    indexes = [document, belief] if point.whole else [document if point.action else belief]
     if profile.misbelief in indexes:
         return 1 - MISBELIEF, True, profile.confident
     return profile.success ** sum(profile.weights[index] for index in indexes), False, False
@@ -340,11 +342,7 @@ def truncate(masses: Sequence[float], top_p: float) -> list[float]:
 
 
 def decide(
-    masses: dict[str, float],
-    draws: Draws,
-    temperature: float,
-    top_p: float,
-    allowed: frozenset[str] | None = None,
+    masses: dict[str, float], draws: Draws, temperature: float, top_p: float, allowed: frozenset[str] | None = None
 ) -> Choice:
     """Draw one of some options.
 

@@ -19,9 +19,8 @@ from trunkline.sim.world.language import Chain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trunkline.sim.model.chat_template import Conversation, Message
+    from trunkline.sim.model.chat_template import Conversation
     from trunkline.sim.world.arithmetic import Step
-    from trunkline.sim.world.language import Fact
 
 
 __all__ = [
@@ -31,11 +30,7 @@ __all__ = [
     "VISIT_KEYS",
     "YES",
     "Episode",
-    "Event",
-    "Forms",
-    "Hit",
     "Names",
-    "Subject",
     "again_text",
     "chain_key",
     "events",
@@ -141,7 +136,8 @@ def events(conversation: Conversation) -> Iterator[Event]:
             asked = bool(tagged) and tagged[-1].kind == "search"
         elif message.role == "tool":
             event = pending.pop(0) if pending else None
-            text = _response(message)
+            inside = response(message.text)
+            text = message.text if inside is None else inside
             if event is None:
                 event, text = _repaired(text)
             if event is not None:
@@ -216,11 +212,6 @@ def _repaired(text: str) -> tuple[Event | None, str]:
     return _read_call(call[0] if call else Call("", match[1])), match[2]
 
 
-def _response(message: Message) -> str:
-    inside = response(message.text)
-    return message.text if inside is None else inside
-
-
 _ALIAS_WORDS: Final = " also known as"
 _HIT: Final = re.compile(
     r"^[ \t]*(?:\d{1,3}[.)]|[-*])?[ \t]*\[([^\]\s<>]{1,64})\][ \t]*(\S[^\n]{0,200})$", re.MULTILINE
@@ -243,15 +234,9 @@ class Subject(NamedTuple):
     steps: tuple[Step, ...] | None
 
 
-@lru_cache(maxsize=8192)
-def facts_in(text: str) -> tuple[Fact, ...]:
-    """The facts a text states, kept for the next request that carries the same text."""
-    return language.read(text)
-
-
-@lru_cache(maxsize=8192)
-def _aliases_in(text: str) -> tuple[tuple[str, str], ...]:
-    return language.read_aliases(text)
+# Kept for the next request that carries the same text.
+facts_in: Final = lru_cache(maxsize=8192)(language.read)
+_aliases_in: Final = lru_cache(maxsize=8192)(language.read_aliases)
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trunkline.sim.model.choices import Choice, Dials
 
 
-__all__ = ["ALTERNATIVES", "Disagreement", "Draft", "Mind", "Sampling", "Token", "filler", "ids", "tokens", "variation"]
+__all__ = ["Disagreement", "Draft", "Mind", "Sampling", "Token", "filler", "ids", "tokens", "variation"]
 
 
 ALTERNATIVES: Final = 20
@@ -107,7 +107,8 @@ class Draft:
             Disagreement: The draft is on trial, and this is not how the given text goes on.
         """
         if self.left:
-            self._try(text)
+            if self.trial and not self.fits(text):
+                raise Disagreement
             text = self._beyond(text)
         if text:
             self.pieces.append(text)
@@ -148,11 +149,6 @@ class Draft:
         """The longest option that the given text has whole and goes beyond, if there is one."""
         whole = [option for option in options if self.left.startswith(option) and option != self.left]
         return [max(whole, key=len)] if whole else []
-
-    def _try(self, text: str) -> None:
-        """Give the draft up if it is on trial and does not go on like this."""
-        if self.trial and not self.fits(text):
-            raise Disagreement
 
     def _beyond(self, text: str) -> str:
         """The part of a text that goes beyond the given text, which is used up by as much."""
@@ -236,14 +232,11 @@ def _grouped(pieces: Sequence[str | Choice]) -> list[str | Choice]:
             continue
         if text.endswith(" "):
             text = text[:-1]
-            shifted = tuple(f" {option}" for option in piece.options)
-            choice = piece._replace(options=shifted)
-        else:
-            choice = piece
+            piece = piece._replace(options=tuple(f" {option}" for option in piece.options))  # noqa: PLW2901
         if text:
             out.append(text)
             text = ""
-        out.append(choice)
+        out.append(piece)
     if text:
         out.append(text)
     return out
@@ -284,29 +277,28 @@ _MIDDLE: Final = 0.35
 _MOST_TRIES: Final = 256
 _NORMAL: Final = NormalDist()
 
-_MIND_FILLERS: Final = (
-    "Let me think about what is known so far.",
-    "I should take this one step at a time.",
-    "The names here are similar, so care is needed.",
-    "It is worth reading the sources again before going on.",
-    "There may be more than one entry that looks right.",
-    "I will keep the original question in mind.",
-    "Nothing so far contradicts this line of thought.",
-    "A short check of the dates and places would not hurt.",
-    "The wording of the question matters here.",
-    "I can follow the links between the entries.",
-    "Some of the text has no bearing on the question.",
-    "The register often lists several people under one heading.",
-    "First things first.",
-    "That narrows the search down.",
-    "I had better be precise about who is meant.",
-    "This is one of several parts of the question.",
-    "An older name may be used in some documents.",
-    "So far the pieces fit together.",
-    "The next step follows from the last one.",
-    "I would rather look than guess.",
+_THOUGHTS: Final = (
+    "Let me think about what is known so far. ",
+    "I should take this one step at a time. ",
+    "The names here are similar, so care is needed. ",
+    "It is worth reading the sources again before going on. ",
+    "There may be more than one entry that looks right. ",
+    "I will keep the original question in mind. ",
+    "Nothing so far contradicts this line of thought. ",
+    "A short check of the dates and places would not hurt. ",
+    "The wording of the question matters here. ",
+    "I can follow the links between the entries. ",
+    "Some of the text has no bearing on the question. ",
+    "The register often lists several people under one heading. ",
+    "First things first. ",
+    "That narrows the search down. ",
+    "I had better be precise about who is meant. ",
+    "This is one of several parts of the question. ",
+    "An older name may be used in some documents. ",
+    "So far the pieces fit together. ",
+    "The next step follows from the last one. ",
+    "I would rather look than guess. ",
 )
-_THOUGHTS: Final = tuple(f"{text} " for text in _MIND_FILLERS)
 
 
 class Sampling(NamedTuple):
@@ -374,6 +366,12 @@ class Mind:
     def tired(self) -> bool:
         """Whether the reply was begun so often that what is most sure to agree with the given text is said."""
         return self.tries >= _MOST_TRIES
+
+    def think(self, draft: Draft, then: str = "") -> None:
+        """Open the thinking, fill it with thoughts, and go on with a text."""
+        draft.say("<think>\n")
+        self.fill(draft)
+        draft.say(then)
 
     def fill(self, draft: Draft) -> None:
         """Add thoughts that carry nothing; their number has a lognormal tail.

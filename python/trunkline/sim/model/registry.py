@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline._internal.registry import Registry
 from trunkline.errors import ConfigError
-from trunkline.sim.model.agents import agent, seek, solver, state_confidence, tagged
+from trunkline.sim.model.agents import agent, seek, solver, state_confidence
 from trunkline.sim.model.choices import PRESETS
 from trunkline.sim.model.episode import OFFER, find_subject, forms_in
 from trunkline.sim.model.generation import Disagreement, Mind
@@ -33,7 +33,7 @@ def team(conversation: Conversation, mind: Mind) -> Draft:
     described, or an answer too, where both are. Without, it is a synthesis where several answers stand unjudged, and
     otherwise an answer of one's own.
     """
-    text = "\n".join(message.text for message in conversation.messages if message.role in {"system", "user"})
+    text = conversation.said("system", "user")
     forms = forms_in(text)
     if forms.verdict > max(forms.search, forms.answer):
         return verifier(conversation, mind)
@@ -52,7 +52,7 @@ MODELS: Final[Registry[Callable[[Conversation, Mind], Draft]]] = Registry(
     "model",
     {
         "sim-agent": agent,
-        "sim-tagged": tagged,
+        "sim-tagged": seek,
         "sim-verifier": verifier,
         "sim-solver": solver,
         "sim-writer": writer,

@@ -26,14 +26,15 @@ from trunkline.sim.world import arithmetic
 from trunkline.sim.world.language import NAME, RELATIONS, Fact, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trunkline.sim.model.chat_template import Conversation
     from trunkline.sim.model.generation import Mind
+    from trunkline.sim.world.arithmetic import Step
     from trunkline.sim.world.language import Chain
 
 
-__all__ = ["judge", "normal", "picker", "proposed", "reporter", "verifier", "write_report", "writer"]
+__all__ = ["judge", "picker", "proposed", "reporter", "verifier", "writer"]
 
 
 _VERDICT_FIELD: Final = re.compile(r"\b(correct|judgement|judgment|verdict)\b\s*:\s*[\"']?(?:yes|no)\b", re.IGNORECASE)
@@ -71,16 +72,21 @@ def verifier(conversation: Conversation, mind: Mind) -> Draft:
     elif subject.steps is not None and not answers:
         accept = forms_in(said).search >= 0
     elif subject.steps is not None:
-        try:
-            accept = normal(answers[-1]) == str(arithmetic.evaluate(subject.steps)[-1])
-        except ConfigError:
-            accept = False
+        accept = normal(answers[-1]) == _total(subject.steps)
     return _verdict(conversation, mind, accept=accept)
+
+
+def _total(steps: Sequence[Step]) -> str | None:
+    """The answer of a word problem, None where it has none."""
+    try:
+        return str(arithmetic.evaluate(steps)[-1])
+    except ConfigError:
+        return None
 
 
 def judge(conversation: Conversation, mind: Mind) -> Draft:
     """Say whether a response agrees with a reference, both given in the messages."""
-    text = "\n".join(message.text for message in conversation.messages if message.role == "user")
+    text = conversation.said("user")
     reference = _last(_REFERENCE, text)
     candidate = _last(_VERDICT_CANDIDATE, text)
     if candidate is not None and (inside := proposed(candidate)):
@@ -112,7 +118,7 @@ def _verdict(conversation: Conversation, mind: Mind, *, accept: bool) -> Draft:
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
         return draft
-    text = "\n".join(m.text for m in conversation.messages if m.role in {"system", "user"})
+    text = conversation.said("system", "user")
     offers = list(OFFER.finditer(text))
     yes, no, before, after = "yes", "no", "", ""
     if offers:
@@ -123,9 +129,7 @@ def _verdict(conversation: Conversation, mind: Mind, *, accept: bool) -> Draft:
         before, after = f"<{tag}>", f"</{tag}>"
     elif field := _VERDICT_FIELD.search(text):
         before = f"{field[1]}: "
-    draft.say("<think>\n")
-    mind.fill(draft)
-    draft.say(f"\n</think>\n{before}")
+    mind.think(draft, f"\n</think>\n{before}")
     wrong = mind.dials.false_reject if accept else mind.dials.false_accept
     masses = {yes: 1 - wrong, no: wrong} if accept else {yes: wrong, no: 1 - wrong}
     draft.choose(mind, {option: mass for option, mass in masses.items() if mass > 0})
@@ -168,18 +172,14 @@ def reporter(conversation: Conversation, mind: Mind) -> Draft:
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
         return draft
-    draft.say("<think>\n")
-    mind.fill(draft)
-    draft.say("\n</think>\n")
-    text = "\n".join(message.text for message in conversation.messages if message.role == "user")
-    blocks = _blocks(text)
+    mind.think(draft, "\n</think>\n")
+    blocks = _blocks(conversation.said("user"))
     before = _fields(next((block.body for block in blocks if block.title == "Record so far"), ""))
     steps = [block for block in blocks if block.level > 1]
     if not steps and not before:
         draft.say("There is nothing in the messages that I could report.")
         return draft
-    rules = "\n".join(message.text for message in conversation.messages if message.role == "system")
-    found = _WORDS.search(rules)
+    found = _WORDS.search(conversation.said("system"))
     words = int(found[1]) if found else _USUAL
     thoughts = [block.body for block in steps if block.title == "Thought"]
     plan = before.get("Plan") or (_sentences(thoughts[0], 0, 2) if thoughts else "not stated")
@@ -195,22 +195,26 @@ def reporter(conversation: Conversation, mind: Mind) -> Draft:
     return draft
 
 
-def _blocks(text: str) -> list[_Block]:
-    """What stands under each heading; headings begin a line, and the lines under them are indented."""
-    matches = list(_HEADING.finditer(text))
+def _headed(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Each heading with the text up to the next one."""
+    matches = list(pattern.finditer(text))
     ends = [*(match.start() for match in matches), len(text)][1:]
-    found = []
     for match, end in zip(matches, ends, strict=True):
-        lines = (line.removeprefix("  ") for line in text[match.end() : end].split("\n"))
+        yield match, text[match.end() : end]
+
+
+def _blocks(text: str) -> list[_Block]:
+    """The text under each heading, whose lines are indented."""
+    found = []
+    for match, body in _headed(_HEADING, text):
+        lines = (line.removeprefix("  ") for line in body.split("\n"))
         found.append(_Block(len(match[1]), match[2].strip(), "\n".join(lines).strip()))
     return found
 
 
 def _fields(record: str) -> dict[str, str]:
-    """The parts of a record that was written here, or by somebody who keeps to the same headings."""
-    matches = list(_REPORT_FIELD.finditer(record))
-    ends = [*(match.start() for match in matches), len(record)][1:]
-    return {match[1]: record[match.end() : end].strip() for match, end in zip(matches, ends, strict=True)}
+    """The parts of a record with the headings of ``reporter``."""
+    return {match[1]: body.strip() for match, body in _headed(_REPORT_FIELD, record)}
 
 
 def _calls(steps: Sequence[_Block]) -> list[str]:
@@ -253,22 +257,10 @@ _POINTS: Final = 4
 _MOST_FACTS: Final = 12
 
 
-def writer(conversation: Conversation, mind: Mind) -> Draft:
-    """Write a report: the statements that matter, then the answer.
+def writer(conversation: Conversation, mind: Mind, *, along: bool = False) -> Draft:
+    """Write a report: the first dozen facts in view, or ``along`` the question's chain those of its hops; the answer.
 
-    The answer is the one that the facts in view lead to; where they lead nowhere, the answer that most of
-    the texts in view propose; where none does, a guess.
-    """
-    return write_report(conversation, mind)
-
-
-def write_report(conversation: Conversation, mind: Mind, *, along: bool = False) -> Draft:
-    """Write a report.
-
-    Args:
-        conversation: What to report on.
-        mind: What to draw with.
-        along: Whether of the statements only those matter that lead along the question's chain; else the first dozen.
+    The answer is the one that the facts lead to; else the one that most texts in view propose; else a guess.
     """
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
@@ -281,9 +273,7 @@ def write_report(conversation: Conversation, mind: Mind, *, along: bool = False)
     ranked = [spelling[key] for key, _ in counted.most_common()]
     right: str | None = ranked[0] if ranked else None
     key = "\x1f".join(sorted(counted))
-    draft.say("<think>\n")
-    mind.fill(draft)
-    draft.say("\n</think>\n")
+    mind.think(draft, "\n</think>\n")
     if subject.chain is not None:
         key = chain_key(subject.chain)
         _state_facts(draft, _path(subject.chain, texts) if along else _all_facts(texts))
@@ -368,17 +358,14 @@ def picker(conversation: Conversation, mind: Mind) -> Draft:
     accepts what is wrong, and at the rate of broken calls none of them is. A prompt without candidates is to be
     reported on: what it states along the question's chain, and the answer.
     """
-    text = "\n".join(message.text for message in conversation.messages if message.role == "user")
-    candidates = [_read(*match.groups()) for match in _PICKER_CANDIDATE.finditer(text)]
+    candidates = [_read(*match.groups()) for match in _PICKER_CANDIDATE.finditer(conversation.said("user"))]
     if not candidates:
-        return write_report(conversation, mind, along=True)
+        return writer(conversation, mind, along=True)
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
         return draft
     right = _right(conversation, candidates)
-    draft.say("<think>\n")
-    mind.fill(draft)
-    draft.say("\n</think>\n")
+    mind.think(draft, "\n</think>\n")
     if draft.agrees(mind.accident(mind.dials.malformed), _NONE):
         draft.say(_NONE)
         return draft
@@ -411,11 +398,8 @@ def _right(conversation: Conversation, candidates: Sequence[_Candidate]) -> _Can
         else:
             last = subject.chain.relations[-1]
             wanted = {normal(fact.object) for text in texts for fact in facts_in(text) if fact.relation == last}
-    elif subject.steps is not None:
-        try:
-            wanted = {str(arithmetic.evaluate(subject.steps)[-1])}
-        except ConfigError:
-            wanted = set()
+    elif subject.steps is not None and (total := _total(subject.steps)) is not None:
+        wanted = {total}
     supported = [one for one in candidates if one.answer in wanted]
     return max(supported or candidates, key=lambda one: (one.weight, -int(one.number)))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from trunkline.sim.model.chat_template import parts
+from trunkline.sim.model.chat_template import parts, thinking_in
 from trunkline.sim.server.requests import ApiError
 from trunkline.sim.server.sampling import chat_logprobs, completion_logprobs, keep, listed, token_text
 
@@ -42,18 +42,18 @@ def chat_choice(generated: Generated, index: int, request: ChatRequest, settings
         request: What was asked for.
         settings: Which server is imitated.
     """
-    split = parts(generated.text)
-    calling = bool(request.tools) and request.tool_choice != "none"
-    calls = split.calls if calling else ()
     content = generated.text
-    thinking = split.thinking
+    thinking = thinking_in(content)
+    behind = thinking.end() if thinking else 0
+    calling = bool(request.tools) and request.tool_choice != "none"
+    calls = parts(content).calls if calling else ()
     if calls:
-        content = generated.text[: generated.text.index("<tool_call>", _after_thinking(generated.text))]
-    if settings.reasoning != "content" and thinking is not None:
-        content = content[_after_thinking(content) :]
+        content = content[: content.index("<tool_call>", behind)]
+    if settings.reasoning != "content":
+        content = content[behind:]
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
-    if settings.reasoning == "field" and thinking is not None:
-        message["reasoning_content"] = thinking
+    if settings.reasoning == "field" and thinking:
+        message["reasoning_content"] = thinking[1]
     if calls:
         message["tool_calls"] = [
             {
@@ -133,18 +133,6 @@ def spread(items: list[Any], chunks: int) -> list[list[Any]]:
     return [items[size * part // chunks : size * (part + 1) // chunks] for part in range(chunks)]
 
 
-def _after_thinking(text: str) -> int:
-    """Where the text goes on after its thinking, as ``parts`` divides it."""
-    split = parts(text)
-    if split.thinking is None:
-        return 0
-    rest = text.find("</think>")
-    if rest < 0:
-        return len(text)
-    rest += len("</think>")
-    return rest + 1 if text[rest : rest + 1] == "\n" else rest
-
-
 def completion_choice(
     generated: Generated, index: int, request: CompletionRequest, prompt_ids: list[int]
 ) -> dict[str, Any]:
@@ -195,19 +183,21 @@ def completion_deltas(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield chunk
 
 
-_USUAL_LENGTH = 128
-
-
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """``sampling_params``; what it does not know is ignored."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
-    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = _USUAL_LENGTH
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = msgspec.field(default=128, name="max_new_tokens")
     temperature: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
     stop: str | list[str] | None = None
-    sampling_seed: int | None = None
-    no_stop_trim: bool | None = None
+    seed: int | None = msgspec.field(default=None, name="sampling_seed")
+    include_stop_str_in_output: bool | None = msgspec.field(default=None, name="no_stop_trim")
+
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        stop = self.stop or ()
+        return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):
@@ -221,31 +211,6 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     return_text_in_logprobs: bool | None = None
     stream: bool | None = None
     model: str = "sim-agent"
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of the first completion."""
-        return self.sampling_params.sampling_seed
-
-    @property
-    def temperature(self) -> float | None:
-        """The temperature."""
-        return self.sampling_params.temperature
-
-    @property
-    def top_p(self) -> float | None:
-        """The nucleus."""
-        return self.sampling_params.top_p
-
-    @property
-    def include_stop_str_in_output(self) -> bool | None:
-        """Whether a stop text stays in the text."""
-        return self.sampling_params.no_stop_trim
-
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
-        stop = self.sampling_params.stop or ()
-        return (stop,) if isinstance(stop, str) else tuple(stop)
 
     def prompt(self) -> str | list[int]:
         """What to continue.
@@ -283,13 +248,9 @@ def generated_object(generated: Generated, request: GenerateRequest, prompt: int
         "cached_tokens": cached,
     }
     if request.return_logprob:
-        spell = token_text if request.return_text_in_logprobs else _unspelled
+        spell = token_text if request.return_text_in_logprobs else lambda _token: None
         rows = list(listed(generated, request.top_logprobs_num))
         meta["output_token_logprobs"] = [(own, token, spell(token)) for token, own, _ in rows]
         if request.top_logprobs_num:
             meta["output_top_logprobs"] = [[(value, other, spell(other)) for other, value in top] for *_, top in rows]
     return {"text": generated.text, "output_ids": generated.ids, "meta_info": meta}
-
-
-def _unspelled(_token: int) -> None:
-    """The text of a token where nobody asked for it."""

@@ -21,6 +21,7 @@ from trunkline.sim.server.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    Request,
     TokenizeRequest,
     decode,
 )
@@ -102,28 +103,24 @@ class App:
             self._authorise(request)
             response = await handler(request)
             status = response.status
-        except ApiError as error:
-            status = error.status
-            return web.Response(status=error.status, body=error.body, content_type=_JSON, headers=error.headers)
-        except web.HTTPException as error:
-            refused = self._refusal(request, error)
-            status = refused.status
-            return web.Response(status=status, body=refused.body, content_type=_JSON, headers=refused.headers)
-        except web.RequestPayloadError as error:
-            status = 400
-            refused = ApiError(400, f"the body cannot be read: {error}", code="invalid_body")
-            return web.Response(status=400, body=refused.body, content_type=_JSON)
+            return response  # noqa: TRY300 - the status belongs to the metrics below
         except ConnectionError:
             # The client has gone; sending this fails in the same way, which aiohttp takes for an end.
             return web.Response(status=status)
-        else:
-            return response
+        except (ApiError, web.HTTPException, web.RequestPayloadError) as error:
+            refused = self._refusal(request, error)
+            status = refused.status
+            return web.Response(status=status, body=refused.body, content_type=_JSON, headers=refused.headers)
         finally:
             metrics.in_flight -= 1
             metrics.requests[path, status] += 1
 
-    def _refusal(self, request: web.Request, error: web.HTTPException) -> ApiError:
-        """What aiohttp refuses, in the OpenAI form."""
+    def _refusal(self, request: web.Request, error: ApiError | web.HTTPException | web.RequestPayloadError) -> ApiError:
+        """A refusal in the OpenAI form."""
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, web.RequestPayloadError):
+            return ApiError(400, f"the body cannot be read: {error}", code="invalid_body")
         asked = f"{request.method} {request.rel_url.raw_path}"
         asked = asked if len(asked) <= _MOST_SHOWN else asked[:_MOST_SHOWN] + "..."
         message, headers = f"{asked}: {error.reason}", {}
@@ -143,26 +140,25 @@ class App:
         if not hmac.compare_digest(given.encode(), key.encode()):
             raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
+    async def _read(self, request: web.Request, kind: type[Request]) -> Request:
         body = await request.read()
         self.service.maybe_fail(body)
-        asked = decode(body, ChatRequest)
+        return decode(body, kind)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        asked = await self._read(request, ChatRequest)
         async with self._engine.place():
             answer = self.service.chat(asked)
             return await self._send(request, asked, answer, chat_deltas, "chat.completion.chunk")
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        self.service.maybe_fail(body)
-        asked = decode(body, CompletionRequest)
+        asked = await self._read(request, CompletionRequest)
         async with self._engine.place():
             answer = self.service.complete(asked)
             return await self._send(request, asked, answer, completion_deltas, "text_completion")
 
     async def _generate(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        self.service.maybe_fail(body)
-        asked = decode(body, GenerateRequest)
+        asked = await self._read(request, GenerateRequest)
         async with self._engine.place():
             shown, answer = self.service.generate(asked)
             span = self._engine.span(answer.uncached, answer.longest, answer.key)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 
-__all__ = ["BLOCK", "Engine", "Latency", "Metrics", "Prefix", "PrefixCache", "Span", "of_messages"]
+__all__ = ["BLOCK", "Engine", "Latency", "Metrics", "Prefix", "PrefixCache", "of_messages"]
 
 
 # The upper ends leave out infinity, which no clock can wait for.
@@ -205,8 +205,9 @@ def _chain(last: int, rest: tuple[int, ...], ids: tuple[int, ...]) -> tuple[tupl
     return tuple(blocks), ids[whole:]
 
 
-_HELP = {
+_HELP: Final = {
     "requests_total": ("counter", "Requests answered, by path and status."),
+    "errors_total": ("counter", "Requests answered with a status of 400 or more."),
     "prompt_tokens_total": ("counter", "Prompt tokens, cached ones included."),
     "cached_tokens_total": ("counter", "Prompt tokens found in the prefix cache."),
     "generated_tokens_total": ("counter", "Tokens generated."),
@@ -234,22 +235,19 @@ class Metrics:
 
     def text(self) -> str:
         """All counters as Prometheus text; names begin with ``trunkline_sim_``."""
-        values: dict[str, list[tuple[str, float]]] = {
-            "requests_total": [
-                (f'{{path="{path}",status="{status}"}}', count)
-                for (path, status), count in sorted(self.requests.items())
-            ],
-            "errors_total": [("", self.errors)],
-            "prompt_tokens_total": [("", self.prompt)],
-            "cached_tokens_total": [("", self.cached)],
-            "generated_tokens_total": [("", self.generated)],
-            "choices_total": [("", self.choices)],
-            "requests_in_flight": [("", self.in_flight)],
-            "process_cpu_seconds_total": [("", time.process_time())],
+        counted = {
+            "errors_total": self.errors,
+            "prompt_tokens_total": self.prompt,
+            "cached_tokens_total": self.cached,
+            "generated_tokens_total": self.generated,
+            "choices_total": self.choices,
+            "requests_in_flight": self.in_flight,
+            "process_cpu_seconds_total": time.process_time(),
         }
+        requests = {f'{{path="{path}",status="{status}"}}': n for (path, status), n in sorted(self.requests.items())}
         lines = []
-        for name, rows in values.items():
-            kind, text = _HELP.get(name, ("counter", "Requests answered with a status of 400 or more."))
+        for name, (kind, text) in _HELP.items():
             lines += [f"# HELP trunkline_sim_{name} {text}", f"# TYPE trunkline_sim_{name} {kind}"]
-            lines += [f"trunkline_sim_{name}{labels} {value}" for labels, value in rows]
+            rows = {"": counted[name]} if name in counted else requests
+            lines += [f"trunkline_sim_{name}{labels} {n}" for labels, n in rows.items()]
         return "\n".join(lines) + "\n"

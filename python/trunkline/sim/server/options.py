@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, No
 import msgspec
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model.choices import PRESETS, with_dials
+from trunkline.sim.model.choices import PRESETS, misfit, with_dials
 from trunkline.sim.server.latency import Latency
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _settings(values: dict[str, Any], names: Mapping[str, str]) -> Settings:
     try:
         return msgspec.convert({**values, "dials": dials}, Settings)
     except msgspec.ValidationError as error:
-        name, what = _place(error)
+        name, what = misfit(error)
         raise ConfigError(f"{names[name]}: {what}, got {values[name]!r}") from None
 
 
@@ -213,14 +213,8 @@ def _latency(text: str, option: str) -> Latency:
     try:
         return msgspec.convert(values, Latency, strict=False)
     except msgspec.ValidationError as error:
-        name, what = _place(error)
+        name, what = misfit(error)
         raise ConfigError(f"{option}: {name}: {what}, got {values[name]!r}") from None
-
-
-def _place(error: msgspec.ValidationError) -> tuple[str, str]:
-    """The field that a value was wrong for, and what it should have been."""
-    what, _, place = str(error).partition(" - at ")
-    return place.strip("`$."), what.partition(", got ")[0]
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-__all__ = ["ApiError", "ChatRequest", "CompletionRequest", "DetokenizeRequest", "TokenizeRequest", "decode"]
+__all__ = ["ApiError", "ChatRequest", "CompletionRequest", "DetokenizeRequest", "Request", "TokenizeRequest", "decode"]
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 

@@ -36,13 +36,7 @@ END: Final = "<|im_end|>"
 
 
 class Limits(NamedTuple):
-    """Where a reply must end.
-
-    Attributes:
-        tokens: Most tokens, the end token included.
-        stops: Texts that end it.
-        keep_stop: Whether the stop text stays in the reply.
-    """
+    """Where a reply must end: its most tokens, the end token included, and its stop texts, kept in it or not."""
 
     tokens: int
     stops: tuple[str, ...] = ()
@@ -73,15 +67,7 @@ class Generated(NamedTuple):
 
 
 def generate(draft: Draft, limits: Limits, key: bytes, *, logprobs: bool, noncanonical: float) -> Generated:
-    """Sample a draft as a server would.
-
-    Args:
-        draft: The reply without limits.
-        limits: Where it must end.
-        key: Names this very choice: the digest of conversation, settings and seed.
-        logprobs: Whether branches are needed.
-        noncanonical: Probability of breaking an ordinary merged token in two.
-    """
+    """Sample a draft within limits; ``logprobs`` asks for branches, ``noncanonical`` is the rate of split tokens."""
     bpe = default_bpe()
     if logprobs or noncanonical:
         tokens = drafts.tokens(draft, END)
@@ -96,18 +82,14 @@ def generate(draft: Draft, limits: Limits, key: bytes, *, logprobs: bool, noncan
             for part in ([token] if token.branches else [Token(i) for i in bpe.split([token.id], noncanonical, draws)])
         ]
     text = draft.text()
-    finish, stopped_by = "stop", None
-    if limits.stops:
-        found = min(
-            ((place, stop) for stop in limits.stops if (place := text.find(stop)) >= 0),
-            key=lambda item: item[0] + len(item[1]),
-            default=None,
-        )
-        if found is not None:
-            place, stopped_by = found
-            end = place + len(stopped_by)
-            tokens = _until(tokens, len(text[:end].encode("utf-8", "replace")))
-            text = text[:end] if limits.keep_stop else text[:place]
+    finish: str = "stop"
+    stopped_by: str | None = None
+    found = [(place, stop) for stop in limits.stops if (place := text.find(stop)) >= 0]
+    if found:
+        place, stopped_by = min(found, key=lambda item: item[0] + len(item[1]))
+        end = place + len(stopped_by)
+        tokens = _until(tokens, len(text[:end].encode("utf-8", "replace")))
+        text = text[:end] if limits.keep_stop else text[:place]
     if len(tokens) > limits.tokens:
         tokens = tokens[: limits.tokens]
         text = bpe.decode([token.id for token in tokens]).decode("utf-8", "ignore")

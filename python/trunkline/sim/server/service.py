@@ -19,7 +19,9 @@ from trunkline.sim.server.requests import ApiError, ChatRequest
 from trunkline.sim.server.sampling import Generated, Limits, generate
 
 if TYPE_CHECKING:
-    from trunkline.sim.model.chat_template import Conversation
+    from collections.abc import Sequence
+
+    from trunkline.sim.model.chat_template import Conversation, Message
     from trunkline.sim.model.registry import Model
     from trunkline.sim.server.options import Settings
     from trunkline.sim.server.requests import CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -139,8 +141,8 @@ class Service:
         cached, choices = self._choices(model, request, prompt, request.limit(), count, logprobs=bool(request.logprobs))
         shown = [chat_choice(each, index, request, self.settings) for index, each in enumerate(choices)]
         extra = {"prompt_token_ids": ids} if ids is not None else {}
-        head = {"id": "chatcmpl", "object": "chat.completion", "model": request.model}
-        return self._answer(head, shown, [(prefix.tokens, cached)], choices, extra)
+        form = ("chatcmpl", "chat.completion", request.model)
+        return self._answer(form, shown, [(prefix.tokens, cached)], choices, extra)
 
     def complete(self, request: CompletionRequest) -> Answer:
         """Answer a completion request.
@@ -164,8 +166,8 @@ class Service:
             for each in choices:
                 shown.append(completion_choice(each, len(shown), request, prompt.ids or []))
             everything += choices
-        head = {"id": "cmpl", "object": "text_completion", "model": request.model}
-        return self._answer(head, shown, accounts, everything, {})
+        form = ("cmpl", "text_completion", request.model)
+        return self._answer(form, shown, accounts, everything, {})
 
     def generate(self, request: GenerateRequest) -> tuple[Any, Answer]:
         """Answer a request in SGLang's form: the body, and the accounts of an answer.
@@ -177,12 +179,12 @@ class Service:
         prompt = self._prompt(request.prompt())
         asked = request.sampling_params
         cached, choices = self._choices(
-            model, request, prompt, asked.max_new_tokens, asked.n, logprobs=bool(request.return_logprob)
+            model, request, prompt, asked.max_tokens, asked.n, logprobs=bool(request.return_logprob)
         )
         tokens = prompt.prefix.tokens
         shown = [generated_object(each, request, tokens, cached) for each in choices]
-        head = {"id": "gen", "object": "generation", "model": request.model}
-        return shown if asked.n > 1 else shown[0], self._answer(head, shown, [(tokens, cached)], choices, {})
+        form = ("gen", "generation", request.model)
+        return shown if asked.n > 1 else shown[0], self._answer(form, shown, [(tokens, cached)], choices, {})
 
     def tokenize(self, request: TokenizeRequest) -> dict[str, Any]:
         """Token ids of a prompt or of messages.
@@ -191,14 +193,7 @@ class Service:
             ApiError: Neither is given, or a message cannot be rendered.
         """
         if request.messages is not None:
-            try:
-                rendered = chat.render(
-                    request.messages,
-                    request.tools or (),
-                    drop_thinking=self.settings.history_thinking == "drop",
-                )
-            except ConfigError as error:
-                raise _refusal(error) from None
+            rendered = self._render(request.messages, request.tools or ())
             ids = [token for message in rendered for token in chat.encoded(message).ids]
             if request.add_generation_prompt is not False:
                 ids += chat.opening()
@@ -206,12 +201,7 @@ class Service:
             ids = default_bpe().encode(request.prompt, control=True)
         else:
             raise ApiError(400, "prompt: needed where there are no messages", param="prompt")
-        return {
-            "count": len(ids),
-            "max_model_len": self.settings.max_context,
-            "tokens": ids,
-            "token_strs": None,
-        }
+        return {"count": len(ids), "max_model_len": self.settings.max_context, "tokens": ids, "token_strs": None}
 
     def detokenize(self, request: DetokenizeRequest) -> dict[str, Any]:
         """The text of token ids.
@@ -232,15 +222,14 @@ class Service:
 
     def _conversation(self, request: ChatRequest) -> Conversation:
         calling, tools = "auto", request.tools or []
-        messages = request.messages
         opened = ""
         try:
             known = chat.tools_from(tools)
             if request.tool_choice is not None:
                 calling, known = _calling(request.tool_choice, known)
-            rendered = chat.render(messages, tools, drop_thinking=self.settings.history_thinking == "drop")
         except ConfigError as error:
             raise _refusal(error) from None
+        rendered = self._render(request.messages, tools)
         if not tools and rendered[0].role == "system":
             # Who sends no tools may describe them in the system message, and gets the calls as they are written.
             known = chat.tools_in(rendered[0].text)
@@ -249,6 +238,12 @@ class Service:
                 raise ApiError(400, "continue_final_message: the last message is not the assistant's", param="messages")
             rendered, opened = rendered[:-1], rendered[-1].text
         return chat.Conversation(rendered, known, opened, calling)
+
+    def _render(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+        try:
+            return chat.render(messages, tools, drop_thinking=self.settings.history_thinking == "drop")
+        except ConfigError as error:
+            raise _refusal(error) from None
 
     def _prompt(self, prompt: str | list[int]) -> _Prompt:
         bpe = default_bpe()
@@ -282,18 +277,20 @@ class Service:
                 param="messages" if isinstance(request, ChatRequest) else "prompt",
                 code="context_length_exceeded",
             )
-        limits = Limits(min(limit or room, room), request.stops(), keep_stop=bool(request.include_stop_str_in_output))
-        seed, step = request.seed, 1
+        asked = request.sampling_params if isinstance(request, GenerateRequest) else request
+        limits = Limits(min(limit or room, room), asked.stops(), keep_stop=bool(asked.include_stop_str_in_output))
+        seed, step = asked.seed, 1
         if seed is None or settings.ignore_seed:
             seed = secrets.randbits(62)
         elif isinstance(request, GenerateRequest):
             step = 0  # SGLang gives all completions of a request its seed; vLLM counts up from there.
-        temperature = 1.0 if request.temperature is None else request.temperature
+        temperature = 1.0 if asked.temperature is None else asked.temperature
+        top_p = 1.0 if asked.top_p is None else asked.top_p
         digest = chat.digest(prompt.conversation)
         cached = self._cache.enter(prompt.prefix)
         choices = []
         for index in range(1 if settings.ignore_n else count):
-            sampling = Sampling(seed + index * step, temperature, 1.0 if request.top_p is None else request.top_p)
+            sampling = Sampling(seed + index * step, temperature, top_p)
             draft = reply(model, prompt.conversation, sampling, digest)
             key = hashlib.blake2b(
                 f"{request.model}\n{sampling}\n{settings.noncanonical}".encode(), digest_size=16, key=digest
@@ -305,7 +302,7 @@ class Service:
 
     def _answer(
         self,
-        head: dict[str, Any],
+        form: tuple[str, str, str],
         shown: list[dict[str, Any]],
         accounts: list[tuple[int, int]],
         choices: list[Generated],
@@ -318,17 +315,16 @@ class Service:
         metrics.cached += cached
         metrics.generated += generated
         metrics.choices += len(choices)
-        key = (
-            choices[0].key
-            if len(choices) == 1
-            else hashlib.blake2b(b"".join(choice.key for choice in choices), digest_size=16).digest()
-        )
+        key = choices[0].key
+        if len(choices) > 1:
+            key = hashlib.blake2b(b"".join(choice.key for choice in choices), digest_size=16).digest()
+        prefix, kind, model = form
         head = {
-            "id": f"{head['id']}-{key.hex()}",
-            "object": head["object"],
+            "id": f"{prefix}-{key.hex()}",
+            "object": kind,
             "created": _EPOCH + int.from_bytes(key[:3], "little"),
-            "model": head["model"],
-            "system_fingerprint": self.fingerprint(head["model"]),
+            "model": model,
+            "system_fingerprint": self.fingerprint(model),
         }
         usage = {
             "prompt_tokens": prompt,

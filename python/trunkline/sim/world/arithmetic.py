@@ -6,39 +6,29 @@ are left: "A warehouse holds 40 crates. Then 15 more crates arrive. ... How many
 
 from __future__ import annotations
 
+import operator
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from random import Random
 
-__all__ = ["Problem", "Randomness", "Step", "evaluate", "make", "parse"]
+    from trunkline.sim.world.names import Draws
+
+__all__ = ["Step", "evaluate", "make", "parse"]
 
 _LARGEST: Final = 5000
-_PLACES: Final = (
-    "warehouse",
-    "harbour shed",
-    "library",
-    "market stall",
-    "workshop",
-    "mill",
-    "museum",
-    "bakery",
-)
-_THINGS: Final = (
-    "crates",
-    "barrels",
-    "books",
-    "lanterns",
-    "ropes",
-    "tiles",
-    "jars",
-    "coins",
-    "baskets",
-    "maps",
-)
+_PLACES: Final = ("warehouse", "harbour shed", "library", "market stall", "workshop", "mill", "museum", "bakery")
+_THINGS: Final = ("crates", "barrels", "books", "lanterns", "ropes", "tiles", "jars", "coins", "baskets", "maps")
+_OPERATIONS: Final[dict[str, Callable[[int, int], int]]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.floordiv,
+}
 _WORDINGS: Final[dict[str, tuple[str, str]]] = {
     "start": ("A {p} holds {n} {t}.", "At first there are {n} {t} in the {p}."),
     "add": ("Then {n} more {t} arrive.", "After that the keeper brings in {n} further {t}."),
@@ -53,13 +43,6 @@ _WORDINGS: Final[dict[str, tuple[str, str]]] = {
     ),
 }
 _END: Final = ("How many {t} are there in the end?", "How many {t} remain when all this is done?")
-
-
-class Randomness(Protocol):
-    """Where random numbers come from: ``random.Random`` and ``draws.Draws`` both will do."""
-
-    def random(self) -> float:
-        """A number of at least 0 and below 1."""
 
 
 class Step(NamedTuple):
@@ -83,7 +66,7 @@ class Problem(NamedTuple):
     steps: tuple[Step, ...]
 
 
-def make(rng: Randomness) -> Problem:
+def make(rng: Random | Draws) -> Problem:
     """Make a problem whose totals are positive whole numbers and whose answer is not one of its numbers.
 
     Args:
@@ -95,7 +78,7 @@ def make(rng: Randomness) -> Problem:
         if answer not in {step.value for step in steps}:
             break
     thing, place = _THINGS[_below(rng, len(_THINGS))], _PLACES[_below(rng, len(_PLACES))]
-    sentences = [_word(step.op, rng).format(p=place, t=thing, n=step.value) for step in steps]
+    sentences = [_WORDINGS[step.op][_below(rng, 2)].format(p=place, t=thing, n=step.value) for step in steps]
     sentences.append(_END[_below(rng, len(_END))].format(t=thing))
     return Problem(" ".join(sentences), answer, steps)
 
@@ -114,16 +97,12 @@ def evaluate(steps: Sequence[Step]) -> list[int]:
         if (op == "start") != (not totals):
             raise ConfigError("a problem has one start, and it comes first")
         last = totals[-1] if totals else 0
-        if op == "start" or op == "add":  # noqa: PLR1714
-            totals.append(last + value)
-        elif op == "subtract":
-            totals.append(last - value)
-        elif op == "multiply":
-            totals.append(last * value)
-        elif op == "divide" and value and last % value == 0:
-            totals.append(last // value)
-        else:
+        if op == "start":
+            totals.append(value)
+        elif op not in _OPERATIONS or (op == "divide" and (not value or last % value)):
             raise ConfigError(f"cannot apply the step {op!r} with {value} to {last}")
+        else:
+            totals.append(_OPERATIONS[op](last, value))
     return totals
 
 
@@ -179,23 +158,14 @@ _SENTENCE: Final = re.compile(
 )
 
 
-def _word(op: str, rng: Randomness) -> str:
-    return _WORDINGS[op][_below(rng, 2)]
-
-
-def _steps(rng: Randomness, operations: int) -> tuple[Step, ...]:
+def _steps(rng: Random | Draws, operations: int) -> tuple[Step, ...]:
     """A start and this many operations that keep the total whole, at least 2 and at most ``_LARGEST``."""
     total = 6 + _below(rng, 55)
     steps = [Step("start", total)]
     while len(steps) <= operations:
-        op = ("add", "subtract", "multiply", "divide")[_below(rng, 4)]
+        op = list(_OPERATIONS)[_below(rng, 4)]
         value = 2 + _below(rng, {"add": 48, "subtract": max(1, total - 4), "multiply": 5, "divide": 8}[op])
-        after = {
-            "add": total + value,
-            "subtract": total - value,
-            "multiply": total * value,
-            "divide": total // value,
-        }[op]
+        after = _OPERATIONS[op](total, value)
         if not 2 <= after <= _LARGEST or (op == "divide" and total % value):
             continue
         total = after
@@ -203,5 +173,5 @@ def _steps(rng: Randomness, operations: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _below(rng: Randomness, n: int) -> int:
+def _below(rng: Random | Draws, n: int) -> int:
     return int(rng.random() * n)

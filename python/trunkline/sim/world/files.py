@@ -20,16 +20,14 @@ from trunkline.sim.world.language import NAME, parse_question, read, read_aliase
 from trunkline.sim.world.names import Draws
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 __all__ = [
     "CORPUS",
     "QUESTIONS",
     "Evidence",
-    "Proof",
     "permutation",
-    "prove",
     "read_corpus",
     "read_questions",
     "rename",
@@ -217,7 +215,13 @@ def _renamed(run: str, names: set[str], mapping: Mapping[str, str]) -> str:
 def _rows(path: str | os.PathLike[str], row: type[Row]) -> Iterator[Row]:
     decoder = msgspec.json.Decoder(row)
     seen: set[str] = set()
-    for number, line in _lines(path):
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the file: {error.strerror or error}", os.fspath(path)) from error
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
         try:
             item = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -228,14 +232,6 @@ def _rows(path: str | os.PathLike[str], row: type[Row]) -> Iterator[Row]:
         yield item
     if not seen:
         raise InputError("the file is empty", os.fspath(path))
-
-
-def _lines(path: str | os.PathLike[str]) -> Iterable[tuple[int, bytes]]:
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the file: {error.strerror or error}", os.fspath(path)) from error
-    return ((number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip())
 
 
 class Proof(NamedTuple):
@@ -315,16 +311,3 @@ class Evidence:
             raise InputError(f"no document states {relation} of {key[0]}")
         value, places = self._facts[key]
         return value, tuple(places)
-
-
-def prove(documents: Sequence[Document], question: Question) -> str:
-    """Derive the answer to one question; for many questions make an ``Evidence`` once.
-
-    Args:
-        documents: The whole corpus.
-        question: Only its text is read.
-
-    Raises:
-        InputError: As for ``Evidence`` and its ``prove``.
-    """
-    return Evidence(documents).prove(question.question).answer

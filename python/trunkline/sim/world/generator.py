@@ -15,7 +15,7 @@ from trunkline.sim.world.names import Draws, Namer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FEWEST_DOCUMENTS", "HOPS", "MOST_HOPS", "Document", "Question", "World", "make_world"]
+__all__ = ["FEWEST_DOCUMENTS", "Document", "Question", "World", "make_world"]
 
 FEWEST_DOCUMENTS: Final = 60
 """The smallest world in which chains of four hops exist."""
@@ -121,15 +121,10 @@ def make_world(seed: int, documents: int = 2000, questions: int = 500, hops: Seq
     width = max(4, len(str(documents)))
     ids = {entity.name: f"d{i:0{width}}" for i, entity in enumerate(order, 1)}
     pages = tuple(
-        Document(
-            ids[entity.name],
-            entity.name,
-            entity.kind,
-            _page(entity, by_name, Draws(seed, "page", entity.name)),
-        )
+        Document(ids[entity.name], entity.name, entity.kind, _page(entity, by_name, Draws(seed, "page", entity.name)))
         for entity in order
     )
-    return World(seed, pages, _questions(seed, questions, hops, entities, by_name, ids))
+    return World(seed, pages, _questions(seed, questions, hops, by_name, ids))
 
 
 def _entities(seed: int, documents: int) -> list[_Entity]:
@@ -237,16 +232,11 @@ def _page(entity: _Entity, by_name: dict[str, _Entity], draws: Draws) -> str:
 
 
 def _questions(
-    seed: int,
-    count: int,
-    hops: Sequence[int],
-    entities: list[_Entity],
-    by_name: dict[str, _Entity],
-    ids: dict[str, str],
+    seed: int, count: int, hops: Sequence[int], by_name: dict[str, _Entity], ids: dict[str, str]
 ) -> tuple[Question, ...]:
     sums = round(count * _ARITHMETIC_SHARE)
     drafts = _sums(Draws(seed, "arithmetic"), sums)
-    drafts += _lookups(Draws(seed, "questions"), count - sums, hops, entities, by_name, ids)
+    drafts += _lookups(Draws(seed, "questions"), count - sums, hops, by_name, ids)
     width = max(4, len(str(count)))
     order = Draws(seed, "question order").shuffled(drafts)
     return tuple(msgspec.structs.replace(draft, id=f"q{i:0{width}}") for i, draft in enumerate(order, 1))
@@ -262,15 +252,11 @@ def _sums(draws: Draws, count: int) -> list[Question]:
 
 
 def _lookups(
-    draws: Draws,
-    count: int,
-    hops: Sequence[int],
-    entities: list[_Entity],
-    by_name: dict[str, _Entity],
-    ids: dict[str, str],
+    draws: Draws, count: int, hops: Sequence[int], by_name: dict[str, _Entity], ids: dict[str, str]
 ) -> list[Question]:
     """Random walks along the facts, each asked once; none comes back to an entity it has been at."""
     drafts: dict[tuple[str, tuple[str, ...]], Question] = {}
+    entities = list(by_name.values())
     tries = 0
     while len(drafts) < count and tries < _TRIES_PER_QUESTION:
         tries += 1

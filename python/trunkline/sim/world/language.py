@@ -9,11 +9,14 @@ Nothing here depends on a particular name or knows a single fact of a world.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "ANSWER_KIND",
@@ -22,7 +25,6 @@ __all__ = [
     "RELATIONS",
     "Chain",
     "Fact",
-    "Relation",
     "alias_sentence",
     "ask",
     "ask_variants",
@@ -64,160 +66,75 @@ class Relation(msgspec.Struct, frozen=True):
         return (self.phrase, self.other)
 
 
-def _relation(
-    name: str, subject: str, object: str, phrase: str, other: str, keywords: str, *sentences: str
-) -> Relation:
-    return Relation(name, subject, object, sentences, phrase, other, keywords)
+_TABLE: Final = """
+born_in: person -> place (birthplace born in)
+    the birthplace of {x}; the place that saw the birth of {x}
+    {s} was born in {o}. {o} is the birthplace of {s}. The birthplace of {s} is {o}.
+birth_year: person -> date (birth year born)
+    the birth year of {x}; the year that saw the birth of {x}
+    {s} was born in the year {o}. The birth year of {s} is {o}.
+works_for: person -> organisation (employer employs works for)
+    the employer of {x}; the organisation that employs {x}
+    {s} works for {o}. {o} employs {s}. The employer of {s} is {o}.
+spouse: person -> person (spouse married to)
+    the spouse of {x}; the person married to {x}
+    {s} is married to {o}. The spouse of {s} is {o}.
+mentor: person -> person (mentor trained by)
+    the mentor of {x}; the person who trained {x}
+    {s} was trained by {o}. {o} was the mentor of {s}. The mentor of {s} was {o}.
+author: work -> person (author written wrote)
+    the author of {x}; the person who wrote {x}
+    {s} was written by {o}. {o} wrote {s}. The author of {s} is {o}.
+released: work -> date (publication year published)
+    the publication year of {x}; the year that saw the publication of {x}
+    {s} was first published in {o}. The publication year of {s} is {o}.
+subject_event: work -> event (event describes described theme)
+    the event described in {x}; the event that is the theme of {x}
+    {s} describes {o}. {o} is the theme of {s}. The event described in {s} is {o}.
+located_in: place -> place (region located lies contains)
+    the region around {x}; the region that contains {x}
+    {s} lies in the region of {o}. The region around {s} is {o}.
+mayor: place -> person (mayor governs governed)
+    the mayor of {x}; the person who governs {x}
+    {s} is governed by {o}. {o} governs {s}. The mayor of {s} is {o}.
+twin: place -> place (twin town twinned with)
+    the twin town of {x}; the place twinned with {x}
+    {s} is twinned with {o}. The twin town of {s} is {o}.
+founder: organisation -> person (founder founded by)
+    the founder of {x}; the person who founded {x}
+    {s} was founded by {o}. {o} founded {s}. The founder of {s} is {o}.
+director: organisation -> person (director directs led)
+    the director of {x}; the person who directs {x}
+    {s} is led by the director {o}. {o} directs {s}. The director of {s} is {o}.
+based_in: organisation -> place (home town based in offices)
+    the home town of {x}; the place that houses the offices of {x}
+    {s} is based in {o}. {o} houses the offices of {s}. The home town of {s} is {o}.
+established: organisation -> date (founding year established since)
+    the founding year of {x}; the year that saw the start of {x}
+    {s} was established in {o}. The founding year of {s} is {o}.
+held_in: event -> place (venue hosted held in)
+    the venue of {x}; the place that hosted {x}
+    {s} was held in {o}. {o} hosted {s}. The venue of {s} was {o}.
+organiser: event -> organisation (organiser arranged organised by)
+    the organiser of {x}; the organisation that arranged {x}
+    {s} was arranged by {o}. {o} arranged {s}. The organiser of {s} was {o}.
+year: event -> date (year took place date)
+    the year of {x}; the year that witnessed {x}
+    {s} took place in {o}. The year of {s} was {o}.
+"""
+"""Each relation: name, kinds of subject and object, keywords; both noun phrases; the wordings."""
 
 
-RELATIONS: Final[dict[str, Relation]] = {
-    relation.name: relation
-    for relation in (
-        _relation(
-            *("born_in", "person", "place", "the birthplace of {x}", "the place that saw the birth of {x}"),
-            "birthplace born in",
-            "{s} was born in {o}.",
-            "{o} is the birthplace of {s}.",
-            "The birthplace of {s} is {o}.",
-        ),
-        _relation(
-            *("birth_year", "person", "date", "the birth year of {x}", "the year that saw the birth of {x}"),
-            "birth year born",
-            "{s} was born in the year {o}.",
-            "The birth year of {s} is {o}.",
-        ),
-        _relation(
-            *("works_for", "person", "organisation"),
-            *("the employer of {x}", "the organisation that employs {x}", "employer employs works for"),
-            "{s} works for {o}.",
-            "{o} employs {s}.",
-            "The employer of {s} is {o}.",
-        ),
-        _relation(
-            *("spouse", "person", "person", "the spouse of {x}", "the person married to {x}"),
-            "spouse married to",
-            "{s} is married to {o}.",
-            "The spouse of {s} is {o}.",
-        ),
-        _relation(
-            *("mentor", "person", "person", "the mentor of {x}", "the person who trained {x}"),
-            "mentor trained by",
-            "{s} was trained by {o}.",
-            "{o} was the mentor of {s}.",
-            "The mentor of {s} was {o}.",
-        ),
-        _relation(
-            *("author", "work", "person", "the author of {x}", "the person who wrote {x}"),
-            "author written wrote",
-            "{s} was written by {o}.",
-            "{o} wrote {s}.",
-            "The author of {s} is {o}.",
-        ),
-        _relation(
-            *(
-                "released",
-                "work",
-                "date",
-                "the publication year of {x}",
-                "the year that saw the publication of {x}",
-            ),
-            "publication year published",
-            "{s} was first published in {o}.",
-            "The publication year of {s} is {o}.",
-        ),
-        _relation(
-            *(
-                "subject_event",
-                "work",
-                "event",
-                "the event described in {x}",
-                "the event that is the theme of {x}",
-            ),
-            "event describes described theme",
-            "{s} describes {o}.",
-            "{o} is the theme of {s}.",
-            "The event described in {s} is {o}.",
-        ),
-        _relation(
-            *("located_in", "place", "place", "the region around {x}", "the region that contains {x}"),
-            "region located lies contains",
-            "{s} lies in the region of {o}.",
-            "The region around {s} is {o}.",
-        ),
-        _relation(
-            *("mayor", "place", "person", "the mayor of {x}", "the person who governs {x}"),
-            "mayor governs governed",
-            "{s} is governed by {o}.",
-            "{o} governs {s}.",
-            "The mayor of {s} is {o}.",
-        ),
-        _relation(
-            *("twin", "place", "place", "the twin town of {x}", "the place twinned with {x}"),
-            "twin town twinned with",
-            "{s} is twinned with {o}.",
-            "The twin town of {s} is {o}.",
-        ),
-        _relation(
-            *("founder", "organisation", "person", "the founder of {x}", "the person who founded {x}"),
-            "founder founded by",
-            "{s} was founded by {o}.",
-            "{o} founded {s}.",
-            "The founder of {s} is {o}.",
-        ),
-        _relation(
-            *("director", "organisation", "person", "the director of {x}", "the person who directs {x}"),
-            "director directs led",
-            "{s} is led by the director {o}.",
-            "{o} directs {s}.",
-            "The director of {s} is {o}.",
-        ),
-        _relation(
-            *("based_in", "organisation", "place"),
-            *(
-                "the home town of {x}",
-                "the place that houses the offices of {x}",
-                "home town based in offices",
-            ),
-            "{s} is based in {o}.",
-            "{o} houses the offices of {s}.",
-            "The home town of {s} is {o}.",
-        ),
-        _relation(
-            *("established", "organisation", "date"),
-            *(
-                "the founding year of {x}",
-                "the year that saw the start of {x}",
-                "founding year established since",
-            ),
-            "{s} was established in {o}.",
-            "The founding year of {s} is {o}.",
-        ),
-        _relation(
-            *("held_in", "event", "place", "the venue of {x}", "the place that hosted {x}"),
-            "venue hosted held in",
-            "{s} was held in {o}.",
-            "{o} hosted {s}.",
-            "The venue of {s} was {o}.",
-        ),
-        _relation(
-            *("organiser", "event", "organisation"),
-            *(
-                "the organiser of {x}",
-                "the organisation that arranged {x}",
-                "organiser arranged organised by",
-            ),
-            "{s} was arranged by {o}.",
-            "{o} arranged {s}.",
-            "The organiser of {s} was {o}.",
-        ),
-        _relation(
-            *("year", "event", "date", "the year of {x}", "the year that witnessed {x}"),
-            "year took place date",
-            "{s} took place in {o}.",
-            "The year of {s} was {o}.",
-        ),
-    )
-}
+def _relations(table: str) -> Iterator[Relation]:
+    lines = iter(table.strip().splitlines())
+    for head, phrases, wordings in zip(lines, lines, lines, strict=True):
+        name, subject, found, keywords = re.split(r": | -> | \(", head.removesuffix(")"))
+        phrase, other = phrases.strip().split("; ")
+        sentences = tuple(f"{wording}." for wording in wordings.strip().removesuffix(".").split(". "))
+        yield Relation(name, subject, found, sentences, phrase, other, keywords)
+
+
+RELATIONS: Final = {relation.name: relation for relation in _relations(_TABLE)}
 """Every relation of the language, by name."""
 
 ANSWER_KIND: Final[dict[str, str]] = {name: relation.object for name, relation in RELATIONS.items()}

@@ -14,121 +14,31 @@ if TYPE_CHECKING:
 __all__ = ["Draws", "Namer", "filler", "mention", "mistaken", "opening"]
 
 
-_SYLLABLES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]] = {
-    # first, middle (used or not) and last syllables
-    "given": (
-        (
-            "ma",
-            "li",
-            "vo",
-            "ne",
-            "ta",
-            "so",
-            "el",
-            "da",
-            "jo",
-            "mi",
-            "ko",
-            "an",
-            "is",
-            "or",
-            "ve",
-            "ro",
-            "em",
-        ),
-        ("", "", "ri", "la", "no", "me", "vi"),
-        ("ra", "na", "lin", "ren", "dis", "mon", "ta", "lia", "ric", "sa", "nor", "vel", "ma", "bert", "da"),
+def _syllables(first: str, middle: str, last: str) -> tuple[list[str], list[str], list[str]]:
+    """Syllables of a stem; the middle one may be missing."""
+    return first.split(), ["", "", *middle.split()], last.split()
+
+
+_SYLLABLES: Final = {
+    "given": _syllables(
+        "ma li vo ne ta so el da jo mi ko an is or ve ro em",
+        "ri la no me vi",
+        "ra na lin ren dis mon ta lia ric sa nor vel ma bert da",
     ),
-    "family": (
-        (
-            "hal",
-            "ver",
-            "mor",
-            "bran",
-            "cas",
-            "del",
-            "fen",
-            "gar",
-            "hol",
-            "jar",
-            "kel",
-            "lor",
-            "nor",
-            "pel",
-            "win",
-        ),
-        ("", "", "a", "e", "in", "or", "ber", "den"),
-        (
-            "man",
-            "stad",
-            "ley",
-            "rick",
-            "mont",
-            "low",
-            "sen",
-            "ner",
-            "wick",
-            "dale",
-            "mere",
-            "well",
-            "lund",
-            "roth",
-        ),
+    "family": _syllables(
+        "hal ver mor bran cas del fen gar hol jar kel lor nor pel win",
+        "a e in or ber den",
+        "man stad ley rick mont low sen ner wick dale mere well lund roth",
     ),
-    "place": (
-        (
-            "ar",
-            "bel",
-            "cor",
-            "dun",
-            "es",
-            "fal",
-            "gren",
-            "hav",
-            "ist",
-            "kar",
-            "lun",
-            "mar",
-            "nes",
-            "os",
-            "riv",
-        ),
-        ("", "", "be", "do", "la", "mi", "ra", "te", "vo"),
-        (
-            "len",
-            "mouth",
-            "ford",
-            "stead",
-            "ria",
-            "dor",
-            "burg",
-            "holm",
-            "vik",
-            "tana",
-            "sel",
-            "moor",
-            "nia",
-            "low",
-        ),
+    "place": _syllables(
+        "ar bel cor dun es fal gren hav ist kar lun mar nes os riv",
+        "be do la mi ra te vo",
+        "len mouth ford stead ria dor burg holm vik tana sel moor nia low",
     ),
-    "firm": (
-        ("ac", "bre", "con", "dy", "ex", "flo", "gal", "hex", "in", "lum", "nov", "ob", "pro", "quan", "syn"),
-        ("", "", "ta", "me", "lo", "ri", "ve", "da"),
-        (
-            "tex",
-            "dron",
-            "lix",
-            "pora",
-            "stra",
-            "vance",
-            "mark",
-            "tica",
-            "logue",
-            "nex",
-            "tum",
-            "vera",
-            "lock",
-        ),
+    "firm": _syllables(
+        "ac bre con dy ex flo gal hex in lum nov ob pro quan syn",
+        "ta me lo ri ve da",
+        "tex dron lix pora stra vance mark tica logue nex tum vera lock",
     ),
 }
 _FORMS: Final[dict[str, tuple[str, ...]]] = {
@@ -146,51 +56,14 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
         *("{} Treaty", "Grand {} Race", "{} Harvest Feast", "{} Exhibition", "{} Assembly"),
     ),
 }
-_ADJECTIVES: Final = (
-    *(
-        "Silent",
-        "Amber",
-        "Broken",
-        "Crimson",
-        "Distant",
-        "Empty",
-        "Fading",
-        "Golden",
-        "Hidden",
-        "Iron",
-        "Last",
-    ),
-    *(
-        "Narrow",
-        "Northern",
-        "Pale",
-        "Quiet",
-        "Restless",
-        "Scarlet",
-        "Second",
-        "Sleeping",
-        "Tall",
-        "Unwritten",
-    ),
-    *("Velvet", "Wandering", "White", "Winter", "Wooden", "Borrowed", "Burning", "Clever", "Drowned"),
+_ADJECTIVES: Final = str.split(
+    "Silent Amber Broken Crimson Distant Empty Fading Golden Hidden Iron Last Narrow Northern Pale Quiet Restless "
+    "Scarlet Second Sleeping Tall Unwritten Velvet Wandering White Winter Wooden Borrowed Burning Clever Drowned"
 )
-_NOUNS: Final = (
-    *("Harbour", "Lantern", "Orchard", "Compass", "Mirror", "Letter", "Garden", "Bridge", "Tower", "Window"),
-    *(
-        "Ferry",
-        "Clock",
-        "Forest",
-        "Island",
-        "Kingdom",
-        "Ladder",
-        "Map",
-        "Meadow",
-        "Mountain",
-        "Needle",
-        "Organ",
-    ),
-    *("Painter", "Railway", "River", "Sailor", "Shadow", "Stair", "Station", "Stone", "Summer", "Teacher"),
-    *("Thief", "Threshold", "Tide", "Traveller", "Voyage", "Watchman", "Well", "Witness", "Orphan"),
+_NOUNS: Final = str.split(
+    "Harbour Lantern Orchard Compass Mirror Letter Garden Bridge Tower Window Ferry Clock Forest Island Kingdom "
+    "Ladder Map Meadow Mountain Needle Organ Painter Railway River Sailor Shadow Stair Station Stone Summer "
+    "Teacher Thief Threshold Tide Traveller Voyage Watchman Well Witness Orphan"
 )
 _WORK_ENDS: Final = ("Letters", "Songs", "Diaries", "Tales", "Studies", "Variations", "Papers", "Nocturnes")
 _TRIES: Final = 300
@@ -288,26 +161,14 @@ class Namer:
 
 
 _OPENINGS: Final[dict[str, tuple[str, ...]]] = {
-    "person": (
-        "{x} is one of the people kept in this register.",
-        "This page collects what is known about {x}.",
-    ),
-    "place": (
-        "{x} is a place on the old survey maps.",
-        "This page describes {x} and its surroundings.",
-    ),
+    "person": ("{x} is one of the people kept in this register.", "This page collects what is known about {x}."),
+    "place": ("{x} is a place on the old survey maps.", "This page describes {x} and its surroundings."),
     "organisation": (
         "{x} is an organisation with a long list of members.",
         "This page is about the organisation called {x}.",
     ),
-    "work": (
-        "{x} is a title that most readers know.",
-        "This page is a short note on {x}.",
-    ),
-    "event": (
-        "{x} is remembered in many households.",
-        "This page gathers reports of {x}.",
-    ),
+    "work": ("{x} is a title that most readers know.", "This page is a short note on {x}."),
+    "event": ("{x} is remembered in many households.", "This page gathers reports of {x}."),
 }
 _FILLERS: Final[dict[str, tuple[str, ...]]] = {
     "person": (
@@ -353,10 +214,7 @@ _MENTIONS: Final = (
     "A footnote points to {x} without saying why.",
     "Some guides mention {x} on the same page.",
 )
-_MISTAKEN: Final = (
-    "It should not be confused with {x}.",
-    "Careless readers mix this entry up with {x}.",
-)
+_MISTAKEN: Final = ("It should not be confused with {x}.", "Careless readers mix this entry up with {x}.")
 
 
 def opening(name: str, kind: str, draws: Draws) -> str:

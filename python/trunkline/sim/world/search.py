@@ -31,28 +31,10 @@ _LONGEST_SNIPPET: Final = 400
 _WORD: Final = re.compile(r"[^\W_]+")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 _STOP_WORDS: Final = frozenset(
-    {
-        *(
-            "a",
-            "an",
-            "and",
-            "are",
-            "as",
-            "at",
-            "be",
-            "by",
-            "did",
-            "do",
-            "does",
-            "for",
-            "from",
-            "has",
-            "have",
-            "in",
-        ),
-        *("is", "it", "of", "on", "or", "that", "the", "this", "to", "was", "were", "what", "when", "where"),
-        *("which", "who", "whom", "whose", "with"),
-    }
+    str.split(
+        "a an and are as at be by did do does for from has have in is it of on or that the this to was were what when "
+        "where which who whom whose with"
+    )
 )
 _OPEN_INDEXES: Final = 4
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, InputError
 from trunkline.sim.world import arithmetic
-from trunkline.sim.world.files import Evidence, prove
+from trunkline.sim.world.files import Evidence
 from trunkline.sim.world.generator import FEWEST_DOCUMENTS, Document, make_world
 from trunkline.sim.world.language import ANSWER_KIND, RELATIONS, alias_sentence, parse_question, read, read_aliases
 from trunkline.sim.world.names import Draws, Namer
@@ -200,7 +200,7 @@ def test_names_run_out_with_a_clear_error() -> None:
 
 def test_prove_needs_only_the_documents(world: World) -> None:
     q = next(q for q in world.questions if q.hops == 3 and q.kind == "lookup")
-    assert prove(world.documents, q) == q.answer
+    assert Evidence(world.documents).prove(q.question).answer == q.answer
     rest = [page for page in world.documents if page.title != q.answer and page.id not in q.support]
     with pytest.raises(InputError, match="no document states"):
         Evidence([Document(p.id, p.title, p.kind, "") if q.answer in p.text else p for p in rest]).prove(q.question)
