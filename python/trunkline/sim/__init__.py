@@ -1,1 +1,1 @@
-"""The embedded world: documents, questions, tools and simulated models, so that nothing else is needed to begin."""
+"""A closed world of documents and questions, simulated models, their HTTP server, and tools over the world."""

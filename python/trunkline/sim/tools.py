@@ -1,23 +1,12 @@
-"""The tools over the embedded world: ``search`` and ``visit``.
+"""The tools ``search`` and ``visit`` over the ``corpus.jsonl`` that ``$TRUNKLINE_SIM_CORPUS`` names.
 
-The corpus is the ``corpus.jsonl`` that the environment variable ``TRUNKLINE_SIM_CORPUS`` names. What the
-tools return is plain text for a model to read:
-
-``search`` gives numbered hits, best first, each an id in square brackets, the title, and on the next line a
-snippet of whole sentences of the document (several are joined by `` … ``)::
+``search`` returns numbered hits, best first, or ``No documents found.``::
 
     1. [d0042] Ada Venn
        Ada Venn works for Venn Institute. … Port Arlen is the birthplace of Ada Venn.
-    2. [d0107] Port Arlen
-       Port Arlen lies in the region of North Moria.
 
-or ``No documents found.``. ``visit`` gives the documents asked for, separated by an empty line, each headed
-by its id and title::
-
-    [d0042] Ada Venn
-    Ada Venn is listed in the register of persons. Ada Venn works for Venn Institute. ...
-
-or, for an id that does not exist, ``[d9999] does not exist. Use an id that search returned.``
+``visit`` returns the documents, separated by an empty line, each headed by its id and title, or for an unknown id
+``[d9999] does not exist. Use an id that search returned.``
 """
 
 from __future__ import annotations
@@ -33,7 +22,6 @@ from trunkline.tools.tool import tool
 __all__ = ["CORPUS_VARIABLE", "search", "visit"]
 
 CORPUS_VARIABLE: Final = "TRUNKLINE_SIM_CORPUS"
-"""The environment variable that names the corpus."""
 
 _HITS_PER_QUERY: Final = 5
 _MOST_HITS: Final = 12

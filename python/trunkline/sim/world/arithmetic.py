@@ -1,7 +1,7 @@
-"""Arithmetic word problems of two to five steps: made, parsed and worked out.
+"""Arithmetic word problems of two to five steps: made, parsed and solved.
 
-A problem says how many things there are, then what happens to them, one sentence a step, then asks how many
-are left: "A warehouse holds 40 crates. Then 15 more crates arrive. ... How many crates are there in the end?"
+A problem has a start, one sentence a step, and a question: "A warehouse holds 40 crates. Then 15 more crates arrive.
+... How many crates are there in the end?"
 """
 
 from __future__ import annotations
@@ -46,20 +46,14 @@ _END: Final = ("How many {t} are there in the end?", "How many {t} remain when a
 
 
 class Step(NamedTuple):
-    """One step: ``op`` is ``start``, ``add``, ``subtract``, ``multiply`` or ``divide``."""
+    """One step; ``op`` is ``start``, ``add``, ``subtract``, ``multiply`` or ``divide``."""
 
     op: str
     value: int
 
 
 class Problem(NamedTuple):
-    """A word problem.
-
-    Attributes:
-        text: The problem as a model is shown it.
-        answer: The last running total.
-        steps: The start and then two to five operations.
-    """
+    """A word problem: its text, the last running total, and the start with two to five operations."""
 
     text: str
     answer: int
@@ -67,11 +61,7 @@ class Problem(NamedTuple):
 
 
 def make(rng: Random | Draws) -> Problem:
-    """Make a problem whose totals are positive whole numbers and whose answer is not one of its numbers.
-
-    Args:
-        rng: Where the choices come from; the same numbers give the same problem.
-    """
+    """Make a problem whose totals are positive whole numbers and whose answer is not one of its numbers."""
     while True:
         steps = _steps(rng, operations=2 + _below(rng, 4))
         answer = evaluate(steps)[-1]
@@ -85,9 +75,6 @@ def make(rng: Random | Draws) -> Problem:
 
 def evaluate(steps: Sequence[Step]) -> list[int]:
     """The running total after each step, the start included.
-
-    Args:
-        steps: As ``parse`` returns them; the first one is the start.
 
     Raises:
         ConfigError: A step is unknown, misplaced, or divides by zero or with a remainder.
@@ -107,14 +94,7 @@ def evaluate(steps: Sequence[Step]) -> list[int]:
 
 
 def parse(text: str) -> tuple[Step, ...] | None:
-    """Find the problem in a text that may surround it with a prompt.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The steps of the last complete problem in the text; ``None`` when there is none.
-    """
+    """The steps of the last complete problem in a text, such as a prompt; None where there is none."""
     # Prompts that hold long transcripts are searched for problems, too, and mostly there is none.
     if not any(words in text for words in _ENDINGS):
         return None
@@ -138,11 +118,10 @@ def parse(text: str) -> tuple[Step, ...] | None:
 
 
 _ENDINGS: Final = tuple(template.partition("{t}")[0] for template in _END)
-"""How the last sentence of every problem begins."""
 
 
 def _pattern(group: str, template: str) -> str:
-    """The pattern of one wording, as a group of that name; its thing and number are groups of their own."""
+    """The pattern of one wording, a named group; its thing and number are groups as well."""
     pattern = re.escape(template).replace(re.escape("{p}"), "[a-z ]{1,30}?")
     pattern = pattern.replace(re.escape("{t}"), f"(?P<{group}_t>[a-z]{{1,20}})", 1)
     pattern = pattern.replace(re.escape("{t}"), f"(?P={group}_t)")
@@ -159,7 +138,7 @@ _SENTENCE: Final = re.compile(
 
 
 def _steps(rng: Random | Draws, operations: int) -> tuple[Step, ...]:
-    """A start and this many operations that keep the total whole, at least 2 and at most ``_LARGEST``."""
+    """A start and operations that keep the total whole, at least 2 and at most ``_LARGEST``."""
     total = 6 + _below(rng, 55)
     steps = [Step("start", total)]
     while len(steps) <= operations:

@@ -1,7 +1,6 @@
-"""Files and proofs.
+"""The files of a world, renaming, and proofs of answers from the text alone.
 
-The corpus holds no questions, answers or kinds, and neither search nor the simulated models ever need the
-questions' file, so the answers can be kept away from whatever has to find them.
+The corpus holds no questions and no answers; search and the simulated models never read the file of questions.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ __all__ = [
 
 
 CORPUS: Final = "corpus.jsonl"
-"""Name of the file with the documents."""
 
 QUESTIONS: Final = "questions.jsonl"
-"""Name of the file with the questions and their answers."""
 
 _RUN: Final = re.compile(rf"(?<![A-Za-z0-9]){NAME}")
 
@@ -67,11 +64,11 @@ Row = TypeVar("Row", _Page, _Row)
 
 
 def write_world(world: World, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write a world's two files; each appears whole or not at all, and the same world gives the same bytes.
+    """Write a world's two files, each whole or not at all; the same world gives the same bytes.
 
     Args:
-        world: What to write.
-        folder: Where to; it is created where it is missing, and files of an earlier world are replaced.
+        world: The world.
+        folder: Created where it is missing; files of an earlier world are replaced.
 
     Returns:
         The paths of the corpus and of the questions.
@@ -102,10 +99,7 @@ def write_world(world: World, folder: str | os.PathLike[str]) -> tuple[Path, Pat
 
 
 def read_corpus(path: str | os.PathLike[str]) -> tuple[Document, ...]:
-    """Read the documents of a corpus; their kind is not in the file and comes back empty.
-
-    Args:
-        path: A file with one object a line: ``id``, ``title`` and ``text``; other fields are ignored.
+    """Read the documents of a corpus; their kind, which is not in the file, is empty.
 
     Raises:
         InputError: The file is missing, empty or malformed, or an id appears twice; path and line are named.
@@ -114,14 +108,7 @@ def read_corpus(path: str | os.PathLike[str]) -> tuple[Document, ...]:
 
 
 def read_questions(path: str | os.PathLike[str]) -> tuple[Question, ...]:
-    """Read the questions of a world.
-
-    Args:
-        path: A ``questions.jsonl`` that ``write_world`` wrote.
-
-    Raises:
-        InputError: The file is missing, empty or malformed, or an id appears twice; path and line are named.
-    """
+    """Read a ``questions.jsonl``; errors as for ``read_corpus``."""
     return tuple(
         Question(
             id=row.id,
@@ -137,12 +124,7 @@ def read_questions(path: str | os.PathLike[str]) -> tuple[Question, ...]:
 
 
 def permutation(world: World, seed: int) -> dict[str, str]:
-    """A random permutation of a world's names within each kind, aliases among aliases, for ``rename``.
-
-    Args:
-        world: Whose names to permute.
-        seed: Which permutation.
-    """
+    """A random permutation of a world's names within each kind, aliases among aliases, for ``rename``."""
     groups: dict[str, list[str]] = {}
     for page in world.documents:
         groups.setdefault(page.kind, []).append(page.title)
@@ -155,14 +137,11 @@ def permutation(world: World, seed: int) -> dict[str, str]:
 
 
 def rename(world: World, mapping: Mapping[str, str]) -> World:
-    """Give entities other names, everywhere at once: documents, questions and answers stay consistent.
+    """Give entities other names in documents, questions and answers.
 
     Args:
-        world: The world to rename; it is not changed.
-        mapping: New names by old ones (own names or aliases); names that are not in it stay.
-
-    Returns:
-        A world with the same ids and the same facts under other names.
+        world: The world; it is not changed.
+        mapping: New names by old ones (own names or aliases); other names stay.
 
     Raises:
         ConfigError: A name is unknown, a new name is not a name, or two things would get the same name.
@@ -198,7 +177,7 @@ def rename(world: World, mapping: Mapping[str, str]) -> World:
 
 
 def _renamed(run: str, names: set[str], mapping: Mapping[str, str]) -> str:
-    """Rename inside a run of capitalised words: at each word the longest known name counts."""
+    """Rename inside a run of capitalised words, the longest known name first."""
     words = run.split(" ")
     out: list[str] = []
     start = 0
@@ -242,10 +221,7 @@ class Proof(NamedTuple):
 
 
 class Evidence:
-    """What the documents of a corpus state, read once.
-
-    Args:
-        documents: The whole corpus.
+    """The facts that the documents of a corpus state.
 
     Raises:
         InputError: Two documents contradict each other, or one second name belongs to two things.
@@ -269,14 +245,11 @@ class Evidence:
                     places.append(page.id)
 
     def name(self, name: str) -> str:
-        """The own name of what a name or alias stands for; an unknown name stands for itself."""
+        """The own name behind a name or alias; an unknown name stands for itself."""
         return self._names.get(name, name)
 
     def prove(self, question: str) -> Proof:
         """Derive the answer to a question.
-
-        Args:
-            question: The question's text.
 
         Raises:
             InputError: The question cannot be read, or the documents do not state one of its hops.
@@ -294,14 +267,7 @@ class Evidence:
         return Proof(at, tuple(stated_in))
 
     def follow(self, name: str, relation: str) -> tuple[str, tuple[str, ...]]:
-        """Take one hop.
-
-        Args:
-            name: A name or alias.
-            relation: A relation of the language.
-
-        Returns:
-            The object's own name and the ids of the documents that state it.
+        """The object of a relation, by its own name, and the ids of the documents that state it.
 
         Raises:
             InputError: No document states it.

@@ -1,4 +1,4 @@
-"""Makes a world: entities, the facts that join them, one document for each, and questions about them."""
+"""Makes a world: entities, facts that join them, one document for each entity, and questions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FEWEST_DOCUMENTS: Final = 60
 """The smallest world in which chains of four hops exist."""
 
 HOPS: Final = (1, 1, 2, 2, 2, 3, 3, 3, 4, 4)
-"""Hops of questions, each as likely as another."""
+"""Numbers of hops of a question, each as likely as another."""
 
 MOST_HOPS: Final = 12
-"""The most phrases that the language reads in one question."""
+"""Most phrases that the language reads in one question."""
 
 _SHARES: Final = (("place", 0.16), ("organisation", 0.16), ("work", 0.22), ("event", 0.12), ("person", 0.34))
 _REGION_SHARE: Final = 0.15
@@ -38,7 +38,7 @@ class Document(msgspec.Struct, frozen=True):
     """One page of the corpus, about one entity.
 
     Attributes:
-        id: Says nothing about the kind of the entity.
+        id: Independent of the kind of the entity.
         title: The entity's own name.
         kind: ``person``, ``place``, ``organisation``, ``work`` or ``event``; not written to the corpus.
         text: Sentences, separated by spaces.
@@ -73,13 +73,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A closed corpus and questions about it.
-
-    Attributes:
-        seed: What it was made from.
-        documents: In order of id.
-        questions: In order of id; kinds and hops are mixed.
-    """
+    """A closed corpus and questions about it, both in order of id; kinds and hops of questions are mixed."""
 
     seed: int
     documents: tuple[Document, ...]
@@ -102,11 +96,11 @@ def make_world(seed: int, documents: int = 2000, questions: int = 500, hops: Seq
         seed: Any integer. Worlds of different seeds have different names, facts and questions.
         documents: How many documents, one for each entity.
         questions: How many questions: about 85 % need one to four hops, the others are arithmetic.
-        hops: What the number of hops of a question is drawn from, each at most 12.
+        hops: Numbers that the hops of a question are drawn from, each at most 12.
 
     Raises:
-        ConfigError: There are too few documents, a negative number of questions, numbers of hops that cannot be, or
-            more questions than this many documents can give.
+        ConfigError: Too few documents, a negative number of questions, impossible numbers of hops, or more questions
+            than this many documents can give.
     """
     if documents < FEWEST_DOCUMENTS:
         raise ConfigError(f"a world needs at least {FEWEST_DOCUMENTS} documents, not {documents}")
@@ -128,7 +122,7 @@ def make_world(seed: int, documents: int = 2000, questions: int = 500, hops: Seq
 
 
 def _entities(seed: int, documents: int) -> list[_Entity]:
-    """Every entity with its names; a share of them named after another one of the same kind."""
+    """Every entity with its names; a share of them resembles another one of the same kind."""
     draws = Draws(seed, "names")
     namer = Namer(draws)
     entities: list[_Entity] = []
@@ -207,7 +201,7 @@ def _pair(entities: list[_Entity], relation: str, share: float) -> None:
 
 
 def _page(entity: _Entity, by_name: dict[str, _Entity], draws: Draws) -> str:
-    """A document: all facts of its entity, some facts that lead to it, and sentences without any."""
+    """A document: all facts of its entity, some facts that lead to the entity, and sentences without any."""
 
     def called(name: str, p: float) -> str:
         alias = by_name[name].alias if name in by_name else ""
@@ -254,7 +248,7 @@ def _sums(draws: Draws, count: int) -> list[Question]:
 def _lookups(
     draws: Draws, count: int, hops: Sequence[int], by_name: dict[str, _Entity], ids: dict[str, str]
 ) -> list[Question]:
-    """Random walks along the facts, each asked once; none comes back to an entity it has been at."""
+    """Questions along random walks over the facts, each asked once; no walk returns to an entity."""
     drafts: dict[tuple[str, tuple[str, ...]], Question] = {}
     entities = list(by_name.values())
     tries = 0
@@ -284,7 +278,7 @@ def _lookups(
 
 
 def _walk(start: _Entity, hops: int, by_name: dict[str, _Entity], draws: Draws) -> tuple[list[str], list[str]]:
-    """The entities and relations of a random walk; no relations when it has to stop too early."""
+    """The entities and relations of a random walk; no relations where it ends too early."""
     path, relations = [start.name], []
     for hop in range(hops):
         entity = by_name[path[-1]]

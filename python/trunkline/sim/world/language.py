@@ -1,9 +1,8 @@
-"""Relations and wording.
+"""The language of the world: relations, their wordings, and the grammar that reads sentences and questions.
 
-The grammar is regular, so that reading is exact and fast. A name is one to six capitalised words; a date is
-a year of four digits. A sentence is ``[prefix] slot infix slot .`` and a question is an opener, nested noun
-phrases that all put their argument last, and a name: "Who is the founder of the employer of Ada Venn?".
-Nothing here depends on a particular name or knows a single fact of a world.
+The grammar is regular. A name is one to six capitalised words, a date is a year of four digits, a sentence is
+``[prefix] slot infix slot .``, and a question is an opener, nested noun phrases with their argument last, and a name:
+"Who is the founder of the employer of Ada Venn?". Nothing here depends on a name or a fact of a world.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ KINDS: Final = ("person", "place", "organisation", "work", "event")
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """One functional relation: a subject has at most one object.
+    """A functional relation: a subject has at most one object.
 
     Attributes:
         name: Its key in ``RELATIONS``.
         subject: Kind of the subject.
         object: Kind of the object, or ``date``.
-        sentences: Wordings with ``{s}`` and ``{o}``, the subject's and the object's place.
+        sentences: Wordings with ``{s}`` and ``{o}``, the places of subject and object.
         phrase: Noun phrase that leads from the subject to the object: "the author of {x}".
         other: A second noun phrase of the same meaning.
-        keywords: What a searcher types beside the subject's name.
+        keywords: Words of a search, beside the subject's name.
     """
 
     name: str
@@ -135,21 +134,20 @@ def _relations(table: str) -> Iterator[Relation]:
 
 
 RELATIONS: Final = {relation.name: relation for relation in _relations(_TABLE)}
-"""Every relation of the language, by name."""
 
 ANSWER_KIND: Final[dict[str, str]] = {name: relation.object for name, relation in RELATIONS.items()}
-"""The kind of thing a relation leads to, so that a guesser knows what to guess."""
+"""The kind of a relation's object."""
 
 
 NAME: Final = r"[A-Z][a-z]++(?: [A-Z][a-z]++){0,5}+"
-"""The pattern of a name. Possessive and bounded, so hostile text cannot make matching slow."""
+"""The pattern of a name; possessive and bounded, so that no text makes matching slow."""
 
 _YEAR = r"[12][0-9]{3}"
 _SLOT = rf"(?:{NAME}|{_YEAR})"
 
 
 class Fact(NamedTuple):
-    """One stated fact. ``object`` is a name or a year, as the text gives it; either name may be an alias."""
+    """A stated fact; names may be aliases, and the object may be a year."""
 
     subject: str
     relation: str
@@ -157,7 +155,7 @@ class Fact(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What a question asks: apply ``relations[0]`` to ``anchor``, the next one to the result, and so on."""
+    """A question: ``relations[0]`` applied to ``anchor``, the next one to the result, and so on."""
 
     anchor: str
     relations: tuple[str, ...]
@@ -174,7 +172,7 @@ _OPENERS: Final[dict[str, tuple[str, str]]] = {
 
 
 def _any_of(options: set[str]) -> str:
-    """A pattern for one of some literals, the longest first; sorted, so it is the same in every process."""
+    """A pattern for one of some literals, the longest first; sorted, so that it is the same in every process."""
     return "|".join(re.escape(option) for option in sorted(options, key=lambda o: (-len(o), o)))
 
 
@@ -212,14 +210,7 @@ _QUESTION: Final = re.compile(
 
 
 def sentence(fact: Fact, variant: int) -> str:
-    """State a fact.
-
-    Args:
-        fact: What to state.
-        variant: Which wording; taken modulo the number of wordings the relation has (at least two).
-
-    Returns:
-        One sentence, which ``read`` turns back into the fact.
+    """State a fact in wording ``variant`` modulo the number of wordings; ``read`` turns the sentence back.
 
     Raises:
         ConfigError: The language has no such relation.
@@ -230,14 +221,7 @@ def sentence(fact: Fact, variant: int) -> str:
 
 
 def read(text: str) -> tuple[Fact, ...]:
-    """Every fact stated in a text, in order of appearance, repeats included.
-
-    Sentences may stand among other text, bullets and line breaks. One that was cut before its full stop is
-    not read, because half a name would be taken for a whole one.
-
-    Args:
-        text: Any text, for example what a tool returned; escaped line breaks count as line breaks.
-    """
+    """Every fact stated in a text, in order, repeats included; a sentence without its full stop is not read."""
     facts = []
     for match in _STATEMENT.finditer(_lines(text)):
         prefix, a, i, b, j, last = match.group("prefix", "a", "i", "b", "j", "last")
@@ -252,38 +236,22 @@ def read(text: str) -> tuple[Fact, ...]:
 
 
 def alias_sentence(name: str, alias: str) -> str:
-    """State that an entity has a second name.
-
-    Args:
-        name: The entity's own name, the title of its document.
-        alias: The other name.
-    """
+    """State that an entity has a second name."""
     return f"{name} is also known as {alias}."
 
 
 def read_aliases(text: str) -> tuple[tuple[str, str], ...]:
-    """Every ``(name, alias)`` pair stated in a text, in order of appearance.
-
-    Args:
-        text: Any text, as for ``read``.
-    """
+    """Every ``(name, alias)`` pair stated in a text, in order."""
     return tuple((match[1], match[2]) for match in _ALIAS.finditer(_lines(text)))
 
 
 def ask_variants(hops: int) -> int:
-    """How many different wordings ``ask`` has for a chain of this many relations."""
+    """The number of wordings of a question of so many hops."""
     return 2 << hops
 
 
 def ask(chain: Chain, variant: int) -> str:
-    """Word a chain as a question.
-
-    Args:
-        chain: What to ask.
-        variant: Which wording: bit 0 picks the opener, bit ``i + 1`` the noun phrase of ``relations[i]``.
-
-    Returns:
-        One question, which ``parse_question`` turns back into the chain.
+    """Word a chain as a question: bit 0 of ``variant`` picks the opener, bit ``i + 1`` the phrase of ``relations[i]``.
 
     Raises:
         ConfigError: The chain is empty or names a relation that the language lacks.
@@ -297,15 +265,7 @@ def ask(chain: Chain, variant: int) -> str:
 
 
 def parse_question(text: str) -> Chain | None:
-    """Find the question in a text that may surround it with a prompt.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The chain of the last question in the text, since examples in a prompt come before the question
-        itself; ``None`` when there is no question.
-    """
+    """The chain of the last question in a text, behind any examples; None where there is no question."""
     found = None
     for found in _QUESTION.finditer(_lines(text)):  # noqa: B007
         pass
@@ -323,5 +283,5 @@ def _relation_named(name: str) -> Relation:
 
 
 def _lines(text: str) -> str:
-    """Undo the escaping of line breaks, which would otherwise glue an ``n`` to the next name."""
+    """Undo the escaping of line breaks, which would join an ``n`` to the next name."""
     return text.replace("\\n", "\n") if "\\n" in text else text

@@ -1,4 +1,4 @@
-"""Names, prose, random numbers."""
+"""Names, sentences without facts, and random numbers."""
 
 from __future__ import annotations
 
@@ -70,11 +70,7 @@ _TRIES: Final = 300
 
 
 class Namer:
-    """Hands out names, each of them once, in the form of their kind.
-
-    Args:
-        draws: Where the choices come from.
-    """
+    """Makes names, each once, in the form of their kind."""
 
     def __init__(self, draws: Draws) -> None:
         self._draws = draws
@@ -83,31 +79,22 @@ class Namer:
         self._stems: dict[str, str] = {}
 
     def fresh(self, kind: str) -> str:
-        """A new name.
-
-        Args:
-            kind: ``person``, ``place``, ``region``, ``organisation``, ``work`` or ``event``.
+        """A new name of a ``person``, ``place``, ``region``, ``organisation``, ``work`` or ``event``.
 
         Raises:
-            ConfigError: The world is so large that the names of this kind have run out.
+            ConfigError: The names of this kind have run out.
         """
         return self._unused(kind, self._form)
 
     def alias(self, kind: str) -> str:
-        """A second name for a thing of this kind; it shares no word with the first one on purpose."""
+        """A second name; it shares no word with the first one on purpose."""
         if kind == "person":
             honours = ("Captain", "Doctor", "Old", "Master", "Judge")
             return self._unused(kind, lambda _: f"{self._draws.pick(honours)} {self._stem('family')}")
         return self.fresh(kind)
 
     def twin(self, name: str, kind: str) -> str:
-        """A new name that is easily taken for another one.
-
-        Args:
-            name: The name to resemble, which this namer gave out: a person keeps one of the two words, a
-                title all words but one, and anything else is the same stem in another form.
-            kind: Its kind.
-        """
+        """A new name like another: one word of a person's, all words but the last of a title, else the same stem."""
         words = name.split()
         stem = self._stems.get(name, "")
 
@@ -124,7 +111,7 @@ class Namer:
         return self._unused(kind, variant, self._form)
 
     def _unused(self, kind: str, *makers: Callable[[str], str]) -> str:
-        """The first name that is free, from the first maker that still finds one."""
+        """The first free name, of the first maker that finds one."""
         for make in makers:
             for _ in range(_TRIES):
                 name = make(kind)
@@ -223,23 +210,17 @@ def opening(name: str, kind: str, draws: Draws) -> str:
 
 
 def filler(kind: str, count: int, draws: Draws) -> list[str]:
-    """Some different sentences that say nothing about anybody.
-
-    Args:
-        kind: The kind of the document's entity.
-        count: How many; at most five exist for a kind.
-        draws: Where the choices come from.
-    """
+    """Up to five different sentences without a fact."""
     return draws.shuffled(_FILLERS[kind])[:count]
 
 
 def mention(name: str, draws: Draws) -> str:
-    """A sentence that names something in a role of no importance."""
+    """A sentence that mentions a name without a fact."""
     return draws.pick(_MENTIONS).format(x=name)
 
 
 def mistaken(name: str, draws: Draws) -> str:
-    """A sentence that points to something of a similar name."""
+    """A sentence that points to a similar name."""
     return draws.pick(_MISTAKEN).format(x=name)
 
 
@@ -249,13 +230,7 @@ _BLOCK = 8
 
 
 class Draws:
-    """A stream of draws named by a key: the hash of the key and a counter.
-
-    Streams of different keys are independent, so one part of a world can change without moving another.
-
-    Args:
-        key: What the stream is for, for example ``Draws(seed, "names")``.
-    """
+    """A stream of random numbers named by a key, independent of the streams of other keys."""
 
     __slots__ = ("_block", "_key", "_words")
 
@@ -277,7 +252,7 @@ class Draws:
         return (self.word() >> 11) * 2.0**-53
 
     def below(self, n: int) -> int:
-        """A whole number of at least 0 and below ``n``, which is at least 1."""
+        """A whole number of at least 0 and below ``n``."""
         return self.word() * n >> 64
 
     def chance(self, p: float) -> bool:
@@ -285,7 +260,7 @@ class Draws:
         return self.random() < p
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options, which must not be empty."""
+        """One of the options."""
         return options[self.below(len(options))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:

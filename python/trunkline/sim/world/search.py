@@ -40,13 +40,7 @@ _OPEN_INDEXES: Final = 4
 
 
 class Hit(NamedTuple):
-    """One document found.
-
-    Attributes:
-        id: The document's id.
-        title: Its title.
-        snippet: Whole sentences of its text that fit the query best, in their order, joined by `` … ``.
-    """
+    """A document found; its snippet is the whole sentences that fit the query best, in order, joined by `` … ``."""
 
     id: str
     title: str
@@ -54,10 +48,7 @@ class Hit(NamedTuple):
 
 
 class Index:
-    """An in-memory index of documents. It may be used from several threads.
-
-    Args:
-        documents: What to index; ids are unique.
+    """An in-memory index of documents with unique ids, for any number of threads.
 
     Raises:
         InputError: This Python's SQLite was built without FTS5.
@@ -91,19 +82,14 @@ class Index:
         self._closed()
 
     def get(self, id: str) -> Document | None:
-        """The document with this id, or ``None``."""
+        """The document with this id, or None."""
         place = self._places.get(id)
         return None if place is None else self._documents[place]
 
     def search(self, queries: Sequence[str], k: int = 5) -> list[Hit]:
-        """Find documents for some queries.
+        """The ``k`` best hits of at most 16 queries of 1,000 characters: first of each, second of each, and so on.
 
-        The queries take turns: the first hit of each, then the second of each, and so on, without repeats.
-
-        Args:
-            queries: Plain words. Anything may stand in them, since every word is quoted before SQLite sees
-                it; a query without a single word finds nothing. At most 16 queries of 1,000 characters count.
-            k: The most hits to return.
+        Every word is quoted for SQLite, so that a query may hold any text; one without a word finds nothing.
         """
         asked = [words for query in queries[:_MOST_QUERIES] if (words := _words(query))]
         ranks = [self._ranked(words, k) for words in asked]
@@ -133,9 +119,6 @@ class Index:
 def open_index(path: str | os.PathLike[str]) -> Index:
     """The index of a corpus file, built once in this process and again when the file changes.
 
-    Args:
-        path: A ``corpus.jsonl``.
-
     Raises:
         InputError: The file cannot be read; path and line are named.
     """
@@ -156,13 +139,13 @@ def _opened(path: str, mtime_ns: int, size: int) -> Index:
 
 
 def _words(query: str) -> tuple[str, ...]:
-    """The words to look for: each once, without stop words unless there is nothing else."""
+    """The words to search for, each once, without stop words unless there are no others."""
     words = list(dict.fromkeys(_WORD.findall(query[:_LONGEST_QUERY].casefold())))
     return tuple([word for word in words if word not in _STOP_WORDS][:_MOST_WORDS] or words[:_MOST_WORDS])
 
 
 def _snippet(text: str, words: frozenset[str]) -> str:
-    """The sentences that fit the words best, where a word that many sentences hold counts for little."""
+    """The sentences that fit the words best; a word that many sentences hold counts for little."""
     sentences = _SENTENCE_END.split(text)
     held = [words.intersection(_WORD.findall(sentence.casefold())) for sentence in sentences]
     spread = {word: sum(word in some for some in held) for word in words}
