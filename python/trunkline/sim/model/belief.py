@@ -1,4 +1,4 @@
-"""Options in view; calls as written."""
+"""The options in view, and calls as they are written."""
 
 from __future__ import annotations
 
@@ -22,27 +22,14 @@ __all__ = ["Use", "best_guess", "close_call", "forced_call", "hold", "open_call"
 
 
 class Belief(NamedTuple):
-    """What a turn came to believe.
-
-    Attributes:
-        object: The name or year; ``None`` where nothing in view could be believed.
-        choice: Whether there was more than one option with mass.
-    """
+    """The name or year believed, None where no text offers any, and whether several options had mass."""
 
     object: str | None
     choice: bool
 
 
 def hold(draft: Draft, episode: Episode, mind: Mind, texts: Sequence[str], *, actions: bool) -> Belief:
-    """Decide what to believe about the current hop, and write it as the end of a sentence.
-
-    Args:
-        draft: The reply; it must end where a noun can follow.
-        episode: The state.
-        mind: What to draw with.
-        texts: The text of this hop, which the options come from.
-        actions: Whether the conversation has visits beside searches.
-    """
+    """Decide on the current hop, from options in ``texts``, and write the belief as the end of a sentence."""
     titled = episode.titled() if actions else None
     others = [hit for hit in episode.hits if hit != titled]
     whole = actions and (titled is None or not others)
@@ -71,14 +58,7 @@ def hold(draft: Draft, episode: Episode, mind: Mind, texts: Sequence[str], *, ac
 
 
 def decoys(kind: str, relation: str | None, texts: Iterable[str], avoid: set[str]) -> list[str]:
-    """Names of a kind that texts mention: first other objects of the relation, then all the others.
-
-    Args:
-        kind: What is looked for, as in ``ANSWER_KIND``.
-        relation: The relation that makes a mention most plausible, if any.
-        texts: Where to look.
-        avoid: Names to leave out.
-    """
+    """Names of a kind in texts: first other objects of the relation, then all others, without those to avoid."""
     near: dict[str, None] = {}
     far: dict[str, None] = {}
     for text in texts:
@@ -93,12 +73,7 @@ def decoys(kind: str, relation: str | None, texts: Iterable[str], avoid: set[str
 
 
 def walk(chain: Chain, texts: Sequence[str]) -> tuple[str, set[str]] | None:
-    """The answer that follows from texts in which the whole chain is stated, and all its names.
-
-    Args:
-        chain: The question.
-        texts: All that is in view.
-    """
+    """The answer that follows from texts in which the whole chain is stated, and all its names."""
     names = Names(texts)
     name = chain.anchor
     for relation in chain.relations:
@@ -110,12 +85,7 @@ def walk(chain: Chain, texts: Sequence[str]) -> tuple[str, set[str]] | None:
 
 
 def best_guess(episode: Episode, mind: Mind) -> str:
-    """An answer for who must give one: from the text in view where it can, else any of the right kind.
-
-    Args:
-        episode: The state; the search need not have come to an end.
-        mind: What to draw with.
-    """
+    """An answer from the text in view where there is one, else any of the right kind."""
     found = walk(episode.rest, episode.view)
     if found is not None:
         return found[0]
@@ -128,19 +98,19 @@ def best_guess(episode: Episode, mind: Mind) -> str:
 
 
 _BROKEN: Final = '"}\n</tool_call>'
-"""The end of a call that is left broken."""
+"""The end of a broken call."""
 
 _GOALS: Final = ("goal", "purpose", "question")
 
 
 class Use(NamedTuple):
-    """A tool and the parameter through which it is used.
+    """A tool and the parameter it is used through.
 
     Attributes:
         tool: The tool.
         key: The parameter.
         listed: Whether the parameter takes a list.
-        goal: A second parameter that wants the purpose of the call; empty where there is none.
+        goal: A second parameter for the purpose of the call; empty where there is none.
     """
 
     tool: Tool
@@ -150,16 +120,12 @@ class Use(NamedTuple):
 
 
 def uses(conversation: Conversation) -> tuple[Use | None, Use | None]:
-    """The tool to search with and the tool to visit with, told by the names of their parameters."""
+    """The tool to search with and the tool to visit with, by the names of their parameters."""
     return _find(conversation, SEARCH_KEYS), _find(conversation, VISIT_KEYS)
 
 
 def open_call(draft: Draft, use: Use, mind: Mind) -> bool:
-    """Begin a call, up to where its value stands inside quotes.
-
-    Returns:
-        Whether the call must be left broken, to be handed to ``close_call``.
-    """
+    """Begin a call, up to its value inside quotes; returns whether ``close_call`` must leave it broken."""
     begun = f', "arguments": {{{json.dumps(use.key)}: {"[" if use.listed else ""}"'
     heads = [f'<tool_call>\n{{"name": {json.dumps(name)}{begun}' for name in (use.tool.name, f"{use.tool.name}_all")]
     broken, unknown = _spoilt(mind)
@@ -171,15 +137,10 @@ def open_call(draft: Draft, use: Use, mind: Mind) -> bool:
 
 
 def close_call(draft: Draft, use: Use, *, broken: bool, goal: tuple[Mind, str, str, str] | None = None) -> None:
-    """End a call after its value.
+    """End a call after its value; a broken call has open brackets and arguments that are no JSON.
 
-    Args:
-        draft: The reply.
-        use: As in ``open_call``.
-        broken: As ``open_call`` returned it: brackets stay open and the arguments are no JSON.
-        goal: For a tool that wants one: the mind, the place of the choice, and two wordings of the goal;
-        with
-            an empty place there is no choice.
+    ``goal`` is, for a tool that wants one, the mind, the place of the choice and two wordings; an empty place leaves no
+    choice.
     """
     value, end = '"]' if use.listed else '"', "}}\n</tool_call>"
     purpose = f', {json.dumps(use.goal)}: "' if use.goal and goal is not None else ""
@@ -199,13 +160,7 @@ def close_call(draft: Draft, use: Use, *, broken: bool, goal: tuple[Mind, str, s
 
 
 def forced_call(draft: Draft, conversation: Conversation, text: str) -> Draft:
-    """A call for who must make one and has nothing left to look up.
-
-    Args:
-        draft: The reply, outside of any thinking.
-        conversation: The tools to choose from; without any the text is said instead.
-        text: What to pass to a search.
-    """
+    """A call with nothing left to look up, outside of any thinking; without tools the text is said instead."""
     search = _find(conversation, SEARCH_KEYS)
     if search is not None:
         value = json.dumps([text] if search.listed else text, ensure_ascii=False)
@@ -221,12 +176,12 @@ def forced_call(draft: Draft, conversation: Conversation, text: str) -> Draft:
 
 
 def quoted(text: str) -> str:
-    """A text as it stands inside the quotes of a JSON string."""
+    """A text inside the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _spoilt(mind: Mind) -> tuple[bool, bool]:
-    """Whether a call goes wrong: whether it is left broken, and whether it is to a tool that is not there."""
+    """Whether a call is left broken, and whether it names a tool that does not exist."""
     spoilt = mind.accident(mind.dials.malformed)
     broken = spoilt and mind.below(2) == 0
     return broken, spoilt and not broken

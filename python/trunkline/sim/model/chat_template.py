@@ -1,8 +1,8 @@
-"""The chat template: messages and tools to prompt text and token ids, and such text back to messages.
+"""The chat template: messages and tools to prompt text and token ids, and back.
 
-A prompt is a run of ``<|im_start|>role ... <|im_end|>`` blocks and an open assistant block. A reply is one
-raw text, ``<think>...</think>`` then content then ``<tool_call>`` blocks, and goes back into history
-character for character, so that the ids of the next prompt extend the sampled ones.
+A prompt is a run of ``<|im_start|>role ... <|im_end|>`` blocks and an open assistant block. A reply is one raw text,
+``<think>...</think>`` then content then ``<tool_call>`` blocks, and returns into history character for character, so
+that the ids of the next prompt extend the sampled ones.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 class Message(NamedTuple):
-    """One message as the template writes it: for a reply, the raw text."""
+    """A message of the template; of a reply, the raw text."""
 
     role: str
     text: str
 
 
 class Tool(NamedTuple):
-    """A tool the request offers: its name and the JSON schemas of its parameters by name."""
+    """A tool of the request: its name and the JSON schemas of its parameters."""
 
     name: str
     properties: dict[str, Any]
 
 
 class Call(NamedTuple):
-    """A tool call; ``arguments`` is the text as generated, which need not be JSON."""
+    """A tool call; ``arguments`` is the generated text, which need not be JSON."""
 
     name: str
     arguments: str
 
 
 class Parts(NamedTuple):
-    """A raw reply taken apart: its thinking, its content and its calls."""
+    """The thinking, the content and the calls of a raw reply."""
 
     thinking: str | None
     content: str
@@ -81,10 +81,10 @@ class Parts(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """All that a simulated model is given.
+    """The input of a simulated model.
 
     Attributes:
-        messages: What was said, oldest first.
+        messages: Oldest first.
         tools: The tools offered.
         opened: Assistant text that the reply continues; empty in a chat request.
         calling: ``auto``, ``none`` or ``required``.
@@ -101,7 +101,7 @@ class Conversation(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The token ids of one message with its markup, and a digest of it."""
+    """The token ids of a message with its markup, and its digest."""
 
     ids: tuple[int, ...]
     digest: bytes
@@ -110,14 +110,9 @@ class Encoded(NamedTuple):
 def render(
     messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), *, drop_thinking: bool = False
 ) -> tuple[Message, ...]:
-    """Write messages of the OpenAI form as the template has them.
+    """Write messages of the OpenAI form in the template; the tools' definitions become part of the system message.
 
-    A user's message that is a tool response in text is one: who sends it speaks the template's own dialect.
-
-    Args:
-        messages: The request's messages.
-        tools: The request's tools; their definitions become part of the system message.
-        drop_thinking: Leave the thinking of earlier replies out, as some templates do.
+    A user's message that is a tool response in the template's own form counts as a tool's.
 
     Raises:
         ConfigError: A message cannot be rendered; the text begins with the field at fault.
@@ -151,7 +146,7 @@ def render(
 
 
 def response(text: str) -> str | None:
-    """What a tool returned, in a text that is a tool response; else ``None``."""
+    """The tool's result in a text that is a tool response; else None."""
     match = _RESPONSE.match(text)
     return None if match is None else match[1]
 
@@ -175,7 +170,7 @@ def tools_from(definitions: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
 
 @lru_cache(maxsize=256)
 def tools_in(text: str) -> tuple[Tool, ...]:
-    """Read the tool definitions in the text of a system message, one a line between ``<tools>`` tags."""
+    """The tool definitions in a system message, one a line between ``<tools>`` tags."""
     match = _TOOLS.search(text)
     if match is None:
         return ()
@@ -187,7 +182,7 @@ def tools_in(text: str) -> tuple[Tool, ...]:
 
 @lru_cache(maxsize=4096)
 def encoded(message: Message) -> Encoded:
-    """Token ids and digest of one message, kept for the next request with the same history."""
+    """Token ids and digest of a message, kept for the next request with the same history."""
     bpe = default_bpe()
     start, end = bpe.special["<|im_start|>"], bpe.special["<|im_end|>"]
     body = bpe.encode(f"{message.role}\n")
@@ -197,13 +192,13 @@ def encoded(message: Message) -> Encoded:
 
 
 def opening(opened: str = "") -> list[int]:
-    """Token ids that open the reply: the assistant's markup and the text to be continued."""
+    """Token ids that open the reply: the assistant's markup and the text to continue."""
     bpe = default_bpe()
     return [bpe.special["<|im_start|>"], *bpe.encode("assistant\n"), *bpe.encode(opened)]
 
 
 def digest(conversation: Conversation) -> bytes:
-    """A digest of everything the model is given, equal for equal conversations in every process."""
+    """A digest of the conversation, equal in every process."""
     state = hashlib.blake2b(digest_size=16)
     for message in conversation.messages:
         state.update(encoded(message).digest)
@@ -214,10 +209,7 @@ def digest(conversation: Conversation) -> bytes:
 def parse_ids(ids: Sequence[int]) -> Conversation:
     """Read a prompt back: the inverse of ``render``, ``encoded`` and ``opening``.
 
-    A prompt without the template's markup is one user message.
-
-    Args:
-        ids: The prompt's token ids. Only real control tokens end a message, whatever its text spells.
+    Only real control tokens end a message, whatever its text spells. Without any, the prompt is one user message.
     """
     bpe = default_bpe()
     start, end = bpe.special["<|im_start|>"], bpe.special["<|im_end|>"]
@@ -250,7 +242,7 @@ def thinking_in(raw: str) -> re.Match[str] | None:
 
 @lru_cache(maxsize=4096)
 def parts(raw: str) -> Parts:
-    """Take a raw reply apart; markup that was never closed extends to the end."""
+    """Divide a raw reply; markup that was never closed extends to the end."""
     opened = thinking_in(raw)
     thinking = opened[1] if opened else None
     rest = raw[opened.end() :] if opened else raw
@@ -265,7 +257,7 @@ def parts(raw: str) -> Parts:
 
 
 def call_text(call: Call) -> str:
-    """A call as the model writes it."""
+    """A call in the model's own form."""
     name = json.dumps(call.name, ensure_ascii=False)
     return f'<tool_call>\n{{"name": {name}, "arguments": {call.arguments}}}\n</tool_call>'
 

@@ -1,9 +1,7 @@
-"""Generative model, dials and presets.
+"""The generative model: dials, presets, and the masses of options.
 
-Everything here is a function of the question, the place of the choice in it and the dials, never of the
-seed: the seed only decides which option is drawn. ``docs/design/sim.md`` explains the formulas.
-
-``docs/design/sim.md`` writes the model out; the formulas are in ``choice``.
+Masses are a function of the question, the place of the choice in it and the dials; the seed only decides which option
+is drawn. ``docs/design/sim.md`` writes the formulas out.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ SIM_VERSION: Final = "1"
 """Version of the generative model; any change of a formula, a dial's meaning or a preset raises it."""
 
 Position = Literal["uniform", "early", "late", "single"]
-"""Where the decisive choices of a question sit; ``single`` puts all its weight on one choice, anywhere."""
+"""Where the decisive choices of a question are; ``single`` puts all weight on one choice, anywhere."""
 
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
@@ -106,15 +104,11 @@ PRESETS: Final[dict[str, Dials]] = {
         empty=0.0,
     ),
 }
-"""The named settings a server can start with and a model's name can end in."""
+"""The named settings, which a model's name can end in."""
 
 
 def with_dials(preset: str, changes: dict[str, object] | None = None) -> Dials:
-    """A preset with some dials turned.
-
-    Args:
-        preset: A name in ``PRESETS``.
-        changes: New values by dial; text is read as the dial's type, as the command line gives it.
+    """A preset with changed dials; text is read as the dial's type.
 
     Raises:
         ConfigError: Unknown preset or dial, or a value the dial cannot have.
@@ -144,15 +138,10 @@ def misfit(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def fingerprint(preset: str, dials: Dials) -> str:
-    """The name of a generative model: equal for equal dials, in every process.
+    """The name of a generative model, equal for equal dials in every process.
 
-    Args:
-        preset: The preset that the dials began as.
-        dials: The dials as they are.
-
-    Returns:
-        ``sim-1`` for the default preset of version 1, ``sim-1:late-decisive`` for another one; where dials were
-        turned, the preset's name is given and followed by ``+dials-`` and eight hex digits of all their values.
+    ``sim-1`` is the default preset of version 1, ``sim-1:late-decisive`` another one; with changed dials the preset's
+    name is followed by ``+dials-`` and eight hex digits of all their values.
     """
     base = f"sim-{SIM_VERSION}"
     if dials != PRESETS[preset]:
@@ -162,30 +151,30 @@ def fingerprint(preset: str, dials: Dials) -> str:
 
 
 DECAY: Final = 0.08
-"""Each hop away from the favoured end weighs this much of its neighbour, in ``early`` and ``late``."""
+"""Weight of a hop relative to its neighbour towards the favoured end, in ``early`` and ``late``."""
 
 MISBELIEF: Final = 0.985
-"""Mass that the wrong options have together where a question is misbelieved."""
+"""Mass of the wrong options together where a question is misbelieved."""
 
 CONFIDENT: Final = 0.95
-"""Share of that mass on one option when the misbelief is a confident one; what is left falls by ``FALL``."""
+"""Share of that mass on one option in a confident misbelief; the rest falls by ``FALL``."""
 
 FALL: Final = 0.5
-"""Each further wrong option has this much of the mass of the one before it."""
+"""Mass of each further wrong option relative to the one before it."""
 
 SPREAD_FALL: Final = 0.8
-"""The same where a misbelief is not a confident one."""
+"""The same in a misbelief that is not confident."""
 
 
 class Point(NamedTuple):
-    """Where in a question a choice stands.
+    """The place of a choice in a question.
 
     Attributes:
-        key: The question, in a form that its surroundings do not change.
-        hop: Which hop, from 0.
-        hops: How many hops the question has.
-        action: Whether the choice is of a document (an action) or of what to believe.
-        actions: Whether hops have an action at all, beside the belief.
+        key: The question, independent of its wording and the prompt around it.
+        hop: The hop, from 0.
+        hops: Hops of the question.
+        action: Whether the choice is of a document (an action) or a belief.
+        actions: Whether hops have an action beside the belief.
         whole: Whether a belief stands for the whole hop, because there was no document to choose.
     """
 
@@ -198,7 +187,7 @@ class Point(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A categorical choice and its outcome: the options as written, their masses, and which one was drawn."""
+    """A categorical choice: the options as written, their masses, and the index of the one drawn."""
 
     options: tuple[str, ...]
     masses: tuple[float, ...]
@@ -206,7 +195,7 @@ class Choice(NamedTuple):
 
     @property
     def chosen(self) -> str:
-        """The option that was drawn."""
+        """The option drawn."""
         return self.options[self.pick]
 
 
@@ -266,11 +255,7 @@ def _at(weights: Sequence[float], where: float) -> int:
 
 
 def point_success(point: Point, dials: Dials) -> tuple[float, bool, bool]:
-    """How likely the right option is at a point, at temperature 1.
-
-    Returns:
-        The mass of the right option, whether the question is misbelieved here, and whether confidently so.
-    """
+    """Mass of the right option at temperature 1, whether it is misbelieved here, and whether confidently."""
     profile = _profile(point.key, point.hops, point.actions, dials)
     document, belief = 2 * point.hop, 2 * point.hop + 1
     indexes = [document, belief] if point.whole else [document if point.action else belief]
@@ -280,18 +265,15 @@ def point_success(point: Point, dials: Dials) -> tuple[float, bool, bool]:
 
 
 def options(point: Point, right: str | None, wrong: Sequence[str], dials: Dials) -> dict[str, float]:
-    """The options of a choice with their masses at temperature 1.
+    """The options of a choice that have mass, with their masses at temperature 1.
+
+    The order is a hash of the question, so that a tie at temperature 0 favours no side.
 
     Args:
-        point: Where the choice stands.
-        right: The option that the text in view supports; ``None`` when it supports none.
-        wrong: Other options that the text in view offers, the most plausible class first; repeats and the
-            right option are left out here.
-        dials: How the model errs.
-
-    Returns:
-        Options that have any mass. The order is a hash of the question, so that a tie at temperature 0
-        favours no side.
+        point: The place of the choice.
+        right: The option that the text in view supports, if any.
+        wrong: Other options in view, the most plausible class first; repeats and the right option are left out.
+        dials: The dials.
     """
     others = [option for option in dict.fromkeys(wrong) if option != right][: dials.wrong_options]
     others.sort(key=lambda option: Draws(point.key, point.hop, option).word())
@@ -316,7 +298,7 @@ def options(point: Point, right: str | None, wrong: Sequence[str], dials: Dials)
 
 
 def temper(masses: Sequence[float], temperature: float) -> list[float]:
-    """Masses at a temperature: ``p ** (1 / T)``, made to sum to 1; at 0 all mass is on the first largest."""
+    """Masses at a temperature: ``p ** (1 / T)``, normalised to 1; at 0 all mass is on the first largest."""
     largest = max(masses)
     if temperature <= 0:
         best = list(masses).index(largest)
@@ -327,7 +309,7 @@ def temper(masses: Sequence[float], temperature: float) -> list[float]:
 
 
 def truncate(masses: Sequence[float], top_p: float) -> list[float]:
-    """Masses with all but the likeliest options dropped: as few as hold ``top_p`` of the mass."""
+    """Masses of the fewest likeliest options that hold ``top_p`` of the mass; 0 for the others."""
     if top_p >= 1:
         return list(masses)
     order = sorted(range(len(masses)), key=lambda index: -masses[index])
@@ -344,18 +326,9 @@ def truncate(masses: Sequence[float], top_p: float) -> list[float]:
 def decide(
     masses: dict[str, float], draws: Draws, temperature: float, top_p: float, allowed: frozenset[str] | None = None
 ) -> Choice:
-    """Draw one of some options.
+    """Draw one of some options, or of the ``allowed`` among them.
 
-    Args:
-        masses: Options with their masses at temperature 1.
-        draws: Where the outcome comes from.
-        temperature: As in the request.
-        top_p: As in the request.
-        allowed: Draw among these only, because text already written rules the others out.
-
-    Returns:
-        The choice with the masses it was drawn with; at temperature 0, where those would be 0 and 1, with
-        the masses at temperature 1.
+    The choice holds the masses that it was drawn with, at temperature 0 those at temperature 1.
     """
     names = tuple(masses)
     plain = tuple(masses.values())

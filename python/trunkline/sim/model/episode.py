@@ -1,7 +1,7 @@
-"""Reads the conversation.
+"""Reads the state of a question off its conversation.
 
-Nothing is remembered between requests. The state is read off the queries and visits in the conversation,
-which name what the agent believed when it wrote them, so it survives when thinking is dropped from history.
+Nothing is kept between requests: queries and visits name the beliefs they were written with, also where thinking is
+dropped from history.
 """
 
 from __future__ import annotations
@@ -51,13 +51,7 @@ _ANSWER: Final = re.compile(r"<answer>(.{0,80}?)</answer>|\\boxed(?:\{([^{}]{0,8
 
 
 class Forms(NamedTuple):
-    """Where in a prompt each form is last described; -1 where it is not.
-
-    Attributes:
-        verdict: A yes and a no, both offered between the same tags.
-        search: A place for a query between search tags.
-        answer: A place for an answer between answer tags, or in a box.
-    """
+    """The last places in a prompt of a choice of verdicts, a search form and an answer form; -1 where there is none."""
 
     verdict: int
     search: int
@@ -66,12 +60,7 @@ class Forms(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def forms_in(text: str) -> Forms:
-    """Find the forms that a prompt describes.
-
-    Args:
-        text: The prompt, with what it tells of colleagues: their searches and answers hold names or numbers, and one
-            verdict is not an offer of two.
-    """
+    """Find the forms that a prompt describes; a colleague's search or answer has names or numbers, and is none."""
     offers = list(OFFER.finditer(text))
     words = {word.lower() for offer in offers if offer[1] == offers[-1][1] for word in offer.groups()[1:] if word}
     both = bool(words.intersection(YES)) and bool(words.intersection(NO))
@@ -79,7 +68,7 @@ def forms_in(text: str) -> Forms:
 
 
 def is_form(text: str) -> bool:
-    """Whether a text is but a place for another, as in ``<search>your query</search>``: it has no name, no number."""
+    """Whether a text is a placeholder, as in ``<search>your query</search>``: without capitals and digits."""
     return re.search(r"[A-Z0-9]", text) is None
 
 
@@ -91,10 +80,10 @@ def _last(pattern: re.Pattern[str], text: str) -> int:
 
 
 SEARCH_KEYS: Final = ("query", "queries", "q", "search_query", "keywords")
-"""What a search tool's parameter may be called."""
+"""Names of a search tool's parameter."""
 
 VISIT_KEYS: Final = ("id", "ids", "doc_id", "document_id", "url", "urls", "link", "page")
-"""What a visit tool's parameter may be called."""
+"""Names of a visit tool's parameter."""
 
 _TAG: Final = re.compile(r"<(search|information)>(.*?)</\1>", re.DOTALL)
 _READ_AS: Final = re.compile(
@@ -103,24 +92,14 @@ _READ_AS: Final = re.compile(
 
 
 class Event(NamedTuple):
-    """One of them.
-
-    Attributes:
-        kind: ``search``, ``visit`` or ``result``.
-        values: The queries, the documents, or the text that was found.
-    """
+    """A ``search``, a ``visit`` or a ``result``, with its queries, documents or text."""
 
     kind: str
     values: tuple[str, ...]
 
 
 def events(conversation: Conversation) -> Iterator[Event]:
-    """Return what happened in a conversation, oldest first.
-
-    Args:
-        conversation: The conversation; searches and what they found may stand in replies and results of tools, or in
-            one message that tells of them.
-    """
+    """The events of a conversation, oldest first, from replies, tool results, and messages that tell of them."""
     pending: list[Event | None] = []
     asked = False
     known = {tool.name for tool in conversation.tools}
@@ -164,7 +143,7 @@ def _tagged(text: str) -> tuple[Event, ...]:
 
 @lru_cache(maxsize=8192)
 def _told(text: str) -> tuple[Event, ...]:
-    """Searches that a prompt tells of; what stands behind one, in no tag, is what it found. A mere form is none."""
+    """Searches in a prompt; untagged text behind one is its result, and a placeholder is no search."""
     events: list[Event] = []
     end = 0
     for match in _TAG.finditer(text):
@@ -180,7 +159,7 @@ def _found(events: Sequence[Event], text: str) -> list[Event]:
 
 @lru_cache(maxsize=8192)
 def _read_call(call: Call) -> Event | None:
-    """A call as an event; ``None`` where it cannot have had an effect."""
+    """A call as an event; None where it cannot have had an effect."""
     try:
         arguments = msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -204,7 +183,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _repaired(text: str) -> tuple[Event | None, str]:
-    """The call that an observation says it repaired, and its result; no call where it says no such thing, or failed."""
+    """The call that an observation says it repaired, and its result; no call where there is none or it failed."""
     match = _READ_AS.match(text)
     if match is None or match[2].startswith("Error: "):
         return None, text
@@ -217,18 +196,18 @@ _HIT: Final = re.compile(
     r"^[ \t]*(?:\d{1,3}[.)]|[-*])?[ \t]*\[([^\]\s<>]{1,64})\][ \t]*(\S[^\n]{0,200})$", re.MULTILINE
 )
 _LISTS: Final = re.compile(r"^[ \t]*(?=1[.)][ \t]*\[)", re.MULTILINE)
-"""Where a list of hits begins."""
+"""The beginning of a list of hits."""
 
 
 class Hit(NamedTuple):
-    """One search hit: the document's id and title."""
+    """A search hit: the document's id and title."""
 
     id: str
     title: str
 
 
 class Subject(NamedTuple):
-    """What a conversation is about: a question of the language, a word problem, or neither."""
+    """The question of a conversation, or its word problem, or neither."""
 
     chain: Chain | None
     steps: tuple[Step, ...] | None
@@ -261,7 +240,7 @@ def find_subject(conversation: Conversation) -> Subject:
 
 
 def chain_key(chain: Chain) -> str:
-    """The question in a form that neither its wording nor the prompt around it changes."""
+    """The question, independent of its wording and the prompt around it."""
     return "\x1f".join((chain.anchor, *chain.relations))
 
 
@@ -272,14 +251,14 @@ def query_text(name: str, relation: str, *, reverse: bool = False) -> str:
 
 
 def again_text(episode: Episode) -> str:
-    """A query for a hop that was searched before without success: by another name, then in another order."""
+    """A query for a hop that was searched in vain: by another name, then in another order."""
     if episode.searches == 1:
         return f"{episode.entity}{_ALIAS_WORDS}"
     return query_text(episode.entity, episode.relation, reverse=True)
 
 
 class Names:
-    """Which names stand for one entity, as far as the text in view says."""
+    """Names of one entity, as far as the text in view says."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._groups: dict[str, set[str]] = {}
@@ -294,7 +273,7 @@ class Names:
         return self._groups.get(name) or {name}
 
     def stated(self, name: str, relation: str, texts: Iterable[str]) -> str | None:
-        """The object that some texts state for a relation of an entity under any of its names."""
+        """The object that texts state for a relation of an entity under any of its names."""
         known = self.of(name)
         for text in texts:
             for fact in facts_in(text):
@@ -308,15 +287,14 @@ class Episode:
 
     Attributes:
         chain: The question.
-        path: The entity believed in at each hop begun, the anchor first; an empty text where it is not
-            known.
-        last: What came last: ``none``, ``search`` or ``visit``.
+        path: The believed entity of each hop begun, the anchor first; empty where unknown.
+        last: The last event: ``none``, ``search`` or ``visit``.
         hits: The hits of the last search.
         found: The text of the last search.
-        pages: What visits returned since the first search of this hop.
+        pages: Results of visits since the first search of this hop.
         visited: Documents visited in this hop.
-        searches: How often this hop was searched for.
-        view: Every text that tools returned, oldest first.
+        searches: Searches of this hop.
+        view: Every tool result, oldest first.
         turns: Replies given so far.
         names: Aliases in view.
     """
@@ -339,13 +317,10 @@ class Episode:
         self.names = Names(self.view)
 
     def infer(self, text: str) -> None:
-        """Read a state off what searches found, where nothing in view says what was searched for.
+        """Read a state off lists of hits in a text without searches.
 
-        What all lists of hits but the last state of the question's chain is believed; the last is what the search
-        for the next hop found.
-
-        Args:
-            text: What was found; nothing is inferred where it holds no list of hits.
+        Facts of the question's chain in all lists but the last are believed; the last list is the result of the search
+        for the next hop.
         """
         lists = _LISTS.split(text)[1:]
         if not lists:
@@ -363,37 +338,37 @@ class Episode:
 
     @property
     def hop(self) -> int:
-        """The hop being worked on, from 0."""
+        """The current hop, from 0."""
         return max(len(self.path) - 1, 0)
 
     @property
     def entity(self) -> str:
-        """The entity believed in at this hop."""
+        """The believed entity of this hop."""
         return self.path[-1] if self.path else self.chain.anchor
 
     @property
     def relation(self) -> str:
-        """The relation asked of it."""
+        """The relation asked of the entity."""
         return self.chain.relations[self.hop]
 
     @property
     def rest(self) -> Chain:
-        """The question from the first search in view on: what led there is taken for right, where it is out of view."""
+        """The question from the first search in view on; earlier hops count as right."""
         begun = next((hop for hop, name in enumerate(self.path) if name), 0)
         return Chain(self.path[begun], self.chain.relations[begun:]) if begun else self.chain
 
     @property
     def arrived(self) -> bool:
-        """Whether the last search found what the question asks for."""
+        """Whether the last search found the answer."""
         last = len(self.path) == len(self.chain.relations)
         return last and self.stated(self.entity, self.relation, [self.found]) is not None
 
     def stated(self, name: str, relation: str, texts: Sequence[str]) -> str | None:
-        """What some texts say, as ``Names.stated`` with the names in view."""
+        """The object that texts state, under the names in view."""
         return self.names.stated(name, relation, texts)
 
     def titled(self) -> Hit | None:
-        """The hit of the last search that is plainly the entity's own document."""
+        """The hit of the last search that is the entity's own document."""
         known = self.names.of(self.entity)
         return next((hit for hit in self.hits if hit.title in known), None)
 
@@ -402,11 +377,9 @@ class Episode:
         return [hit for hit in self.hits if hit.id not in self.visited]
 
     def error(self) -> tuple[int, str | None] | None:
-        """The first earlier belief that the text in view contradicts or does not support.
+        """The first earlier hop whose result the text in view contradicts, with what it says instead.
 
-        Returns:
-            The hop whose result is in doubt, and what the text says instead, or ``None`` in its place where
-            the text says nothing and the hop was searched only once.
+        None in its place stands for a hop without support that was searched only once.
         """
         for hop in range(self.hop):
             if not self.path[hop]:
@@ -463,7 +436,7 @@ class Episode:
         return query.replace(language.RELATIONS[best].keywords, "", 1).strip(), best
 
     def _hop_of(self, name: str, relation: str) -> int:
-        """Which hop a query belongs to; a relation can occur in a chain more than once."""
+        """The hop of a query; a relation can occur in a chain more than once."""
         hops = [hop for hop, each in enumerate(self.chain.relations) if each == relation]
         now = len(self.path) - 1
         if len(hops) == 1:

@@ -1,8 +1,8 @@
-"""Draft with choices and logprobs.
+"""Drafts of replies, their tokens and log-probs.
 
-The log-prob of a choice is laid on its tokens exactly: the options' token sequences form a trie, and where
-it branches, the token that was taken carries the mass of its branch given the branches still open. The sum
-over a choice's tokens is therefore the log of the mass of the option drawn. All other tokens lie near 0.
+The options' token sequences of a choice form a trie. Where it branches, the token taken has the mass of its branch
+given the open branches, so that the log-probs of a choice's tokens sum to the log of the mass of the option drawn. All
+other tokens are near 0.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ __all__ = ["Disagreement", "Draft", "Mind", "Sampling", "Token", "filler", "ids"
 
 
 ALTERNATIVES: Final = 20
-"""Most alternatives that can be asked for at a token."""
+"""Most alternatives of a token."""
 
 _LEAST: Final = -30.0
 _DRAFT_FILLERS: Final = 256
 
 
 class Disagreement(Exception):
-    """What a draft on trial says is not how the given text goes on."""
+    """A draft on trial does not continue like the given text."""
 
 
 class Token(NamedTuple):
-    """One generated token.
+    """A generated token.
 
     Attributes:
         id: Its token id.
-        branches: Where the text could have gone on otherwise: token ids with their log-probs, likeliest
-            first; empty at an ordinary token.
-        logprob: Its own log-prob at a branch; at an ordinary token ``filler`` has it.
+        branches: Token ids at this place with their log-probs, likeliest first; empty at an ordinary token.
+        logprob: Its own log-prob at a branch; at an ordinary token see ``variation``.
     """
 
     id: int
@@ -55,24 +54,18 @@ class Token(NamedTuple):
 class Draft:
     """The pieces of a reply in order.
 
-    A reply may have to continue text that stands already. Then what is said and chosen must agree with that
-    text until it is used up, and only what goes beyond it becomes part of the draft; a choice is drawn
-    among the options that agree. So a continuation has the distribution of a whole reply given its
-    beginning. Text that the model would not have written ends the agreement, and the draft goes on freely
-    from there.
+    A reply may continue a given text. Pieces must then agree with that text until it is used up, only the rest becomes
+    part of the draft, and a choice is drawn among the options that agree: a continuation has the distribution of a
+    whole reply given its beginning. A text that the model would not have written ends the agreement.
 
-    Where the given text ends inside something that can be read in two ways, one of them is drawn and the
-    draft is on trial until that text is used up: what is said is then drawn as if nothing were given, and
-    what turns out to disagree is given up, so that the reply is begun again.
-
-    Args:
-        given: The text to continue.
+    Where the given text ends inside an ambiguous piece, one reading is drawn and the draft is on trial: pieces are
+    drawn as if nothing were given, and a disagreement begins the reply again.
 
     Attributes:
-        pieces: What is said beyond the given text.
-        left: What is left of it.
-        trial: Whether what comes next is drawn without regard to it, as long as there is any.
-        sure: How likely the model thinks what it came to believe here; None where it settled nothing.
+        pieces: The reply beyond the given text.
+        left: The unused rest of the given text.
+        trial: Whether pieces are drawn without regard to the given text.
+        sure: The mass of the beliefs that the reply rests on; None without any.
     """
 
     __slots__ = ("left", "pieces", "sure", "trial")
@@ -84,27 +77,27 @@ class Draft:
         self.trial = False
 
     def fits(self, text: str) -> bool:
-        """Whether a text agrees with what is left of the given text."""
+        """Whether a text agrees with the rest of the given text."""
         return self.left.startswith(text) or text.startswith(self.left)
 
     def agrees(self, drawn: bool, text: str) -> bool:
-        """Whether to say a text: as drawn, unless the given text has settled it already."""
+        """Whether to say a text: as drawn, unless the given text has settled it."""
         return self.fits(text) if self.left and not self.trial else drawn
 
     def either(self, drawn: bool, one: str, other: str) -> bool:
-        """Whether to say one text rather than the other: as drawn, unless the given text has settled it already."""
+        """Whether to say one text rather than the other: as drawn, unless the given text has settled it."""
         agree = self.fits(one)
         return drawn if self.trial or agree == self.fits(other) else agree
 
     def believe(self, mass: float) -> None:
-        """Note how likely something is that the reply now rests on, beside what it rested on before."""
+        """Multiply the mass of a belief into ``sure``."""
         self.sure = mass if self.sure is None else self.sure * mass
 
     def say(self, text: str) -> None:
-        """Add text that carries no choice.
+        """Add text without a choice.
 
         Raises:
-            Disagreement: The draft is on trial, and this is not how the given text goes on.
+            Disagreement: The draft is on trial, and the given text continues otherwise.
         """
         if self.left:
             if self.trial and not self.fits(text):
@@ -114,18 +107,7 @@ class Draft:
             self.pieces.append(text)
 
     def choose(self, mind: Mind, masses: dict[str, float]) -> Choice:
-        """Draw one of some options and add it.
-
-        Args:
-            mind: What to draw with.
-            masses: The options as written, with their masses at temperature 1.
-
-        Returns:
-            The choice, with all its options.
-
-        Raises:
-            Disagreement: As for :meth:`say`.
-        """
+        """Draw one of some options with their masses at temperature 1, and add it; errors as for ``say``."""
         if not self.left:
             choice = mind.decide(masses)
             self.pieces.append(choice if len(choice.options) > 1 else choice.chosen)
@@ -146,12 +128,12 @@ class Draft:
         return choice
 
     def _written(self, options: Iterable[str]) -> list[str]:
-        """The longest option that the given text has whole and goes beyond, if there is one."""
+        """The longest option that the given text holds whole and continues after, if there is one."""
         whole = [option for option in options if self.left.startswith(option) and option != self.left]
         return [max(whole, key=len)] if whole else []
 
     def _beyond(self, text: str) -> str:
-        """The part of a text that goes beyond the given text, which is used up by as much."""
+        """The part of a text beyond the given text, which is used up by as much."""
         left = self.left
         if left.startswith(text):
             self.left = left[len(text) :]
@@ -165,12 +147,7 @@ class Draft:
 
 
 def tokens(draft: Draft, end: str) -> list[Token]:
-    """The tokens of a draft, with the branches of its choices.
-
-    Args:
-        draft: The reply.
-        end: The special token that ends it.
-    """
+    """The tokens of a draft and of its ``end``, with the branches of its choices."""
     bpe = default_bpe()
     out: list[Token] = []
     following = bpe.special[end]
@@ -189,7 +166,7 @@ def tokens(draft: Draft, end: str) -> list[Token]:
 
 
 def ids(draft: Draft, end: str) -> list[int]:
-    """The token ids alone, where nobody asks for log-probs."""
+    """The token ids of a draft and of its ``end``, without log-probs."""
     bpe = default_bpe()
     out: list[int] = []
     for piece in _grouped(draft.pieces):
@@ -199,17 +176,13 @@ def ids(draft: Draft, end: str) -> list[int]:
 
 
 def filler(seed: bytes, count: int) -> bytes:
-    """Which of the ``_FILLERS`` small variations each of ``count`` tokens has."""
+    """The variation of each of ``count`` tokens."""
     return hashlib.shake_128(seed).digest(count)
 
 
 @lru_cache(maxsize=_DRAFT_FILLERS)
 def variation(number: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """The log-prob of an ordinary token and of the alternatives it beat, likeliest first.
-
-    Args:
-        number: Which variation, from 0 to 255; larger ones are a little less certain.
-    """
+    """The log-prob of an ordinary token of variation 0 to 255, and its alternatives, likeliest first."""
     share = number / (_DRAFT_FILLERS - 1)
     own = -1e-4 - 0.04 * share**6
     rest = -math.expm1(own)
@@ -223,7 +196,7 @@ def variation(number: int) -> tuple[float, tuple[tuple[int, float], ...]]:
 
 
 def _grouped(pieces: Sequence[str | Choice]) -> list[str | Choice]:
-    """Pieces cut where the tokenizer cuts: texts joined, a space before a choice moved into its options."""
+    """Pieces cut as the tokenizer cuts: texts joined, a space before a choice moved into its options."""
     out: list[str | Choice] = []
     text = ""
     for piece in pieces:
@@ -248,7 +221,7 @@ def _encode(text: str) -> tuple[int, ...]:
 
 
 def _branch(choice: Choice, following: int) -> tuple[list[Token], Token | None]:
-    """The chosen option's tokens, and the token after them where stopping there was itself a branch."""
+    """The chosen option's tokens, and the token after them where ending there was a branch."""
     sequences = [(*_encode(option), following) for option in choice.options]
     taken = sequences[choice.pick]
     alive: Sequence[int] = range(len(sequences))
@@ -272,7 +245,7 @@ def _branch(choice: Choice, following: int) -> tuple[list[Token], Token | None]:
 
 _MOST_FILLERS: Final = 60
 _MIDDLE: Final = 0.35
-"""Logarithm of the median number of filler thoughts, before it is cut to a whole one."""
+"""Logarithm of the median number of thoughts, before it is cut to a whole one."""
 
 _MOST_TRIES: Final = 256
 _NORMAL: Final = NormalDist()
@@ -302,13 +275,7 @@ _THOUGHTS: Final = (
 
 
 class Sampling(NamedTuple):
-    """How a reply is sampled.
-
-    Attributes:
-        seed: Of this very choice: the request's seed plus the choice's index.
-        temperature: 0 always takes the likeliest option.
-        top_p: Share of the mass that options are drawn from.
-    """
+    """The sampling of a choice: its own seed (the request's plus the choice's index), temperature and top-p."""
 
     seed: int
     temperature: float = 1.0
@@ -316,18 +283,12 @@ class Sampling(NamedTuple):
 
 
 class Mind:
-    """The state of one reply being made up.
-
-    Args:
-        behaviour: Name of the behaviour; part of every stream's key.
-        digest: Digest of the conversation.
-        dials: How the model errs.
-        sampling: The request's sampling. At temperature 0 the seed has no effect.
+    """The random state of one reply; at temperature 0 the seed has no effect.
 
     Attributes:
-        dials: The same.
-        sampling: The same.
-        tries: How often the reply was given up because it did not go on like the text it continues.
+        dials: The model's dials.
+        sampling: The request's sampling.
+        tries: How often the reply was begun again.
     """
 
     __slots__ = ("_accidents", "_choices", "_key", "dials", "sampling", "tries")
@@ -342,20 +303,15 @@ class Mind:
         self.tries = 0
 
     def decide(self, masses: dict[str, float], allowed: frozenset[str] | None = None) -> Choice:
-        """Draw one of some options, given with their masses at temperature 1.
-
-        Args:
-            masses: The options.
-            allowed: The only ones that may come out, where not all may.
-        """
+        """Draw one of some options, or of the allowed ones, with their masses at temperature 1."""
         return decide(masses, self._choices, self.sampling.temperature, self.sampling.top_p, allowed)
 
     def accident(self, rate: float) -> bool:
-        """Whether something of this rate goes wrong in the turn."""
+        """Whether an accident of this rate happens in the turn."""
         return chance(rate, self._accidents, self.sampling.temperature)
 
     def notices(self) -> bool:
-        """Whether an earlier error that is in view is noticed in this turn."""
+        """Whether an earlier error in view is noticed in this turn."""
         return self._accidents.chance(self.dials.recoverability)
 
     def below(self, n: int) -> int:
@@ -364,7 +320,7 @@ class Mind:
 
     @property
     def tired(self) -> bool:
-        """Whether the reply was begun so often that what is most sure to agree with the given text is said."""
+        """Whether the reply was begun too often, so that the surest agreement with the given text is said."""
         return self.tries >= _MOST_TRIES
 
     def think(self, draft: Draft, then: str = "") -> None:
@@ -374,9 +330,9 @@ class Mind:
         draft.say(then)
 
     def fill(self, draft: Draft) -> None:
-        """Add thoughts that carry nothing; their number has a lognormal tail.
+        """Add thoughts without content; their number has a lognormal tail.
 
-        Where the given text has some of them, the others are drawn as in a reply that has at least so many.
+        Where the given text has some, the others are drawn as in a reply that has at least as many.
         """
         there = 0
         # Only the space behind the last of them may be missing.
@@ -393,13 +349,7 @@ class Mind:
             draft.say(_THOUGHTS[self._accidents.below(len(_THOUGHTS))])
 
     def _thinks_on(self, draft: Draft, there: int, share: float) -> bool:
-        """Whether the given text ends in a thought, and not in what follows the thoughts, which is then on trial.
-
-        Args:
-            draft: The reply.
-            there: How many thoughts there are.
-            share: The share of thoughts that begin like what is left of the given text.
-        """
+        """Whether the given text ends in a thought; else its rest is on trial. ``share`` of all thoughts fit it."""
         going = self._goes_on(there)
         if going == 0:
             return False
@@ -409,7 +359,7 @@ class Mind:
         return False
 
     def _more(self, there: int) -> int:
-        """How many thoughts follow those that are there."""
+        """How many thoughts follow the first ones."""
         if there == 0:
             count = 1
             if self.dials.length_tail > 0:
@@ -422,7 +372,7 @@ class Mind:
         return more
 
     def _goes_on(self, there: int) -> float:
-        """How likely a reply has more thoughts than those that are there, of which it has at least so many."""
+        """Probability of another thought after so many."""
         if there >= _MOST_FILLERS:
             return 0.0
         if self.dials.length_tail == 0:
@@ -431,23 +381,13 @@ class Mind:
         return self._at_least(there + 1) / least if least > 0 else 0.0
 
     def _at_least(self, count: int) -> float:
-        """How likely a reply has at least so many thoughts."""
+        """Probability of at least so many thoughts."""
         if count == 0:
             return 1.0
         return 0.5 * math.erfc((math.log(count) - _MIDDLE) / self.dials.length_tail / math.sqrt(2))
 
     def wording(self, draft: Draft, place: str, first: str, second: str) -> None:
-        """Add one of two wordings that mean the same.
-
-        Whether there is a choice at all is a function of the place, not of the seed; where there is none
-        the first wording stands.
-
-        Args:
-            draft: The reply.
-            place: The question and the part of the turn.
-            first: The usual wording.
-            second: The other one.
-        """
+        """Add one of two wordings that mean the same; the place, not the seed, decides whether there is a choice."""
         if Draws("wording", place).chance(self.dials.uncertain_right):
             draft.choose(self, {first: 0.5, second: 0.5})
         else:

@@ -1,4 +1,4 @@
-"""Models by name; sim-team."""
+"""Models by name, and the behaviour sim-team."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ _SEVERAL: Final = 2
 def team(conversation: Conversation, mind: Mind) -> Draft:
     """Play the part that the prompt asks for.
 
-    A choice of verdicts is asked for where it is the last form that the prompt describes. Else a search, where that is
-    described, or an answer too, where both are. Without, it is a synthesis where several answers stand unjudged, and
-    otherwise an answer of one's own.
+    A verdict, where that is the last form the prompt describes; else a search, an answer, or either; without a form a
+    synthesis of several unjudged answers, or an own answer.
     """
     text = conversation.said("system", "user")
     forms = forms_in(text)
@@ -66,18 +65,14 @@ MODELS: Final[Registry[Callable[[Conversation, Mind], Draft]]] = Registry(
 
 
 class Model(NamedTuple):
-    """A behaviour and how it errs."""
+    """A behaviour and its dials."""
 
     behaviour: str
     dials: Dials
 
 
 def find_model(name: str, default: Dials) -> Model:
-    """The model that a request names.
-
-    Args:
-        name: A name in ``MODELS``, or such a name, a colon and the name of a preset.
-        default: The dials of a name without a preset.
+    """The model of a name in ``MODELS``, which may end in a colon and a preset; else the default dials hold.
 
     Raises:
         ConfigError: There is no such model or preset.
@@ -93,14 +88,7 @@ def find_model(name: str, default: Dials) -> Model:
 
 
 def reply(model: Model, conversation: Conversation, sampling: Sampling, digest: bytes) -> Draft:
-    """One reply, a function of its arguments alone.
-
-    Args:
-        model: Who replies.
-        conversation: What it is given.
-        sampling: How to sample, seed included.
-        digest: ``chat.digest`` of the conversation; computed once for all choices of a request.
-    """
+    """One reply, a function of its arguments alone; ``digest`` is that of the conversation."""
     mind = Mind(model.behaviour, digest, model.dials, sampling)
     while True:
         try:

@@ -1,8 +1,7 @@
 """A small byte-level byte-pair encoding: trainer, encoder and decoder.
 
-Token ids are laid out as the 256 bytes, then one id for each merge in order of rank, then the special
-tokens.
-The merges that ship in ``merges.txt`` were learnt from the text of the default world by ``train``.
+Token ids are the 256 bytes, one id for each merge in order of rank, and the special tokens. ``train`` learned the
+merges in ``merges.txt`` from the text of the default world.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["ADDED", "CONTROL", "MERGES", "Bpe", "default_bpe", "dump", "load", "train"]
 
 MERGES: Final = 2000
-"""How many merges the shipped vocabulary has."""
+"""Merges of the shipped vocabulary."""
 
 CONTROL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-"""Tokens that only a template may write; the same characters in a message are ordinary text."""
+"""Tokens that only a template writes; the same characters in a message are ordinary text."""
 
 ADDED: Final = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Markup that is one token wherever it stands."""
+"""Markup that is one token everywhere."""
 
 _WORD: Final = re.compile(r" ?[^\W\d_]+| ?\d| ?(?:[^\s\w]|_)+|\n+|\s")
 _ADDED: Final = re.compile("|".join(re.escape(token) for token in ADDED))
@@ -41,10 +40,7 @@ _BYTES: Final = 256
 
 
 class Bpe:
-    """An encoder for one list of merges.
-
-    Args:
-        merges: Pairs of token ids; the pair at rank ``i`` makes the token ``256 + i``.
+    """An encoder for a list of merges, pairs of token ids; the pair at rank ``i`` makes the token ``256 + i``.
 
     Raises:
         ConfigError: A merge uses an id that does not exist yet.
@@ -75,13 +71,7 @@ class Bpe:
         return len(self._bytes)
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
-        """Token ids of a text.
-
-        Args:
-            text: Any text; a lone surrogate is written as a question mark.
-            control: Whether the control tokens' spelling means the tokens, as in a prompt that a template
-                wrote, or ordinary text, as in a message.
-        """
+        """Token ids of a text; with ``control`` the spelling of control tokens means the tokens."""
         if "<" not in text:
             return self._plain(text)
         ids: list[int] = []
@@ -96,7 +86,7 @@ class Bpe:
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes that token ids stand for; they need not be whole characters.
+        """The bytes of token ids, which need not be whole characters.
 
         Raises:
             ConfigError: An id is outside the vocabulary.
@@ -104,27 +94,17 @@ class Bpe:
         return b"".join([self.token_bytes(token) for token in ids])
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token.
-
-        Raises:
-            ConfigError: The id is outside the vocabulary.
-        """
+        """The bytes of one token; errors as for ``decode``."""
         if not 0 <= token < len(self._bytes):
             raise ConfigError(f"token id {token} is outside the vocabulary of {len(self._bytes)}")
         return self._bytes[token]
 
     def parts(self, token: int) -> tuple[int, int] | None:
-        """The two tokens that a merged token was made of; ``None`` for a byte or a special token."""
+        """The two tokens of a merged token; None for a byte or a special token."""
         return self._parts[token]
 
     def split(self, ids: Sequence[int], rate: float, draws: Draws) -> list[int]:
-        """Another segmentation of the same bytes, as a sampler may produce it.
-
-        Args:
-            ids: Token ids.
-            rate: Probability of breaking each merged token into its two parts, from 0 to 1.
-            draws: Where the choices come from.
-        """
+        """Another segmentation of the same bytes: each merged token is split in two at this rate."""
         out: list[int] = []
         for token in ids:
             parts = self._parts[token]
@@ -180,13 +160,9 @@ class Bpe:
 
 
 def train(texts: Iterable[str], merges: int = MERGES) -> list[tuple[int, int]]:
-    """Learn merges: again and again join the most frequent pair of neighbours inside words.
+    """Learn merges: join the most frequent pair of neighbours inside words, until no pair occurs twice.
 
-    Ties go to the pair whose ids are smallest, so the same texts give the same merges everywhere.
-
-    Args:
-        texts: The text to learn from.
-        merges: How many merges to learn; fewer come back when no pair occurs twice.
+    Ties go to the pair with the smallest ids, so that the same texts give the same merges everywhere.
     """
     count: Counter[str] = Counter()
     for text in texts:

@@ -1,4 +1,4 @@
-"""Verifier, reporter, picker, writer."""
+"""The behaviours sim-verifier, sim-judge, sim-reporter, sim-writer and sim-picker."""
 
 from __future__ import annotations
 
@@ -54,11 +54,10 @@ _ARTICLE: Final = re.compile(r"\b(?:a|an|the)\b")
 
 
 def verifier(conversation: Conversation, mind: Mind) -> Draft:
-    """Say whether the answer proposed is right, or, where none is, whether what was found suffices.
+    """Say whether the last answer proposed is right, or, where none is, whether the texts in view suffice.
 
-    What is right is worked out from the messages alone: a word problem is solved again, and a question's
-    chain is followed through the facts in view, from the first search in view on. A word problem needs no
-    searches, where these are what the verdict is about. The verdict errs at the rates of the dials.
+    A word problem is solved again and needs no searches; a question's chain is followed through the facts in view, from
+    the first search on. The verdict errs at the rates of the dials.
     """
     subject = find_subject(conversation)
     said = "\n".join(message.text for message in conversation.messages if message.role != "system")
@@ -102,19 +101,19 @@ def judge(conversation: Conversation, mind: Mind) -> Draft:
 
 
 def proposed(text: str) -> list[str]:
-    """The answers a text marks with answer tags or boxes, in order; placeholders of a prompt are left out."""
+    """The answers in answer tags or boxes, in order, without placeholders."""
     found = [match[1] or match[2] for match in _VERDICT_ANSWER.finditer(text)]
     return [answer.strip() for answer in found if not is_form(answer)]
 
 
 def normal(text: str) -> str:
-    """A text for comparison: no case, punctuation, articles or surplus space."""
+    """A text for comparison, without case, punctuation, articles and surplus space."""
     kept = re.sub(r"[^\w\s.-]|\.(?!\d)", " ", text.casefold())
     return " ".join(_ARTICLE.sub(" ", kept).split())
 
 
 def _verdict(conversation: Conversation, mind: Mind, *, accept: bool) -> Draft:
-    """Write the verdict; its log-prob is that of accepting or rejecting at the dials' rates."""
+    """Write the verdict in the form that the prompt offers, wrong at the dials' rates."""
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
         return draft
@@ -164,10 +163,9 @@ class _Block(NamedTuple):
 
 
 def reporter(conversation: Conversation, mind: Mind) -> Draft:
-    """Write a record: the plan, the calls that were made and what they brought, the last reasoning and the answer.
+    """Write a record: the plan, the calls and their results, the last reasoning and the answer.
 
-    A record so far is carried over and gone on with. Where the messages show no steps, there is nothing to report. The
-    record keeps to the words that the instructions allow.
+    It continues an earlier record and keeps to the words that the instructions allow.
     """
     draft = Draft(conversation.opened)
     if not draft.left and mind.accident(mind.dials.empty):
@@ -218,7 +216,7 @@ def _fields(record: str) -> dict[str, str]:
 
 
 def _calls(steps: Sequence[_Block]) -> list[str]:
-    """A line for each call with the first line of what it brought."""
+    """A line for each call with the first line of its result."""
     lines: list[str] = []
     for place, block in enumerate(steps):
         if not block.title.startswith("Call of "):
@@ -230,7 +228,7 @@ def _calls(steps: Sequence[_Block]) -> list[str]:
 
 
 def _methods(before: Sequence[str], calls: Sequence[str], room: int) -> list[str]:
-    """The latest lines that there is room for, in their order."""
+    """The latest lines within the room left, in order."""
     kept: list[str] = []
     for line in reversed([*before, *calls][-_MOST_CALLS:]):
         room -= len(line.split())
@@ -252,7 +250,7 @@ def _first(text: str, words: int) -> str:
 
 
 _POINTS: Final = 4
-"""A synthesis is one of this many equal points of a question, so it errs less than a search does."""
+"""A synthesis is one of so many equal points of a question, so that it errs less than a search."""
 
 _MOST_FACTS: Final = 12
 
@@ -299,7 +297,7 @@ def _all_facts(texts: list[str]) -> list[Fact]:
 
 
 def _path(chain: Chain, texts: list[str]) -> list[Fact]:
-    """What is stated of each hop of a chain, as far as it goes; names are those of the hop before."""
+    """The facts of each hop of a chain, up to the first one missing."""
     names, name, facts = Names(texts), chain.anchor, []
     for relation in chain.relations:
         said = names.stated(name, relation, texts)
@@ -334,14 +332,7 @@ _NONE: Final = "None of these answers can be right.\n<answer>unknown</answer>"
 
 
 class _Candidate(NamedTuple):
-    """One of the answers that can be picked.
-
-    Attributes:
-        number: Its number.
-        answer: The answer, as it is compared.
-        reports: What its reports say.
-        weight: The tries behind it, and its clear reports.
-    """
+    """A numbered candidate: its normal answer, its reports, and its tries plus clear reports as weight."""
 
     number: str
     answer: str
@@ -350,13 +341,11 @@ class _Candidate(NamedTuple):
 
 
 def picker(conversation: Conversation, mind: Mind) -> Draft:
-    """Pick one of the numbered candidates that a prompt shows.
+    """Pick one of the numbered candidates of a prompt; without candidates, write a report.
 
-    What is right is worked out from the reports: a word problem is solved again, a question's chain is followed through
-    the facts that they state, or its last hop where the others are not in them. Where that leads to no candidate, the
-    one counts as right that most tries and clear reports stand behind. Another is picked at the rate at which a verdict
-    accepts what is wrong, and at the rate of broken calls none of them is. A prompt without candidates is to be
-    reported on: what it states along the question's chain, and the answer.
+    The right answer is worked out from the reports: a word problem is solved again, a question's chain is followed
+    through their facts, or only its last hop. Where that leads to no candidate, the heaviest counts as right. Another
+    is picked at the rate of false accepts, and none at the rate of broken calls.
     """
     candidates = [_read(*match.groups()) for match in _PICKER_CANDIDATE.finditer(conversation.said("user"))]
     if not candidates:
@@ -387,7 +376,7 @@ def _read(number: str, facts: str, inside: str) -> _Candidate:
 
 
 def _right(conversation: Conversation, candidates: Sequence[_Candidate]) -> _Candidate:
-    """The candidate that the evidence is for."""
+    """The candidate that the evidence supports."""
     subject = find_subject(conversation)
     wanted: set[str] = set()
     if subject.chain is not None:
@@ -405,7 +394,7 @@ def _right(conversation: Conversation, candidates: Sequence[_Candidate]) -> _Can
 
 
 def _given(report: str) -> str:
-    """What a report lists as given, in the sentences in which documents state it."""
+    """The facts that a report lists as given, in the sentences of documents."""
     facts = [
         Fact(match[1], relation, match[2])
         for relation, pattern in _LISTED.items()

@@ -1,6 +1,6 @@
-"""``python -m trunkline.sim.server``: prints one line, the base URL, when it serves.
+"""``python -m trunkline.sim.server``: prints the base URL on one line when it serves.
 
-What takes long to import is imported in ``main``, after a first answer to signals is in place.
+Slow imports are in ``main``, behind a first answer to signals.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m trunkline.sim.server") -> int:
-    """Run the server from the command line.
-
-    Args:
-        arguments: The arguments; those of the process when not given.
-        prog: How the command is called, for its help.
-
-    Returns:
-        The exit code: 0 after a signal, 2 for a wrong option, 3 when the address cannot be bound.
-    """
+    """Run the server; returns 0 after a signal, 2 for a wrong option, 3 when the address cannot be bound."""
     from trunkline.errors import TrunklineError  # noqa: PLC0415 - see the module's docstring
     from trunkline.sim.server.options import read_options  # noqa: PLC0415
     from trunkline.sim.server.process import serve  # noqa: PLC0415
@@ -41,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trunklin
 
 
 def _leave_quietly() -> None:
-    """Let a signal end the process at once: outside the event loop there is nothing to put in order."""
+    """Let a signal end the process at once; outside the event loop there is nothing to clean up."""
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _frame: os._exit(128 + number))

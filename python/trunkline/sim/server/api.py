@@ -1,4 +1,4 @@
-"""OpenAI and SGLang forms."""
+"""Choices in the forms of OpenAI's and SGLang's responses."""
 
 from __future__ import annotations
 
@@ -34,14 +34,7 @@ _PIECE: Final = 24
 
 
 def chat_choice(generated: Generated, index: int, request: ChatRequest, settings: Settings) -> dict[str, Any]:
-    """One choice in the form of a whole response.
-
-    Args:
-        generated: What was sampled.
-        index: Its place among the choices.
-        request: What was asked for.
-        settings: Which server is imitated.
-    """
+    """One choice of a chat response."""
     content = generated.text
     thinking = thinking_in(content)
     behind = thinking.end() if thinking else 0
@@ -85,11 +78,7 @@ def chat_choice(generated: Generated, index: int, request: ChatRequest, settings
 
 
 def chat_deltas(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same choice as the choices of a stream's chunks; put together they are the whole again.
-
-    Args:
-        choice: As ``chat_choice`` made it.
-    """
+    """The same choice as the choices of a stream's chunks, which joined are the whole again."""
     message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": piece} for piece in pieces(message.get("reasoning_content") or "")]
@@ -123,12 +112,12 @@ def chat_deltas(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def pieces(text: str) -> list[str]:
-    """A text in the pieces in which a stream sends it."""
+    """A text in the pieces of a stream."""
     return [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
 
 
 def spread(items: list[Any], chunks: int) -> list[list[Any]]:
-    """Items dealt to a number of chunks in order, about as many to each."""
+    """Items in order over a number of chunks, about as many to each."""
     size = len(items)
     return [items[size * part // chunks : size * (part + 1) // chunks] for part in range(chunks)]
 
@@ -136,14 +125,7 @@ def spread(items: list[Any], chunks: int) -> list[list[Any]]:
 def completion_choice(
     generated: Generated, index: int, request: CompletionRequest, prompt_ids: list[int]
 ) -> dict[str, Any]:
-    """One choice in the form of a whole response.
-
-    Args:
-        generated: What was sampled.
-        index: Its place among the choices of all prompts.
-        request: What was asked for.
-        prompt_ids: The ids of this choice's prompt, returned beside its own where ids were asked for.
-    """
+    """One choice of a completion response, with the ids of its prompt where ids were asked for."""
     choice: dict[str, Any] = {
         "index": index,
         "text": generated.text,
@@ -160,11 +142,7 @@ def completion_choice(
 
 
 def completion_deltas(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same choice as the choices of a stream's chunks.
-
-    Args:
-        choice: As ``completion_choice`` made it.
-    """
+    """The same choice as the choices of a stream's chunks."""
     texts = pieces(choice["text"]) or [""]
     ids = spread(choice.get("token_ids", []), len(texts))
     columns = {name: spread(column, len(texts)) for name, column in (choice["logprobs"] or {}).items()}
@@ -184,7 +162,7 @@ def completion_deltas(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """``sampling_params``; what it does not know is ignored."""
+    """``sampling_params``; unknown fields are ignored."""
 
     n: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = msgspec.field(default=128, name="max_new_tokens")
@@ -213,10 +191,10 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     model: str = "sim-agent"
 
     def prompt(self) -> str | list[int]:
-        """What to continue.
+        """The text or ids to continue.
 
         Raises:
-            ApiError: There are both, or neither, or a stream is wanted.
+            ApiError: Both are given, or neither, or a stream is asked for.
         """
         if self.stream:
             raise ApiError(400, "stream: is not supported here", param="stream")
@@ -227,14 +205,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
 
 
 def generated_object(generated: Generated, request: GenerateRequest, prompt: int, cached: int) -> dict[str, Any]:
-    """One completion as ``/generate`` has it.
-
-    Args:
-        generated: What was sampled.
-        request: What was asked for.
-        prompt: Tokens of the prompt.
-        cached: Of these, tokens that a cache held.
-    """
+    """One completion of ``/generate``, with the prompt's tokens and the cached ones among them."""
     reason: dict[str, Any] = {"type": generated.finish}
     if generated.finish == "length":
         reason["length"] = len(generated.tokens)

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, streaming, start and stop."""
+"""Routes, streaming, start and stop."""
 
 from __future__ import annotations
 
@@ -45,9 +45,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 class App:
     """The application of one server.
-
-    Args:
-        settings: What it is told; the defaults when not given.
 
     Raises:
         ConfigError: The preset or a dial does not exist.
@@ -227,7 +224,7 @@ class App:
 
 
 def _worth_a_record(record: logging.LogRecord) -> bool:
-    """Whether a record is of more than a client that sent no proper HTTP, who was told so in the reply."""
+    """Whether a record is of more than a client without proper HTTP, which the reply has told."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (http_exceptions.HttpProcessingError, web.RequestPayloadError))
 
@@ -236,12 +233,7 @@ _LOG.addFilter(_worth_a_record)
 
 
 class Server:
-    """A running server.
-
-    Attributes:
-        base_url: Where clients connect, with ``/v1`` at its end.
-        app: The application, for its counters.
-    """
+    """A running server; clients connect at ``base_url``, with ``/v1`` at its end."""
 
     def __init__(self, runner: web.AppRunner, base_url: str, app: App) -> None:
         self._runner = runner
@@ -260,12 +252,7 @@ class Server:
 
 
 async def start_server(settings: Settings | None = None, *, host: str = "127.0.0.1", port: int = 0) -> Server:
-    """Start a server in the running event loop.
-
-    Args:
-        settings: What it is told; the defaults when not given.
-        host: The address to bind; only this machine can reach the default.
-        port: The port, or 0 for a free one.
+    """Start a server in the running event loop; port 0 takes a free one.
 
     Raises:
         ConfigError: The preset or a dial does not exist, or there is no such port.

@@ -55,18 +55,14 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Seconds to the first token and to the last one, both since the reply left the queue."""
+    """Seconds to the first and to the last token, both since the reply left the queue."""
 
     first: float
     total: float
 
 
 class Engine:
-    """The batch of one server.
-
-    Args:
-        latency: The model, or ``None`` for no latency at all.
-    """
+    """The batch of one server."""
 
     def __init__(self, latency: Latency | None) -> None:
         self._latency = latency
@@ -74,13 +70,7 @@ class Engine:
         self._batch = 0
 
     def span(self, uncached: int, tokens: int, key: bytes) -> Span:
-        """How long a reply takes that starts now.
-
-        Args:
-            uncached: Prompt tokens that no cache holds.
-            tokens: Tokens of the longest choice.
-            key: What the tail is drawn from, so that the same reply has the same share of bad luck.
-        """
+        """The time of a reply that starts now; ``key`` draws its factor, so that equal replies have equal factors."""
         model = self._latency
         if model is None:
             return Span(0.0, 0.0)
@@ -105,17 +95,11 @@ class Engine:
 
 
 BLOCK: Final = 16
-"""Tokens in a block; only whole blocks are shared."""
+"""Tokens of a block; only whole blocks are shared."""
 
 
 class Prefix(NamedTuple):
-    """A token sequence as the cache sees it.
-
-    Attributes:
-        blocks: Hashes of its whole blocks, each chained to the one before it.
-        rest: The tokens after the last whole block.
-        tokens: How many tokens there are.
-    """
+    """A token sequence in the cache: chained hashes of its whole blocks, the tokens behind them, and their number."""
 
     blocks: tuple[int, ...] = ()
     rest: tuple[int, ...] = ()
@@ -128,11 +112,7 @@ class Prefix(NamedTuple):
 
 
 class PrefixCache:
-    """Which blocks a server still holds.
-
-    Args:
-        capacity: Size in tokens; 0 holds nothing.
-    """
+    """The blocks that a server holds, at most ``capacity`` tokens."""
 
     def __init__(self, capacity: int) -> None:
         self._most = capacity // BLOCK
@@ -143,11 +123,7 @@ class PrefixCache:
         return len(self._held) * BLOCK
 
     def enter(self, prompt: Prefix) -> int:
-        """Take a prompt in.
-
-        Returns:
-            How many of its tokens were held. The last token of a prompt is always computed.
-        """
+        """Add a prompt; returns its tokens that were held, never its last one, which is always computed."""
         if not self._most:
             return 0
         cached = 0
@@ -159,7 +135,7 @@ class PrefixCache:
         return min(cached, max(prompt.tokens - 1, 0) // BLOCK) * BLOCK
 
     def extend(self, prompt: Prefix, ids: Sequence[int]) -> None:
-        """Hold what was generated after a prompt, too."""
+        """Add the tokens generated after a prompt."""
         if self._most:
             self._hold(prompt.then(ids).blocks[len(prompt.blocks) :])
 
@@ -174,7 +150,7 @@ class PrefixCache:
 
 
 def of_messages(messages: Sequence[Message]) -> Prefix:
-    """The prefix that messages make; what earlier requests had in common with it is not worked out again."""
+    """The prefix of messages; what earlier requests had in common is not computed again."""
     blocks: list[int] = []
     rest: tuple[int, ...] = ()
     tokens = 0
@@ -218,7 +194,7 @@ _HELP: Final = {
 
 
 class Metrics:
-    """What a server counts."""
+    """The counters of a server."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""The server's options: from the command line, then from the environment, checked before anything starts."""
+"""The server's options, from the command line and the environment, checked before the server starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["MOST_PORT", "VARIABLES", "Options", "Settings", "read_options"]
 
 
 MOST_PORT: Final = 65535
-"""The highest port there is."""
+"""The highest port."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 VARIABLES: Final = "TRUNKLINE_SIM_SERVE_"
-"""What the name of an option's environment variable begins with."""
+"""Prefix of the options' environment variables."""
 
 _WORDS: Final = {
     word: truth for truth, words in ((True, "1 true yes on"), (False, "0 false no off")) for word in words.split()
@@ -71,14 +71,7 @@ _WORDS: Final = {
 
 
 class Options(NamedTuple):
-    """What a command line asks for.
-
-    Attributes:
-        settings: What the server is told.
-        host: The address to bind.
-        port: The port, or 0 for a free one.
-        exit_with_parent: Whether to stop when the parent does.
-    """
+    """The options of a command line; port 0 takes a free one."""
 
     settings: Settings
     host: str
@@ -91,9 +84,9 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str], prog:
 
     Args:
         arguments: The command line, without the name of the command.
-        environment: Variables ``TRUNKLINE_SIM_SERVE_<OPTION>``; the command line goes first, and an empty
-            variable counts for nothing.
-        prog: How the command is called, for its help.
+        environment: Variables ``TRUNKLINE_SIM_SERVE_<OPTION>``; the command line takes precedence, empty ones are
+            ignored.
+        prog: The name of the command, for its help.
 
     Raises:
         ConfigError: An option or a variable is wrong; the message begins with its name.
@@ -124,7 +117,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str], prog:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises what is wrong, where the usual one prints its usage and leaves."""
+    """A parser that raises instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message.removeprefix("argument "))
@@ -186,7 +179,7 @@ def _option(name: str) -> str:
 
 
 def _settings(values: dict[str, Any], names: Mapping[str, str]) -> Settings:
-    """Settings from the values given; ``names`` says what each of them is called where it was given."""
+    """Settings from the values given; ``names`` holds the name of each option or variable."""
     if "no_tool_logprobs" in values:
         values["tool_logprobs"] = not values.pop("no_tool_logprobs")
     dials: dict[str, object] = dict(_pair(text, names["dial"]) for text in values.pop("dial", ()))

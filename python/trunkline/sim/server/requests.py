@@ -16,16 +16,7 @@ _MISSING = re.compile(r"missing required field `([^`]+)`")
 
 
 class ApiError(Exception):
-    """A request that is refused.
-
-    Args:
-        status: The HTTP status.
-        message: What is wrong and what to do.
-        param: The field at fault.
-        code: A word for programs.
-        kind: OpenAI's type of error.
-        headers: Further response headers.
-    """
+    """A refused request: status, message, the field at fault, a code for programs, OpenAI's type, headers."""
 
     def __init__(
         self,
@@ -72,7 +63,7 @@ class _Sampled(msgspec.Struct, kw_only=True):
 
 
 class ChatRequest(_Sampled, kw_only=True):
-    """The body of ``/v1/chat/completions``; fields it does not know are ignored, as real servers do."""
+    """The body of ``/v1/chat/completions``; unknown fields are ignored, as real servers do."""
 
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
     tools: list[dict[str, Any]] | None = None
@@ -128,12 +119,8 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 def decode(body: bytes, kind: type[Request]) -> Request:
     """Read a request body.
 
-    Args:
-        body: The bytes.
-        kind: What they should be.
-
     Raises:
-        ApiError: They are not JSON, or a field is missing or wrong; the field is named.
+        ApiError: The body is not JSON, or a field, which is named, is missing or wrong.
     """
     try:
         return msgspec.json.decode(body, type=kind)

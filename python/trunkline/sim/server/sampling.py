@@ -1,4 +1,4 @@
-"""Draft -> tokens, logprobs JSON."""
+"""Drafts as sampled tokens, and their log-probs as JSON."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Generated(NamedTuple):
     """One choice.
 
     Attributes:
-        tokens: What was sampled, with branches where log-probs were asked for.
+        tokens: The sampled tokens, with branches where log-probs were asked for.
         text: The raw text.
         finish: ``stop`` or ``length``.
-        stopped_by: The stop text, where one ended it.
-        key: What small variations of its log-probs are drawn from.
+        stopped_by: The stop text that ended it, if any.
+        key: The key of the variations of its log-probs.
     """
 
     tokens: list[Token]
@@ -98,7 +98,7 @@ def generate(draft: Draft, limits: Limits, key: bytes, *, logprobs: bool, noncan
 
 
 def _until(tokens: list[Token], size: int) -> list[Token]:
-    """The tokens up to and including the one that completes this many bytes."""
+    """The tokens up to and including the one that completes so many bytes."""
     bpe = default_bpe()
     reached = 0
     for count, token in enumerate(tokens, 1):
@@ -113,13 +113,7 @@ _PAD = -25.0
 
 
 def keep(generated: Generated, *, thinking: bool, calls: bool) -> list[int]:
-    """Places of the tokens that are shown.
-
-    Args:
-        generated: The choice.
-        thinking: Whether the tokens of thinking are.
-        calls: Whether the tokens of tool calls are.
-    """
+    """Places of the tokens shown: thinking and tool calls only where asked for."""
     special = default_bpe().special
     opens = {special["<think>"]: "think", special["<tool_call>"]: "call"}
     closes = {special["</think>"], special["</tool_call>"]}
@@ -136,24 +130,13 @@ def keep(generated: Generated, *, thinking: bool, calls: bool) -> list[int]:
 
 
 def chat_logprobs(generated: Generated, top: int, places: Sequence[int]) -> list[msgspec.Raw]:
-    """The entries of ``logprobs.content``, one for each token shown.
-
-    Args:
-        generated: The choice.
-        top: How many alternatives an entry lists.
-        places: Which tokens are shown.
-    """
+    """The entries of ``logprobs.content`` of the tokens shown, each with ``top`` alternatives."""
     numbers = filler(generated.key, len(generated.tokens))
     return [msgspec.Raw(_entry(generated.tokens[place], numbers[place], top)) for place in places]
 
 
 def completion_logprobs(generated: Generated, top: int) -> dict[str, Any]:
-    """The ``logprobs`` object of a completion choice.
-
-    Args:
-        generated: The choice.
-        top: How many alternatives each token lists.
-    """
+    """The ``logprobs`` object of a completion choice, with ``top`` alternatives for each token."""
     texts: list[str] = []
     values: list[float] = []
     tops: list[dict[str, float]] = []
@@ -170,19 +153,14 @@ def completion_logprobs(generated: Generated, top: int) -> dict[str, Any]:
 
 
 def listed(generated: Generated, top: int) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
-    """Each token's id, its log-prob, and the likeliest tokens at its place with theirs.
-
-    Args:
-        generated: The choice.
-        top: How many of the likeliest.
-    """
+    """Each token's id, its log-prob, and the ``top`` likeliest tokens at its place with theirs."""
     numbers = filler(generated.key, len(generated.tokens))
     for token, number in zip(generated.tokens, numbers, strict=True):
         yield token.id, *_alternatives(token, number, top)
 
 
 def _alternatives(token: Token, number: int, top: int) -> tuple[float, list[tuple[int, float]]]:
-    """A token's log-prob and the likeliest tokens at its place, itself among them where it is one."""
+    """A token's log-prob and the likeliest tokens at its place, itself included where it is one."""
     if token.branches:
         listed = list(token.branches[:top])
         known = {other for other, _ in token.branches}
@@ -235,5 +213,5 @@ def _head(token: int) -> bytes:
 
 
 def token_text(token: int) -> str:
-    """What a token spells; a part of a character is U+FFFD."""
+    """The text of a token; a part of a character is U+FFFD."""
     return default_bpe().token_bytes(token).decode("utf-8", "replace")

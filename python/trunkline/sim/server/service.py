@@ -1,4 +1,4 @@
-"""What the server does with a request, apart from HTTP: prompts in, choices out, and the accounts of both."""
+"""Requests to answers, apart from HTTP: prompts, choices and accounts."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Answer(NamedTuple):
     """A response before it is sent.
 
     Attributes:
-        head: The fields that a whole response and each chunk share.
-        choices: The choices in the form of a whole response.
+        head: Fields of a whole response and of each chunk.
+        choices: The choices of a whole response.
         usage: The usage object.
         extra: Fields of a whole response only.
-        uncached: Prompt tokens that no cache held.
+        uncached: Prompt tokens without a cache hit.
         longest: Tokens of the longest choice.
-        key: Names this answer.
+        key: A digest of the choices.
     """
 
     head: dict[str, Any]
@@ -63,9 +63,6 @@ class _Prompt(NamedTuple):
 class Service:
     """One server's models and accounts.
 
-    Args:
-        settings: What it was told at start.
-
     Raises:
         ConfigError: The preset or a dial does not exist.
     """
@@ -79,16 +76,12 @@ class Service:
         self._failures: Counter[bytes] = Counter()
 
     def fingerprint(self, name: str) -> str:
-        """What a known model's replies say of how it errs: version, preset and dials."""
+        """The fingerprint of a known model: version, preset and dials."""
         preset = name.partition(":")[2]
         return fingerprint(preset, PRESETS[preset]) if preset else self._fingerprint
 
     def describe(self, name: str) -> dict[str, Any]:
-        """A model as ``/v1/models`` has it.
-
-        Raises:
-            ApiError: There is no such model.
-        """
+        """A model of ``/v1/models``; an ``ApiError`` where there is none."""
         self._model(name)
         return {
             "id": name,
@@ -101,11 +94,7 @@ class Service:
         }
 
     def maybe_fail(self, body: bytes) -> None:
-        """Fail a share of all requests, decided by the body and how often it was sent, not by arrival order.
-
-        Raises:
-            ApiError: 429 or 500.
-        """
+        """Raise 429 or 500 for a share of all requests, by the body and how often it was sent."""
         if not self.settings.fail_rate:
             return
         if len(self._failures) > _MOST_REMEMBERED:
@@ -122,11 +111,7 @@ class Service:
         raise ApiError(500, "The server had an error.", kind="server_error", code="internal_error")
 
     def chat(self, request: ChatRequest) -> Answer:
-        """Answer a chat request.
-
-        Raises:
-            ApiError: The request is refused.
-        """
+        """Answer a chat request, or raise an ``ApiError``."""
         model = self._model(request.model)
         conversation = self._conversation(request)
         tail = chat.opening(conversation.opened)
@@ -145,11 +130,7 @@ class Service:
         return self._answer(form, shown, [(prefix.tokens, cached)], choices, extra)
 
     def complete(self, request: CompletionRequest) -> Answer:
-        """Answer a completion request.
-
-        Raises:
-            ApiError: The request is refused.
-        """
+        """Answer a completion request, or raise an ``ApiError``."""
         model = self._model(request.model)
         if request.echo:
             raise ApiError(400, "echo: is not supported; prompt and reply have ids with return_token_ids", param="echo")
@@ -170,11 +151,7 @@ class Service:
         return self._answer(form, shown, accounts, everything, {})
 
     def generate(self, request: GenerateRequest) -> tuple[Any, Answer]:
-        """Answer a request in SGLang's form: the body, and the accounts of an answer.
-
-        Raises:
-            ApiError: The request is refused.
-        """
+        """Answer a request of SGLang's form with the body and an answer, or raise an ``ApiError``."""
         model = self._model(request.model)
         prompt = self._prompt(request.prompt())
         asked = request.sampling_params
@@ -187,11 +164,7 @@ class Service:
         return shown if asked.n > 1 else shown[0], self._answer(form, shown, [(tokens, cached)], choices, {})
 
     def tokenize(self, request: TokenizeRequest) -> dict[str, Any]:
-        """Token ids of a prompt or of messages.
-
-        Raises:
-            ApiError: Neither is given, or a message cannot be rendered.
-        """
+        """Token ids of a prompt or of messages; an ``ApiError`` where neither can be rendered."""
         if request.messages is not None:
             rendered = self._render(request.messages, request.tools or ())
             ids = [token for message in rendered for token in chat.encoded(message).ids]
@@ -204,11 +177,7 @@ class Service:
         return {"count": len(ids), "max_model_len": self.settings.max_context, "tokens": ids, "token_strs": None}
 
     def detokenize(self, request: DetokenizeRequest) -> dict[str, Any]:
-        """The text of token ids.
-
-        Raises:
-            ApiError: An id is outside the vocabulary.
-        """
+        """The text of token ids; an ``ApiError`` where one is outside the vocabulary."""
         try:
             return {"prompt": default_bpe().decode(request.tokens).decode("utf-8", "replace")}
         except ConfigError as error:
@@ -337,7 +306,7 @@ class Service:
 
 
 def _calling(choice: str | dict[str, Any], tools: tuple[chat.Tool, ...]) -> tuple[str, tuple[chat.Tool, ...]]:
-    """What ``tool_choice`` means: how to call, and which tools may be called."""
+    """The way to call and the tools that may be called, as ``tool_choice`` says."""
     if isinstance(choice, str):
         if choice not in {"auto", "none", "required"}:
             raise ConfigError(f"tool_choice: expected auto, none, required or a function, got {choice!r}")
