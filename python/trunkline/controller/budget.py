@@ -10,9 +10,9 @@ import msgspec
 
 from trunkline._core import CoreTree, Ledger, Refusal
 from trunkline.controller.component import Component
-from trunkline.llm.pricing import price_at
+from trunkline.llm import pricing
 from trunkline.protocol.messages import RUN_BUDGET, CutTasks, LeaseGrant, LeaseReturn, LeaseRevoke
-from trunkline.rollout.budget import Amounts, cost, format_refusal
+from trunkline.rollout.budget import Amounts, format_refusal
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.stats.summary import BUDGET, ESTIMATED, BudgetReport, estimated
@@ -49,14 +49,12 @@ def cost_of_call(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
         return {}
     if not call.reported:
         return {"calls": max(1, call.draws)}
-    price = price_at(prices, call.endpoint)
-    cached = min(max(0, call.cached), call.prompt)
     return {
         "calls": max(1, call.draws),
         "prompt": call.prompt,
         "generated": call.generated,
         "tokens": call.prompt + call.generated,
-        "micro_dollars": 0 if price is None else cost(price, call.prompt, cached, call.generated),
+        "micro_dollars": pricing.cost_of_call(prices, call.endpoint, call.prompt, call.cached, call.generated),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -96,6 +97,17 @@ def price_at(prices: Mapping[str, Price], endpoint: str) -> Price | None:
     """The price at an endpoint: that of the longest base URL that begins its name."""
     bases = [base for base in prices if endpoint == base or endpoint.startswith(f"{base}/")]
     return prices[max(bases, key=len)] if bases else prices.get(EVERYWHERE)
+
+
+def micros(price: Price, prompt: int, cached: int, generated: int) -> int:
+    """What tokens cost in millionths, rounded up; the rounding noise of a float does not count."""
+    return math.ceil(round(price.of(prompt, cached, generated) * _MILLION, 3))
+
+
+def cost_of_call(prices: Mapping[str, Price], endpoint: str, prompt: int, cached: int, generated: int) -> int:
+    """What a call with usage cost in millionths, rounded up; 0 without a price, and as uncached where not said."""
+    price = price_at(prices, endpoint)
+    return 0 if price is None else micros(price, prompt, min(max(0, cached), prompt), generated)
 
 
 def read_price(text: str) -> Price:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from trunkline.protocol.messages import WorkerState
+from trunkline.store.stats.calls import CallStats, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,12 +77,12 @@ class Snapshot(msgspec.Struct):
 
     def called(self, calls: Iterable[CallRow]) -> None:
         """Count calls; those answered out of a cache cost nothing and took no time."""
-        sent = [call for call in calls if call.attempts]
-        counted = [call for call in sent if call.reported]
-        self.prompt += sum([call.prompt for call in counted])
-        self.generated += sum([call.generated for call in counted])
-        self.retries += sum([call.attempts for call in sent]) - len(sent)
-        self.llm_seconds += sum([call.micros for call in sent]) / 1e6
+        sent, stats = [call for call in calls if call.attempts], CallStats()
+        stats.add(*sent)
+        self.prompt += stats.prompt
+        self.generated += stats.generated
+        self.retries += stats.retries
+        self.llm_seconds += stats.micros / 1e6
         self.latencies.extend([call.micros / 1e6 for call in sent if call.draws])
 
     def used(self, tool_calls: Iterable[ToolRow]) -> None:
@@ -91,10 +92,7 @@ class Snapshot(msgspec.Struct):
 
     def percentile(self, share: float) -> float | None:
         """Return a percentile of the latest calls' latency in seconds; None before the first call."""
-        if not self.latencies:
-            return None
-        ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        return percentile(sorted(self.latencies), share) if self.latencies else None
 
 
 def opening(

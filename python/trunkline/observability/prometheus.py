@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -11,7 +12,7 @@ from trunkline._internal.text import printable, without_secrets
 from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import Snapshot
-from trunkline.store.stats.calls import Bill
+from trunkline.store.stats.calls import CallStats, spending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,11 +113,12 @@ class Metrics:
             for use in delta.tools:
                 self._used(use)
         if self._prices:
-            bill = Bill(self._prices)
+            sent: defaultdict[str, CallStats] = defaultdict(CallStats)
             for delta in batch.deltas:
                 for call in delta.calls:
-                    bill.add(call)
-            self._money.inc(max(0.0, bill.spending().money))
+                    if call.attempts:
+                        sent[call.endpoint].add(call)
+            self._money.inc(max(0.0, spending(sent, self._prices).money))
 
     def completed(self, done: Done) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""

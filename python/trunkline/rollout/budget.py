@@ -10,7 +10,7 @@ import msgspec
 from trunkline._core import ROOT, TURN, drift_of
 from trunkline._internal.validation import check_float, check_int, parse_amounts
 from trunkline.errors import ConfigError
-from trunkline.llm.pricing import Price
+from trunkline.llm.pricing import Price, micros
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree, NodeView, Refusal
     from trunkline.agent import CompiledAgent
 
-__all__ = ["Amounts", "Budget", "cost", "format_refusal", "prompt_bound", "read_budget", "turn_cost"]
+__all__ = ["Amounts", "Budget", "format_refusal", "prompt_bound", "read_budget", "turn_cost"]
 
 Amounts = dict[str, int]
 """So much of each of the core's ``CURRENCIES``; what is left out is 0."""
@@ -149,7 +149,7 @@ def turn_cost(prompt: int, generated: int | None, prices: Mapping[str, Price]) -
     most["tokens"] = most["micro_dollars"] = None
     if generated is not None:
         most["tokens"] = prompt + generated
-        most["micro_dollars"] = max((cost(price, prompt, 0, generated) for price in _dearest(prices)), default=0)
+        most["micro_dollars"] = max((micros(price, prompt, 0, generated) for price in _dearest(prices)), default=0)
     return most
 
 
@@ -159,11 +159,6 @@ def _dearest(prices: Mapping[str, Price]) -> list[Price]:
     return every + [
         Price(prompt=price.cached, generated=price.generated) for price in every if price.cached is not None
     ]
-
-
-def cost(price: Price, prompt: int, cached: int, generated: int) -> int:
-    """What tokens cost in millionths, rounded up; what is only the noise of a float is no millionth."""
-    return math.ceil(round(price.of(prompt, cached, generated) * _MILLION, 3))
 
 
 def format_refusal(refusal: Refusal) -> str:

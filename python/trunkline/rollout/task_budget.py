@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 import msgspec
 
 from trunkline._core import Ledger, Refusal
-from trunkline.llm.pricing import named, price_at
-from trunkline.rollout.budget import cost, format_refusal, prompt_bound, turn_cost
+from trunkline.llm.pricing import cost_of_call, named
+from trunkline.rollout.budget import format_refusal, prompt_bound, turn_cost
 from trunkline.rollout.checkpoint import ServedMark, SpentMark, write
 from trunkline.rollout.types import Finished
 from trunkline.types import Termination
@@ -98,9 +98,8 @@ class Reservation:
     def _share_of_call(self, reply: Reply, draw: int) -> Amounts:
         n = len(reply.choices)
         generated = reply.generated * (draw + 1) // n - reply.generated * draw // n
-        prompt, cached = (reply.prompt, max(0, reply.cached)) if draw == 0 else (0, 0)
-        price = price_at(self._prices, named(reply.llm, reply.endpoint))
-        money = 0 if price is None else cost(price, prompt, min(cached, prompt), generated)
+        prompt = reply.prompt if draw == 0 else 0
+        money = cost_of_call(self._prices, named(reply.llm, reply.endpoint), prompt, reply.cached, generated)
         parts = {"prompt": prompt, "generated": generated, "tokens": prompt + generated, "micro_dollars": money}
         return {"calls": 1} | parts
 

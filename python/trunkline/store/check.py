@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,16 +42,16 @@ from trunkline.store.schema import (
     delta_keys,
 )
 from trunkline.store.sqlite import READ_ERRORS, versions_of
-from trunkline.store.stats.calls import cached
+from trunkline.store.stats.calls import CallStats
 from trunkline.store.sums import SEALED, Seal, rows_sum, total, unfinished_sums
 from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 
-__all__ = ["CallTotals", "audit", "check", "misfits", "turns_by_agent"]
+__all__ = ["audit", "check", "misfits", "turns_by_agent"]
 
 
 # The names in these statements are our own.
@@ -67,48 +67,16 @@ _FIGURES = [column for column in CALL_COLUMNS if column not in {"endpoint", "age
 _LEAST = {"prompt": _UNKNOWN, "cached": _UNKNOWN, "generated": _UNKNOWN, "first": _UNKNOWN}
 _COMPARED = ("prompt", "cached", "generated", "unreported")
 
-
-class CallTotals(msgspec.Struct):
-    """What the calls of one task come to.
-
-    Attributes:
-        draws: Completions they brought.
-        plural: Calls that brought another number than one.
-        by_agent: Completions by who asked.
-        usage: Their usage; those out of a cache count too, as the turns made of them do.
-    """
-
-    draws: int = 0
-    plural: int = 0
-    by_agent: Counter[str] = msgspec.field(default_factory=Counter)
-    usage: Usage = msgspec.field(default_factory=Usage)
-
-    def add(self, call: CallRow) -> None:
-        """Count a call, unless it failed: then it has led to no turn."""
-        if call.failed:
-            return
-        usage = self.usage
-        self.draws += call.draws
-        self.by_agent[call.agent] += call.draws
-        self.plural += call.draws != 1
-        usage.calls += 1
-        if call.reported:
-            usage.prompt += call.prompt
-            usage.cached += cached(call)
-            usage.generated += call.generated
-        else:
-            usage.unreported += 1
+CallsByAgent = defaultdict[str, CallStats]
 
 
-def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iterator[str]:
-    """Read all calls.
+def audit(connection: sqlite3.Connection, brought: dict[int, CallsByAgent]) -> Iterator[str]:
+    """Yield a printable line for each problem in the calls themselves, and put those that did not fail in ``brought``.
 
     Args:
         connection: The file, open for reading.
-        totals: What the calls of each task come to is put here, by the task's number.
-
-    Yields:
-        A printable line for each problem that lies in the calls themselves.
+        brought: Filled with the calls by the task's number and the agent; those out of a cache count too, as the turns
+            made of them do.
     """
     for task, count in connection.execute(_LOOSE):
         yield f"calls: {count} of task number {_shown(task)} came with a delta that is not there"
@@ -119,7 +87,8 @@ def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iter
         except ValueError as problem:  # msgspec's own errors derive from it
             yield f"call {number}: {printable(str(problem), 120)}"
         else:
-            totals.setdefault(task, CallTotals()).add(call)
+            if not call.failed:
+                brought.setdefault(task, defaultdict(CallStats))[call.agent].add(call)
 
 
 def _gaps(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]:
@@ -259,7 +228,7 @@ def turns_by_agent(core: CoreTree) -> Counter[str]:
     return Counter(node.agent for node in nodes if node.kind == TURN)
 
 
-def misfits(core: CoreTree, calls: CallTotals, paid: Usage, before: Counter[str]) -> Iterator[str]:
+def misfits(core: CoreTree, by_agent: Mapping[str, CallStats], paid: Usage, before: Counter[str]) -> Iterator[str]:
     """Compare the calls of a task with its turns.
 
     A turn in the file has its call in the file. A call can have brought fewer turns than draws: some were of no use, or
@@ -267,21 +236,22 @@ def misfits(core: CoreTree, calls: CallTotals, paid: Usage, before: Counter[str]
 
     Args:
         core: The task's tree.
-        calls: What its calls come to.
+        by_agent: The calls that did not fail, by agent.
         paid: What its turns had cost in an earlier run that this one continues; those calls are there.
         before: The turns that it had there, by who took them.
     """
-    turns = Usage() - paid
+    calls, turns = sum(by_agent.values(), CallStats()), Usage() - paid
     for rollout in range(core.rollouts):
         turns += Usage(*core.rollout(rollout).usage)
     if turns.calls > calls.draws:
         yield f"calls: they brought {calls.draws} completions, but {turns.calls} turns are in the deltas"
-    if "" not in calls.by_agent:
-        yield from _misnamed(turns_by_agent(core) - before, calls.by_agent)
+    draws = Counter({agent: stats.draws for agent, stats in by_agent.items()})
+    if "" not in draws:
+        yield from _misnamed(turns_by_agent(core) - before, draws)
     if calls.plural or turns.calls != calls.draws:
         return
     for name in _COMPARED:
-        here, there = getattr(calls.usage, name), getattr(turns, name)
+        here, there = getattr(calls, name), getattr(turns, name)
         if here != there:
             yield f"calls: {name} is {here} in the rows and {there} in the deltas"
 
@@ -349,7 +319,9 @@ def _rebuild(
     return core, count, []
 
 
-def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, digests: bool) -> Iterator[str]:
+def _task(
+    connection: sqlite3.Connection, number: int, calls: Mapping[str, CallStats], *, digests: bool
+) -> Iterator[str]:
     core, deltas, problems = _rebuild(connection, number)
     if problems:
         # What cannot be derived cannot be compared.
@@ -399,7 +371,7 @@ def _taken(
     return row.usage, turns_by_agent(core)
 
 
-def _tasks(connection: sqlite3.Connection, calls: dict[int, CallTotals], *, digests: bool) -> Iterator[str]:
+def _tasks(connection: sqlite3.Connection, calls: dict[int, CallsByAgent], *, digests: bool) -> Iterator[str]:
     for number, name, record in connection.execute("SELECT task, id, record FROM tasks ORDER BY task").fetchall():
         where = f"task {_shown(name)}"
         try:
@@ -408,7 +380,7 @@ def _tasks(connection: sqlite3.Connection, calls: dict[int, CallTotals], *, dige
                 yield f"{where}: id is {_shown(task.id)} in its record"
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
             yield f"{where}: record: {printable(str(problem), 120)}"
-        for line in _task(connection, number, calls.get(number, CallTotals()), digests=digests):
+        for line in _task(connection, number, calls.get(number, {}), digests=digests):
             yield f"{where}: {line}"
 
 
@@ -426,7 +398,7 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
         yield "meta: no versions that can be read"
     elif not digests:
         yield f"meta: digests of version {made.digest} cannot be compared, version {HERE.digest} is computed here"
-    calls: dict[int, CallTotals] = {}
+    calls: dict[int, CallsByAgent] = {}
     yield from audit(connection, calls)
     yield from _tools(connection)
     yield from _events(connection)

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 import tempfile
+from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -43,7 +44,7 @@ from trunkline.store.schema import (
 )
 from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_of, irregular, versions_of
 from trunkline.store.state import under_way
-from trunkline.store.stats.calls import Bill, Spending
+from trunkline.store.stats.calls import CallStats, Spending, spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
 from trunkline.store.stats.summary import Summary, summarise, wall_seconds
 from trunkline.store.stats.tasks import TaskSummary, by_task
@@ -515,10 +516,13 @@ class RunReader:
         """What each task cost that made a call, by its id; empty without a price."""
         if not self.prices:
             return {}
-        bills: dict[int, Bill] = {}
+        asked: dict[int, defaultdict[str, CallStats]] = {}
         for number, call in self.calls():
-            bills.setdefault(number, Bill(self.prices)).add(call)
-        return {name: bills[number].spending() for number, name in enumerate(self.task_ids()) if number in bills}
+            endpoints = asked.setdefault(number, defaultdict(CallStats))
+            if call.attempts:
+                endpoints[call.endpoint].add(call)
+        names = enumerate(self.task_ids())
+        return {name: spending(asked[number], self.prices) for number, name in names if number in asked}
 
     def agents(self) -> list[str]:
         """Names of those whose calls are on record: the agent of the run, those that a program asks, roles of a team.

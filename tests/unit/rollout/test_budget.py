@@ -13,8 +13,8 @@ from trunkline._core import Ledger
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
-from trunkline.llm.pricing import Price
-from trunkline.rollout.budget import Budget, cost, format_refusal, prompt_bound, read_budget, turn_cost
+from trunkline.llm.pricing import Price, micros
+from trunkline.rollout.budget import Budget, format_refusal, prompt_bound, read_budget, turn_cost
 
 
 def test_limits_are_those_of_a_ledger_and_time_is_none_of_them():
@@ -66,7 +66,7 @@ def test_a_turn_can_cost_the_dearest_price_rounded_up():
     most = turn_cost(100, 10, prices)
     # a: 100 x 1 + 10 x 2 = 120; b: 100 x 0.5 + 10 x 3 = 80, and all of it cached: 100 x 4 + 10 x 3 = 430 millionths.
     assert most == {"calls": 1, "prompt": 100, "generated": 10, "tokens": 110, "micro_dollars": 430}
-    assert cost(Price(prompt=0.3, generated=0), 1, 0, 0) == 1, "a third of a millionth counts as one"
+    assert micros(Price(prompt=0.3, generated=0), 1, 0, 0) == 1, "a third of a millionth counts as one"
 
 
 def test_without_a_limit_on_a_turn_nothing_bounds_its_tokens():

@@ -19,7 +19,7 @@ from trunkline.llm.pricing import Price
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import SCHEMA_VERSION, CallRow
-from trunkline.store.stats.calls import ESTIMATED_USAGE, Spending, by_endpoint, total
+from trunkline.store.stats.calls import ESTIMATED_USAGE, CallStats, Spending, by_endpoint, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
@@ -252,6 +252,30 @@ def test_sums_by_endpoint_are_those_of_a_naive_reading(calls: list[CallRow], ord
     shuffled = calls[:]
     order.shuffle(shuffled)
     assert by_endpoint(shuffled, PRICES) == found, "to the last bit, in any order"
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=st.lists(calls_of_any_kind, max_size=30), cut=st.integers(0, 30))
+def test_statistics_are_those_of_a_naive_reading_however_the_calls_are_grouped(calls: list[CallRow], cut: int):
+    whole, first, rest = CallStats(), CallStats(), CallStats()
+    whole.add(*calls)
+    first.add(*calls[:cut])
+    for each in calls[cut:]:
+        rest.add(each)
+    assert first + rest == whole
+    counted = [c for c in calls if c.prompt >= 0 and c.generated >= 0]
+    assert whole == CallStats(
+        calls=len(calls),
+        draws=sum(c.draws for c in calls),
+        plural=sum(c.draws != 1 for c in calls),
+        retries=sum(max(0, c.attempts - 1) for c in calls),
+        micros=sum(c.micros for c in calls),
+        reported=len(counted),
+        prompt=sum(c.prompt for c in counted),
+        cached=sum(min(c.cached, c.prompt) for c in counted if c.cached >= 0),
+        silent=sum(c.cached < 0 for c in counted),
+        generated=sum(c.generated for c in counted),
+    )
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,7 +13,7 @@ from trunkline.scoring.answers import action
 from trunkline.scoring.diversity import Try
 from trunkline.store.derive import rows
 from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
-from trunkline.store.stats.tasks import Length, by_task, length, tried
+from trunkline.store.stats.tasks import Length, LengthCounter, by_task, tried
 from trunkline.tree.tokens import Tokens
 from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task, Usage
@@ -54,6 +54,13 @@ def a_tree() -> CoreTree:
 
 def listed() -> tuple[TreeRow, list[RolloutRow]]:
     return rows(a_tree())
+
+
+def length(listed, *, cut: bool) -> Length | None:
+    counter = LengthCounter(cut=cut)
+    for row in listed:
+        counter.add(row)
+    return counter.length()
 
 
 def test_a_row_has_the_length_of_its_path_and_what_its_first_turn_did():

@@ -1,9 +1,10 @@
-"""What the calls of a run come to: usage, time and money by endpoint, all from their rows."""
+"""Totals of model calls: usage, times and cost, live and from the rows of a run file."""
 
 from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,23 +18,25 @@ if TYPE_CHECKING:
 __all__ = [
     "ESTIMATED_USAGE",
     "PROBES",
-    "Bill",
+    "CallStats",
     "EndpointSummary",
     "Spending",
     "Times",
+    "add_up",
     "by_endpoint",
-    "cached",
     "estimated_usage",
+    "percentile",
     "probes",
+    "spending",
     "times",
     "total",
 ]
 
 ESTIMATED_USAGE: Final = "estimated_usage"
-"""Key of the file's ``meta`` table under which stands which generated tokens are estimated."""
+"""Key of the table ``meta``: how many generated tokens are estimated, by endpoint."""
 
 PROBES: Final = "probes"
-"""Key under which stand the requests that were sent to find out what servers can do: they belong to no task."""
+"""Key of the table ``meta``: the requests that found out what servers can do; they belong to no task."""
 
 _MICROS = 1e6
 
@@ -121,50 +124,106 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spending | None
 
 
-class Bill:
-    """Adds up what calls cost. Tokens are summed as whole numbers, so the order of calls makes no difference.
+class CallStats(msgspec.Struct):
+    """Totals of model calls. Whole numbers only, so the order of the calls makes no difference.
 
-    Args:
-        prices: Prices by base URL.
+    Attributes:
+        calls: How many.
+        draws: Completions that they brought.
+        plural: Calls that brought another number of completions than one.
+        retries: Attempts beyond the first.
+        micros: Microseconds that they took, waits and retries included.
+        reported: Calls with usage; the tokens below are theirs.
+        prompt: Prompt tokens, cached ones included.
+        cached: Cached prompt tokens: none of a call that does not say, and no more than its prompt has.
+        silent: Calls with usage that does not say what was cached.
+        generated: Generated tokens.
     """
 
-    def __init__(self, prices: Mapping[str, Price]) -> None:
-        self._prices = prices
-        self._tokens: dict[str, tuple[Price | None, list[int]]] = {}
-        self._priced = 0
-        self._unpriced = 0
-        self._silent = 0
+    calls: int = 0
+    draws: int = 0
+    plural: int = 0
+    retries: int = 0
+    micros: int = 0
+    reported: int = 0
+    prompt: int = 0
+    cached: int = 0
+    silent: int = 0
+    generated: int = 0
 
-    def add(self, call: CallRow) -> None:
-        """Add a call, unless it was answered out of a cache."""
-        if not call.attempts:
-            return
-        known = self._tokens.get(call.endpoint)
-        if known is None:
-            known = self._tokens[call.endpoint] = price_at(self._prices, call.endpoint), [0, 0, 0]
-        price, sums = known
-        if price is None or not call.reported:
-            self._unpriced += 1
-            return
-        self._priced += 1
-        self._silent += call.cached < 0 and not price.flat
-        sums[0] += call.prompt
-        sums[1] += cached(call)
-        sums[2] += call.generated
+    def add(self, *calls: CallRow) -> None:
+        """Count calls."""
+        draws = plural = retries = micros = reported = prompt = cached = silent = generated = 0
+        for call in calls:
+            draws += call.draws
+            plural += call.draws != 1
+            retries += call.attempts and call.attempts - 1
+            micros += call.micros
+            if call.prompt < 0 or call.generated < 0:
+                continue
+            reported += 1
+            prompt += call.prompt
+            generated += call.generated
+            if call.cached < 0:
+                silent += 1
+            else:
+                cached += min(call.cached, call.prompt)
+        self.calls += len(calls)
+        self.draws += draws
+        self.plural += plural
+        self.retries += retries
+        self.micros += micros
+        self.reported += reported
+        self.prompt += prompt
+        self.cached += cached
+        self.silent += silent
+        self.generated += generated
 
-    def spending(self) -> Spending:
-        """What has been added so far."""
-        costs = [price.of(*sums) for price, sums in self._tokens.values() if price is not None]
-        return Spending(math.fsum(costs), self._priced, self._unpriced, self._silent)
+    def __add__(self, other: CallStats) -> CallStats:
+        return CallStats(*map(int.__add__, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+    @property
+    def unreported(self) -> int:
+        """Calls without usage; their tokens are in no total."""
+        return self.calls - self.reported
+
+    @property
+    def cached_known(self) -> int | None:
+        """Cached prompt tokens; None where no call with usage says what was cached."""
+        return None if self.silent and self.silent == self.reported else self.cached
 
 
-def cached(call: CallRow) -> int:
-    """Cached tokens of a call that has usage: none where the server does not say, and no more than its prompt has."""
-    return min(max(call.cached, 0), call.prompt)
+def spending(sent: Mapping[str, CallStats], prices: Mapping[str, Price]) -> Spending:
+    """Price calls that were sent, by endpoint."""
+    costs = []
+    priced = unpriced = silent = 0
+    for endpoint, stats in sent.items():
+        price = price_at(prices, endpoint)
+        if price is None:
+            unpriced += stats.calls
+            continue
+        costs.append(price.of(stats.prompt, stats.cached, stats.generated))
+        priced += stats.reported
+        unpriced += stats.unreported
+        silent += 0 if price.flat else stats.silent
+    return Spending(math.fsum(costs), priced, unpriced, silent)
+
+
+def add_up(parts: Iterable[Spending]) -> Spending:
+    """Add up what several parts of a run cost."""
+    listed = list(parts)
+    counts = (sum(getattr(one, count) for one in listed) for count in ("priced", "unpriced", "silent"))
+    return Spending(math.fsum(one.money for one in listed), *counts)
+
+
+def total(endpoints: Sequence[EndpointSummary]) -> Spending | None:
+    """What all endpoints cost together; None without a price."""
+    priced = [endpoint.spent for endpoint in endpoints if endpoint.spent is not None]
+    return add_up(priced) if priced else None
 
 
 def estimated_usage(meta: Mapping[str, str]) -> dict[str, int]:
-    """Read from a run file's table ``meta`` how many generated tokens are estimated, by endpoint."""
+    """Read how many generated tokens are estimated, by endpoint; nothing where the entry is damaged."""
     try:
         return msgspec.json.decode(meta.get(ESTIMATED_USAGE, "{}"), type=dict[str, int])
     except msgspec.MsgspecError:
@@ -172,7 +231,7 @@ def estimated_usage(meta: Mapping[str, str]) -> dict[str, int]:
 
 
 def probes(meta: Mapping[str, str]) -> list[CallRow]:
-    """Read from a run file's table ``meta`` which requests were sent to find out what servers can do."""
+    """Read the requests that found out what servers can do; none where the entry is damaged."""
     try:
         return msgspec.json.decode(meta.get(PROBES, "[]"), type=list[CallRow])
     except msgspec.MsgspecError:
@@ -185,64 +244,33 @@ def by_endpoint(
     estimated: Mapping[str, int] | None = None,
     probes: Iterable[CallRow] = (),
 ) -> list[EndpointSummary]:
-    """Sum calls up by endpoint.
-
-    Args:
-        calls: The rows, in any order.
-        prices: Prices by base URL; nothing is priced if it is empty.
-        estimated: Generated tokens that are estimated, by endpoint.
-        probes: Requests that belong to no task; see :class:`EndpointSummary`.
-
-    Returns:
-        A summary of each endpoint, in the order of their names.
-    """
-    accounts: dict[str, _Account] = {}
+    """Sum calls up by endpoint, in the order of the endpoints' names; without prices nothing is priced."""
+    found: defaultdict[str, _EndpointCalls] = defaultdict(_EndpointCalls)
     for call in calls:
-        account = accounts.get(call.endpoint)
-        if account is None:
-            account = accounts[call.endpoint] = _Account(prices)
-        account.add(call)
+        found[call.endpoint].add(call)
     for call in probes:
-        accounts.setdefault(call.endpoint, _Account(prices)).probe(call)
-    guessed = estimated or {}
-    return [account.summary(endpoint, guessed.get(endpoint, 0)) for endpoint, account in sorted(accounts.items())]
+        found[call.endpoint].probe(call)
+    return [calls.summary(name, prices, (estimated or {}).get(name, 0)) for name, calls in sorted(found.items())]
 
 
-def total(endpoints: Sequence[EndpointSummary]) -> Spending | None:
-    """What all endpoints cost together; None without a price."""
-    bills = [endpoint.spent for endpoint in endpoints if endpoint.spent is not None]
-    if not bills:
-        return None
-    counts = (sum(getattr(bill, count) for bill in bills) for count in ("priced", "unpriced", "silent"))
-    return Spending(math.fsum(bill.money for bill in bills), *counts)
+class _EndpointCalls:
+    """The calls of one endpoint: totals by outcome, and the times of those that were answered."""
 
-
-class _Account:
-    """One endpoint's figures while its calls are read."""
-
-    def __init__(self, prices: Mapping[str, Price]) -> None:
-        self._bill = Bill(prices) if prices else None
-        self._failed = self._kept = self._draws = self._retries = self._probes = self._counted = 0
-        self._prompt = self._cached = self._generated = self._unreported = self._silent = 0
+    def __init__(self) -> None:
+        self._answered, self._failed, self._kept = CallStats(), CallStats(), CallStats()
+        self._probes, self._paid_probes = CallStats(), CallStats()
         self._queue, self._first, self._total = array("q"), array("q"), array("q")
         self._began: float = math.inf
         self._ended: float = -math.inf
 
     def add(self, call: CallRow) -> None:
         if not call.attempts:
-            self._kept += 1
+            self._kept.add(call)
             return
-        self._retries += call.attempts - 1
-        if self._bill is not None:
-            self._bill.add(call)
         if call.failed:
-            self._failed += 1
+            self._failed.add(call)
             return
-        self._draws += call.draws
-        if call.reported:
-            self._count(call)
-        else:
-            self._unreported += 1
+        self._answered.add(call)
         self._queue.append(call.queue)
         self._total.append(call.micros)
         if call.first >= 0:
@@ -251,49 +279,46 @@ class _Account:
         self._ended = max(self._ended, call.started + call.micros)
 
     def probe(self, call: CallRow) -> None:
-        """Add a request that belongs to no task."""
-        self._probes += 1
-        if self._bill is not None:
-            self._bill.add(call)
-        if call.reported:
-            self._count(call)
+        self._probes.add(call)
+        if call.attempts:
+            self._paid_probes.add(call)
 
-    def _count(self, call: CallRow) -> None:
-        self._counted += 1
-        self._prompt += call.prompt
-        self._cached += cached(call)
-        self._silent += call.cached < 0
-        self._generated += call.generated
-
-    def summary(self, endpoint: str, estimated: int) -> EndpointSummary:
-        seconds = (self._ended - self._began) / _MICROS if self._total else 0.0
+    def summary(self, endpoint: str, prices: Mapping[str, Price], estimated: int) -> EndpointSummary:
+        answered, failed = self._answered, self._failed
+        used = answered + self._probes
+        paid = answered + failed + self._paid_probes
+        seconds = (self._ended - self._began) / _MICROS if answered.calls else 0.0
         return EndpointSummary(
             endpoint=endpoint,
-            requests=len(self._total),
-            failed=self._failed,
-            kept=self._kept,
-            probes=self._probes,
-            draws=self._draws,
-            retries=self._retries,
-            prompt=self._prompt,
-            cached=None if self._silent and self._silent == self._counted else self._cached,
-            silent=self._silent,
-            generated=self._generated,
-            estimated=min(estimated, self._generated),
-            unreported=self._unreported,
-            rate=self._generated / seconds if seconds > 0 else 0.0,
+            requests=answered.calls,
+            failed=failed.calls,
+            kept=self._kept.calls,
+            probes=self._probes.calls,
+            draws=answered.draws,
+            retries=answered.retries + failed.retries,
+            prompt=used.prompt,
+            cached=used.cached_known,
+            silent=used.silent,
+            generated=used.generated,
+            estimated=min(estimated, used.generated),
+            unreported=answered.unreported,
+            rate=used.generated / seconds if seconds > 0 else 0.0,
             queue=times(self._queue),
             first=times(self._first),
             total=times(self._total),
-            spent=self._bill.spending() if self._bill is not None else None,
+            spent=spending({endpoint: paid}, prices) if prices else None,
         )
 
 
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the least of ascending values that a share of them, to a thousandth, does not exceed (nearest rank)."""
+    # In whole numbers: 0.95 * 20 is a little more than 19.
+    return ordered[max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1)]
+
+
 def times(micros: array[int]) -> Times | None:
-    """Return percentiles of what calls took, in microseconds; None without any."""
+    """Return percentiles in seconds of times in microseconds; None without any."""
     if not micros:
         return None
     ordered = sorted(micros)
-    # In whole numbers: 0.95 * 20 is a little more than 19.
-    p50, p95 = (ordered[(len(ordered) * share + 99) // 100 - 1] for share in (50, 95))
-    return Times(p50 / _MICROS, p95 / _MICROS, ordered[-1] / _MICROS)
+    return Times(percentile(ordered, 0.5) / _MICROS, percentile(ordered, 0.95) / _MICROS, ordered[-1] / _MICROS)

@@ -16,9 +16,9 @@ from trunkline.scoring.metrics.at_k import metric as named
 from trunkline.scoring.metrics.comparison import Paired, paired
 from trunkline.scoring.metrics.intervals import Estimate, inside
 from trunkline.store.reader import RunReader
-from trunkline.store.stats.calls import Spending
+from trunkline.store.stats.calls import Spending, add_up
 from trunkline.store.stats.metrics import finished_tasks
-from trunkline.store.stats.tasks import tried
+from trunkline.store.stats.tasks import tried, usage_of_task
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -184,8 +184,7 @@ def _read(path: Path, *, votes: bool) -> _Read:
         usage, tries = {}, {}
         for number, rows in finished_tasks(reader):
             name, given = names[number], [tried(row) for row in rows]
-            paid = before[number].usage if number in before else Usage()
-            usage[name] = sum((row.usage for row in rows), Usage()) - paid
+            usage[name] = usage_of_task(rows, before.get(number))
             answers = [one.answer for one in given] if votes else []
             tries[name] = _Tries(answers, array("d", (one.reward for one in given)))
         reward = reader.settings.get("reward")
@@ -237,15 +236,12 @@ def _side(metric: Metric, run: _Read, names: Sequence[str] | dict[str, tuple[flo
     estimate = metric.estimate([run.tries[name].answers for name in names], _rewards(run, names))
     assert estimate is not None
     costs = [run.costs[name] for name in names if name in run.costs]
-    money = math.fsum(cost.money for cost in costs)
-    counts = (sum(getattr(cost, count) for cost in costs) for count in ("priced", "unpriced", "silent"))
-    spent = Spending(money, *counts)
     return Side(
         run=str(run.path),
         estimate=estimate,
         rollouts=sum(len(run.tries[name].rewards) for name in names),
         usage=sum((run.usage[name] for name in names), Usage()),
-        spent=spent if run.priced else None,
+        spent=add_up(costs) if run.priced else None,
     )
 
 

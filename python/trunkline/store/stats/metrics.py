@@ -20,8 +20,8 @@ from trunkline.scoring.metrics.columns import RaggedColumn
 from trunkline.scoring.metrics.comparison import Calibration, calibration
 from trunkline.scoring.metrics.intervals import Estimate, accuracy, best_of_n, inside
 from trunkline.scoring.notes import graded
-from trunkline.store.stats.tasks import each_task, tried
-from trunkline.types import UNSCORED, Usage
+from trunkline.store.stats.tasks import each_task, tried, usage_of_task
+from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -139,7 +139,7 @@ class _Totals:
         self.rewards.append(rewards)
         self.most = max(self.most, sum(not math.isnan(reward) for reward in rewards))
         self.solved.append(any(reward >= 1 for reward in rewards))
-        usage = sum((row.usage for row in rows), Usage()) - (Usage() if before is None else before.usage)
+        usage = usage_of_task(rows, before)
         self.generated.append(usage.generated)
         self.tokens.append(usage.prompt + usage.generated)
         self.unreported += usage.unreported

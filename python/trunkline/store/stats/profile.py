@@ -11,8 +11,7 @@ import msgspec
 
 from trunkline._core import CoreTree
 from trunkline.errors import TreeError
-from trunkline.store.stats.calls import Times, cached
-from trunkline.store.stats.calls import times as percentiles
+from trunkline.store.stats.calls import CallStats, Times, times
 from trunkline.tree.records import Record, Records
 
 if TYPE_CHECKING:
@@ -145,9 +144,9 @@ class RowCounts:
             asked[name] += 1
             if note is not None and note[0]:
                 self._counts[name].carried += 1
-        for name, times in asked.items():
+        for name, asks in asked.items():
             count = self._counts[name]
-            count.rounds = max(count.rounds, times)
+            count.rounds = max(count.rounds, asks)
 
     def by_role(self) -> dict[str, RoleRows]:
         """Return the rows of each role that was asked."""
@@ -258,52 +257,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     slowest: list[SlowRollout]
 
 
-class _Sum:
-    """Adds up calls of one name."""
+class _AgentCalls:
+    """The model calls of one agent: totals, and when each ran."""
 
     def __init__(self) -> None:
+        self.answered, self.failed = CallStats(), CallStats()
         self.micros = array("q")
-        self.failed = 0
-
-    def add(self, micros: int, *, failed: bool) -> None:
-        self.micros.append(micros)
-        self.failed += failed
-
-    def figures(self, name: str, wall: float, every: int) -> dict[str, Any]:
-        """What a stretch says of them."""
-        total = sum(self.micros)
-        return {
-            "name": name,
-            "calls": len(self.micros),
-            "failed": self.failed,
-            "seconds": total / 1e6,
-            "at_once": _part(total, wall),
-            "share": total / every if every else 0.0,
-            "times": percentiles(self.micros),
-        }
-
-
-class _CallSum(_Sum):
-    """Adds up model calls of one agent."""
-
-    def __init__(self) -> None:
-        super().__init__()
         self.spans = Spans()
-        self.prompt = self.generated = self.unreported = 0
-        self.cached: int | None = None
-        self.silent = False
 
-    def call(self, call: CallRow) -> None:
-        self.add(call.micros, failed=call.failed)
+    def add(self, call: CallRow) -> None:
+        (self.failed if call.failed else self.answered).add(call)
+        self.micros.append(call.micros)
         self.spans.add(call.started + min(call.queue, call.micros), call.started + call.micros)
-        if call.reported:
-            self.prompt += call.prompt
-            if call.cached >= 0:
-                self.cached = (self.cached or 0) + cached(call)
-            self.silent |= call.cached < 0
-            self.generated += call.generated
-        else:
-            self.unreported += not call.failed
 
 
 def profile(
@@ -326,34 +291,49 @@ def profile(
         names: Ids of the tasks, by their numbers.
         rows: What became of a team's rows, by role.
     """
-    asked: dict[str, _CallSum] = {name: _CallSum() for name in rows or {}}
+    asked: dict[str, _AgentCalls] = {name: _AgentCalls() for name in rows or {}}
     for _, call in calls:
         if call.attempts:
-            asked.setdefault(call.agent or agent, _CallSum()).call(call)
-    used: dict[str, _Sum] = {}
+            asked.setdefault(call.agent or agent, _AgentCalls()).add(call)
+    used: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
+    failed: Counter[str] = Counter()
     for _, use in tool_calls:
-        used.setdefault(use.tool, _Sum()).add(use.micros, failed=use.failed)
-    every = sum(sum(found.micros) for found in (*asked.values(), *used.values()))
+        used[use.tool].append(use.micros)
+        failed[use.tool] += use.failed
+    every = sum(map(sum, (*(one.micros for one in asked.values()), *used.values())))
     spans = [one.spans for one in asked.values()]
+
+    def figures(name: str, micros: array[int], failed: int) -> dict[str, Any]:
+        total = sum(micros)
+        return {
+            "name": name,
+            "calls": len(micros),
+            "failed": failed,
+            "seconds": total / 1e6,
+            "at_once": _part(total, seconds),
+            "share": total / every if every else 0.0,
+            "times": times(micros),
+        }
+
+    def agent_profile(name: str, asked: _AgentCalls) -> AgentProfile:
+        stats = asked.answered + asked.failed
+        return AgentProfile(
+            **figures(name, asked.micros, asked.failed.calls),
+            prompt=stats.prompt,
+            cached=stats.cached_known,
+            generated=stats.generated,
+            unreported=asked.answered.unreported,
+            busy=min(1.0, _part(union(asked.spans), seconds)),
+            rows=(rows or {}).get(name),
+        )
+
     return Profile(
         seconds=seconds,
         busy=min(1.0, _part(union(*spans), seconds)),
         out=_part(sum(one.length for one in spans), seconds),
-        agents=_longest(_agent(name, one, seconds, every, (rows or {}).get(name)) for name, one in asked.items()),
-        tools=_longest(Stretch(**one.figures(name, seconds, every)) for name, one in used.items()),
+        agents=_longest(agent_profile(name, one) for name, one in asked.items()),
+        tools=_longest(Stretch(**figures(name, micros, failed[name])) for name, micros in used.items()),
         slowest=_slowest(rollouts, names),
-    )
-
-
-def _agent(name: str, asked: _CallSum, wall: float, every: int, rows: RoleRows | None) -> AgentProfile:
-    return AgentProfile(
-        **asked.figures(name, wall, every),
-        prompt=asked.prompt,
-        cached=asked.cached if asked.silent else asked.cached or 0,
-        generated=asked.generated,
-        unreported=asked.unreported,
-        busy=min(1.0, _part(union(asked.spans), wall)),
-        rows=rows,
     )
 
 

@@ -33,8 +33,8 @@ __all__ = [
     "each_task",
     "ended",
     "kept",
-    "length",
     "tried",
+    "usage_of_task",
 ]
 
 
@@ -91,6 +91,12 @@ def ended(row: RolloutRow) -> bool:
     return row.termination is not None and row.termination not in UNSCORED
 
 
+def usage_of_task(rows: Iterable[RolloutRow], before: TakenRow | None) -> Usage:
+    """Add up what a task's rollouts cost in this run, without an earlier run that it continues."""
+    usage = sum((row.usage for row in rows), Usage())
+    return usage if before is None else usage - before.usage
+
+
 def tried(row: RolloutRow) -> Try:
     """What diversity needs to know of a rollout; what a value function said of one that was cut is no reward."""
     counts = ended(row)
@@ -125,14 +131,6 @@ class LengthCounter:
             return None
         generated = self._generated / self._counted if self._counted else None
         return Length(self._rollouts, self._turns / self._rollouts, generated)
-
-
-def length(rows: Iterable[RolloutRow], *, cut: bool) -> Length | None:
-    """Measure rollouts; see :class:`LengthCounter`."""
-    counter = LengthCounter(cut=cut)
-    for row in rows:
-        counter.add(row)
-    return counter.length()
 
 
 class TokenCounter:
@@ -232,9 +230,6 @@ def _task(
     """Sum one task up, but for its independent tries: they depend on all tasks."""
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
-    usage = sum((row.usage for row in rows), Usage())
-    if before is not None:
-        usage -= before.usage
     counter = TokenCounter()
     counter.add(tree)
     return TaskSummary(
@@ -243,7 +238,7 @@ def _task(
         scored=len(scored),
         reward=math.fsum(given.reward for given in scored) / len(scored) if scored else None,
         tokens=counter.tokens(),
-        usage=usage,
+        usage=usage_of_task(rows, before),
         silent=silent,
         paths=sum(row.turns for row in rows) - (0 if before is None else before.paths),
         actions=0 if alone is None else round(alone.actions.found),
