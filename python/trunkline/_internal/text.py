@@ -13,6 +13,7 @@ __all__ = [
     "cells",
     "excerpt",
     "format_error",
+    "from_difference",
     "loads",
     "message_of",
     "printable",
@@ -105,6 +106,14 @@ def message_of(error: BaseException) -> str | None:
         return str.__str__(str(error))
     except BaseException:  # noqa: BLE001
         return None
+
+
+def from_difference(one: bytes | str, other: bytes | str, before: int) -> tuple[int, str, str]:
+    """Return a position so many characters before two texts begin to differ, and both texts from there on."""
+    a, b = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in (one, other))
+    pairs = enumerate(zip(a, b, strict=False))
+    start = max(0, next((at for at, (x, y) in pairs if x != y), min(len(a), len(b))) - before)
+    return start, a[start:], b[start:]
 
 
 HIDDEN = "(not stored)"

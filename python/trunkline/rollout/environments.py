@@ -8,7 +8,7 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trunkline._internal.text import excerpt, format_error, without_secrets
+from trunkline._internal.text import excerpt, format_error, from_difference, without_secrets
 from trunkline.errors import EnvironmentFailed, ForkRefused
 from trunkline.llm import messages
 from trunkline.llm.response import RecordedStep, steps
@@ -324,8 +324,7 @@ class EnvironmentHandle:
 
 def _difference(was: str, now: str) -> str:
     """Show two texts where they begin to differ."""
-    same = next((at for at, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
-    start = max(0, same - _BEFORE)
-    shown = [without_secrets(excerpt(text[start : start + 200], 80)) for text in (was, now)]
+    start, *texts = from_difference(was, now, _BEFORE)
+    shown = [without_secrets(excerpt(text[:200], 80)) for text in texts]
     place = f" (from character {start})" if start else ""
     return f"says '{shown[1]}' where the record says '{shown[0]}'{place}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from trunkline._core import top_turns
-from trunkline._internal.text import printable, quoted, redact
+from trunkline._internal.text import from_difference, printable, quoted, redact
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects import builtin as dialects
@@ -227,10 +227,8 @@ def _tool_name(tool: Any) -> str:
 
 def _difference(old: bytes, new: bytes) -> str:
     """Show two messages where they begin to differ."""
-    there, here = old.decode("utf-8", "replace"), new.decode("utf-8", "replace")
-    same = next((place for place, (a, b) in enumerate(zip(there, here, strict=False)) if a != b), -1)
-    start = max(0, (same if same >= 0 else min(len(there), len(here))) - _BEFORE)
-    return f"{quoted(there[start:], _SHOWN)} there, {quoted(here[start:], _SHOWN)} here"
+    _, there, here = from_difference(old, new, _BEFORE)
+    return f"{quoted(there, _SHOWN)} there, {quoted(here, _SHOWN)} here"
 
 
 def _shown(value: object) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._internal.text import cells, format_error, printable, quoted
+from trunkline._internal.text import cells, format_error, from_difference, printable, quoted
 
 
 @settings(max_examples=300, deadline=None)
@@ -41,6 +41,23 @@ def test_cut_text_ends_in_an_ellipsis_and_counts_wide_characters() -> None:
     assert printable("abc", 0) == ""
     assert len(printable("x" * 10**7, 10)) == 10
     assert quoted('say "hi"') == '"say \\"hi\\""'
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "before", "found"),
+    [
+        ("abcdef", "abcxef", 2, (1, "bcdef", "bcxef")),
+        ("abcdef", "abcxef", 9, (0, "abcdef", "abcxef")),
+        ("abc", "abcdef", 1, (2, "c", "cdef")),
+        ("abc", "abc", 0, (3, "", "")),
+        ("na\u00efve".encode(), "na\u00efv\u00e9", 1, (3, "ve", "v\u00e9")),
+        (b"a\xff", "ab", 0, (1, "\ufffd", "b")),
+    ],
+)
+def test_two_texts_are_shown_from_where_they_begin_to_differ(
+    one: bytes | str, other: bytes | str, before: int, found: tuple[int, str, str]
+) -> None:
+    assert from_difference(one, other, before) == found
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])

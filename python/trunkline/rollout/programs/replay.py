@@ -18,7 +18,7 @@ import msgspec
 
 from trunkline import errors
 from trunkline._core import MESSAGE
-from trunkline._internal.text import excerpt, format_error, without_secrets
+from trunkline._internal.text import excerpt, format_error, from_difference, without_secrets
 from trunkline.errors import LLMError, ProgramError, ReplayDiverged
 from trunkline.rollout.types import Finished
 from trunkline.tree.records import Failure, How, Record, Records
@@ -375,10 +375,8 @@ def shown(text: str) -> str:
 
 def difference(was: bytes | str, now: bytes | str) -> str:
     """Show a recorded text and another one where they begin to differ."""
-    one, two = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in (was, now))
-    same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    start = max(0, same - _BEFORE)
-    before, after = (without_secrets(excerpt(text[start : start + 300], 120)) for text in (one, two))
+    start, *texts = from_difference(was, now, _BEFORE)
+    before, after = (without_secrets(excerpt(text[:300], 120)) for text in texts)
     return f"'{after}' where the record has '{before}' (from character {start})"
 
 
