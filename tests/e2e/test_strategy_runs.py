@@ -130,9 +130,9 @@ def test_a_dry_run_sends_nothing_makes_no_file_and_says_what_would_be_done(world
     rows = dict(line.split("  ", 1) for line in shown.stdout.splitlines())
     said = {label: value.strip() for label, value in rows.items()}
     assert said["strategy"] == "TreeGRPO (trees=2, forks=2, rounds=1, keep=3)"
-    assert said["rollouts a task"] == "M (1 + N L) = 2 (1 + 2 x 1) = 6, of which M K = 2 x 3 = 6 are kept"
+    assert said["rollouts per task"] == "M (1 + N L) = 2 (1 + 2 x 1) = 6, of which M K = 2 x 3 = 6 are kept"
     assert said["rollouts"] == "18 at most"
-    assert said["model turns"] == "90 at most  (5 a rollout)"
+    assert said["model turns"] == "90 at most  (5 per rollout)"
     assert said["tools"] == "search, visit"
     assert (said["budget of the run"], said["budget of a task"]) == ("calls 60", "rollouts 6")
     assert said["enough"] == "5 of 6, the others: censor"

@@ -147,7 +147,7 @@ def test_a_terminal_of_any_width_shows_workers_and_stalls_and_never_wraps(column
     assert "w0 12 ms lag" in text
     assert "no progress for" in text
     if columns == 200:
-        assert "w0 12 ms lag 310 MiB 64 out | w1 12 ms lag 310 MiB 64 out 3 tools" in text
+        assert "w0 12 ms lag 310 MiB 64 requests | w1 12 ms lag 310 MiB 64 requests 3 tools" in text
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch):

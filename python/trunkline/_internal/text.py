@@ -11,6 +11,8 @@ __all__ = [
     "HIDDEN",
     "JSON",
     "cells",
+    "counted",
+    "duration",
     "excerpt",
     "format_error",
     "from_difference",
@@ -92,6 +94,22 @@ def printable(text: str, width: int | None = None) -> str:
 def quoted(text: str, width: int = 60) -> str:
     """A short, escaped excerpt between double quotes, for error messages."""
     return '"' + printable(text, width).replace('"', '\\"') + '"'
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun: ``1 task``, ``1,200 tasks``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def duration(seconds: float, decimals: int = 1) -> str:
+    """A time in the units that a person would use; decimals are those of less than 10 s."""
+    if seconds < 10:
+        return f"{seconds:.{decimals}f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def format_error(error: BaseException, width: int | None = 300) -> str:

@@ -1,4 +1,4 @@
-"""Progress line, watching, drive."""
+"""The progress line, the options that watch a run, and running it to its exit code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import shlex
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack
 
 import click
 
+from trunkline._internal.text import duration
 from trunkline._internal.tool_output import limited_output
 from trunkline.cli.output import tell, telling
 from trunkline.cli.show import print_summary
-from trunkline.cli.tables import duration
 from trunkline.errors import ConfigError
 from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
 from trunkline.observability.observers import explain, pause_of
@@ -45,10 +45,6 @@ _REFRESH = 0.1  # seconds between drawings of the live line
 _WINDOW = 15.0  # seconds over which rates are measured
 
 
-class _Now(Protocol):
-    def __call__(self) -> float: ...
-
-
 def _compact(number: float) -> str:
     for limit, scale, unit in ((1e4, 1, ""), (1e7, 1e3, "k"), (1e10, 1e6, "M")):
         if number < limit:
@@ -57,7 +53,7 @@ def _compact(number: float) -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a live line can be drawn there: on a terminal, unless it is dumb or told to be plain."""
+    """Whether a live line can be drawn there: a terminal that is not dumb, and no NO_COLOR."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     except ValueError:  # closed
@@ -69,7 +65,7 @@ def _console(stream: TextIO) -> Console:
 
     class Lasting(Console):
         def on_broken_pipe(self) -> None:
-            # Its own answer is to end the process; here the error being handled goes to the one who draws.
+            # rich ends the process here; the error goes to the caller instead.
             raise  # noqa: PLE0704
 
     return Lasting(file=stream)
@@ -84,21 +80,12 @@ def _done(snapshot: Snapshot) -> tuple[str, str]:
 
 
 class ProgressLine:
-    """Shows how far a run is. Losing the stream never stops the run.
+    """Shows how far a run is, on stderr unless told otherwise; losing the stream never stops the run.
 
     Use it as a context manager and hand :meth:`update` to the run.
-
-    Args:
-        stream: Where to write; stderr when not given.
-        clock: Seconds that only grow; for tests.
     """
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        clock: _Now = time.monotonic,
-    ) -> None:
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
         self._began = clock()
@@ -112,7 +99,7 @@ class ProgressLine:
         if self._stream is not None and is_terminal(self._stream):
             from rich.live import Live
 
-            # Only stderr is passed through the live line: with stdout it would take the results along.
+            # stdout has the results, so only stderr is passed through the live line.
             live = Live(
                 console=_console(self._stream),
                 auto_refresh=False,
@@ -128,11 +115,7 @@ class ProgressLine:
         self.close()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show a newer state, unless the last one was shown a moment ago.
-
-        Args:
-            snapshot: The state of the run.
-        """
+        """Show a newer state, unless the last one was shown a moment ago."""
         self._snapshot = snapshot
         now = self._clock()
         self._recent.append((now, snapshot.rollouts_done, snapshot.prompt + snapshot.generated))
@@ -155,19 +138,14 @@ class ProgressLine:
         self._stream = None
 
     def line(self, snapshot: Snapshot, now: float) -> str:
-        """The state as one line.
-
-        Args:
-            snapshot: The state of the run.
-            now: The clock's reading.
-        """
+        """The state as one line."""
         began, rollouts, tokens = self._recent[0]
         span = max(now - began, 1e-9)
         rate = (snapshot.rollouts_done - rollouts) / span
         spent = (snapshot.prompt + snapshot.generated - tokens) / span
         left = snapshot.rollouts - snapshot.rollouts_done
         passed = now - self._began
-        # How many tasks a refill takes, nobody knows before.
+        # How many tasks a refill takes is not known before.
         ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
         pause = pause_of(snapshot)
         # What matters most comes first: a narrow terminal cuts the end off.
@@ -181,14 +159,14 @@ class ProgressLine:
         ]
         slow = snapshot.percentile(0.95)
         if slow is not None:
-            parts.append(f"p50 {snapshot.percentile(0.5) or 0:.2f} s, p95 {slow:.2f} s")
+            parts.append(f"p50 {duration(snapshot.percentile(0.5) or 0, 2)}, p95 {duration(slow, 2)}")
         return " | ".join(parts)
 
     @staticmethod
     def workers(snapshot: Snapshot) -> str:
-        """How each worker is, as one line; empty where none has said."""
+        """The state of each worker, as one line; empty before the first report."""
         return " | ".join(
-            f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} out"
+            f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} requests"
             + (f" {state.tools:,} tools" if state.tools else "")
             for worker_id, state in sorted(snapshot.engines.items())
         )
@@ -246,7 +224,7 @@ _OPTIONS = (
 
 
 def watching_options(command: F) -> F:
-    """Add the options to a command."""
+    """Add the options of :func:`watching` to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -254,16 +232,10 @@ def watching_options(command: F) -> F:
 
 @contextlib.contextmanager
 def watching(given: dict[str, Any]) -> Iterator[Options]:
-    """Watch a run as its options say; warnings go to standard error, from a thread.
-
-    Args:
-        given: What :func:`watching_options` found.
-
-    Yields:
-        Options of the run that come of it.
+    """Yield the options of a run that :func:`watching_options` found; meanwhile warnings go to standard error.
 
     Raises:
-        ConfigError: A file cannot be written.
+        ConfigError: A file cannot be written, or a library is missing.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(say_to_stderr())
@@ -282,7 +254,7 @@ def watching(given: dict[str, Any]) -> Iterator[Options]:
 
 @contextlib.contextmanager
 def _exported() -> Iterator[Tracing]:
-    """Traces that leave for a collector, over HTTP; those that wait are sent at the end."""
+    """Traces sent to a collector over HTTP; the rest of them at the end."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -310,15 +282,15 @@ def drive(
     said: str = "",
     **options: Unpack[Options],
 ) -> int:
-    """Run, show, and judge.
+    """Run, print the summary, and return the exit code.
 
     Args:
-        agent: Who plays: an agent, or a team.
-        tasks: The problems; None for those of a run that goes on.
+        agent: An agent, or a team.
+        tasks: The problems; None for those of a run that is resumed.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         watched: What :func:`~trunkline.cli.live.watching_options` found.
         as_json: Print the summary as JSON.
-        said: A line on the run file, which is printed once the call is known to be sound.
+        said: A line about the run file, printed once the options have been checked.
         **options: See :class:`trunkline.runner.options.Options`; the run file must be among them.
 
     Returns:
@@ -363,9 +335,7 @@ def drive(
 def judge(summary: Summary, threshold: float) -> int:
     """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on.
 
-    What had broken in an earlier run that this one continues does not count.
-
-    A task that broke as a whole counts even where no rollout of it did, as when its worker died while it was scored.
+    Rollouts that broke in an earlier run do not count. A task that broke as a whole does, as when its worker died.
     """
     allowed = threshold * summary.rollouts if threshold < 1 else threshold
     before = 0 if summary.taken is None else summary.taken.failed

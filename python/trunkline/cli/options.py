@@ -1,4 +1,4 @@
-"""Shared options, NAME:OPTION=VALUE."""
+"""Options that commands share, and values written as ``NAME:OPTION=VALUE,...``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "BudgetOption",
-    "PriceOption",
+    "API_KEY_ENV",
+    "BASE_URL",
+    "BUDGET",
+    "FAIL_ON_ERROR",
+    "MAX_RETRIES",
+    "PRICE",
+    "TIMEOUT",
     "Settled",
-    "Threshold",
     "load_tools",
     "read_confidence",
     "read_rewards",
@@ -44,6 +48,18 @@ __all__ = [
     "run_path",
     "safe_name",
 ]
+
+
+BASE_URL: Final = click.option(
+    "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
+)
+API_KEY_ENV: Final = click.option(
+    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
+)
+TIMEOUT: Final = click.option(
+    "--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take."
+)
+MAX_RETRIES: Final = click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 
 
 class Threshold(click.ParamType[float]):
@@ -62,19 +78,6 @@ class Threshold(click.ParamType[float]):
         return number
 
 
-class BudgetOption(click.ParamType[Budget]):
-    """The most that may be spent."""
-
-    name = "budget"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Budget:
-        """Read the limits."""
-        try:
-            return value if isinstance(value, Budget) else read_budget(value)
-        except ConfigError as problem:
-            self.fail(str(problem), param, ctx)
-
-
 class Settled(click.ParamType["str | float"]):
     """When a task is settled."""
 
@@ -90,28 +93,39 @@ class Settled(click.ParamType["str | float"]):
             self.fail(f"{value!r} is neither answer nor a reward", param, ctx)
 
 
-class PriceOption(click.ParamType[Price]):
-    """What tokens cost."""
+class _Amounts(click.ParamType[Any]):
+    """A struct that is written ``NAME=NUMBER,...``."""
 
-    name = "price"
+    def __init__(self, name: str, kind: type, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._kind = kind
+        self._read = read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Price:
-        """Read the price."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the numbers."""
         try:
-            return value if isinstance(value, Price) else read_price(value)
+            return value if isinstance(value, self._kind) else self._read(value)
         except ConfigError as problem:
             self.fail(str(problem), param, ctx)
+
+
+BUDGET: Final = _Amounts("budget", Budget, read_budget)
+PRICE: Final = _Amounts("price", Price, read_price)
+
+FAIL_ON_ERROR: Final = click.option(
+    "--fail-on-error",
+    type=Threshold(),
+    metavar="N|0.x",
+    default=0.0,
+    help="Broken rollouts allowed: a count, or a share.  [default: 0]",
+)
 
 
 def load_tools(names: tuple[str, ...], what: str = "--tools") -> list[Tool]:
     """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken.
 
-    Args:
-        names: The names.
-        what: What they were given as, for messages.
-
     Raises:
-        ConfigError: If a name leads to anything else.
+        ConfigError: A name leads to anything else.
     """
     tools: list[Tool] = []
     for name in names:
@@ -131,7 +145,7 @@ def load_tools(names: tuple[str, ...], what: str = "--tools") -> list[Tool]:
 
 
 def run_path(out: str | None, label: str) -> Path:
-    """Return where a run file goes: as told, or ``runs/TIME-LABEL.run``."""
+    """The path of a run file: as given, or ``runs/TIME-LABEL.run``."""
     if out is not None:
         if not out:
             raise ConfigError("--out is empty; name a file")
@@ -143,7 +157,7 @@ def run_path(out: str | None, label: str) -> Path:
 
 
 def safe_name(label: str) -> str:
-    """Return a text as it may stand in the name of a file."""
+    """A text as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"
 
 
@@ -152,12 +166,7 @@ _OPTION: Final = "--reward"
 
 
 def reward_option(*, default: str, required: bool = False) -> Callable[[Any], Any]:
-    """Return the option, whose values :func:`read_rewards` reads.
-
-    Args:
-        default: What is taken where none is given, for the help.
-        required: Whether one must be given.
-    """
+    """The option whose values :func:`read_rewards` reads; ``default`` is for the help."""
     return click.option(
         _OPTION,
         "rewards",
@@ -170,14 +179,10 @@ def reward_option(*, default: str, required: bool = False) -> Callable[[Any], An
 
 
 def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
-    """Return the reward that values of the option stand for.
+    """Make the reward that values of ``--reward`` stand for.
 
-    Args:
-        names: Each ``NAME``, ``NAME:OPTION=VALUE,...`` or ``MODULE:ATTR``, with ``@WEIGHT`` at its end or without.
-        default: What is taken where there are none.
-
-    Returns:
-        The one reward; or the sum of several, each times its weight, of 1 where none is given; None for ``none``.
+    Each is ``NAME``, ``NAME:OPTION=VALUE,...`` or ``MODULE:ATTR``, with ``@WEIGHT`` at its end or without; several are
+    a sum, each times its weight, of 1 where none is given. ``none`` is no reward.
 
     Raises:
         ConfigError: One is unknown, has an option it cannot have, or cannot be called; or ``none`` is not alone.
@@ -194,7 +199,8 @@ def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
     weights: dict[str, float] = {}
     for text, weight in read:
         made = _reward(text)
-        name = _called(text, made)
+        name = text.partition(":")[0]
+        name = name if name in REWARDS else short_name(made)
         seen[name] += 1
         name += f" {seen[name]}" if seen[name] > 1 else ""
         rewards[name] = made
@@ -203,7 +209,7 @@ def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
 
 
 def _weight(given: str) -> tuple[str, float | None]:
-    """Take the weight off the end of a value; what follows an ``@`` and is no number is part of an option."""
+    """Split a weight off the end of a value; behind an ``@`` that is part of an option stands no number."""
     text, at, number = given.rpartition("@")
     try:
         return (text, float(number)) if at else (given, None)
@@ -211,14 +217,7 @@ def _weight(given: str) -> tuple[str, float | None]:
         return given, None
 
 
-def _called(text: str, reward: Reward) -> str:
-    """Return what a part is called: as it was asked for, or by its own name."""
-    name = text.partition(":")[0]
-    return name if name in REWARDS else short_name(reward)
-
-
 def _reward(given: str) -> Reward:
-    """Return one reward."""
     name, _, options = given.partition(":")
     if not name or (name not in REWARDS and not options):
         raise ConfigError(f"{_OPTION} {REWARDS.unknown(given, _NONE)}; your own is written module:attribute")
@@ -229,10 +228,7 @@ def _reward(given: str) -> Reward:
 
 
 def read_confidence(given: str) -> Callable[[Trajectory], float]:
-    """Return what says how sure a rollout is.
-
-    Args:
-        given: One of :data:`~trunkline.scoring.confidence.CONFIDENCES`, or ``MODULE:FUNCTION``.
+    """Make the function that says how sure a rollout is: a name of ``CONFIDENCES``, or ``MODULE:FUNCTION``.
 
     Raises:
         ConfigError: There is none such, or it cannot be called; later, where it fails or returns no number.

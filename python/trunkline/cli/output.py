@@ -1,10 +1,9 @@
-"""Stdout, JSON, --dry-run."""
+"""Standard output and error, JSON, and what --dry-run prints."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import json as stdjson
 import os
 import sys
 import threading
@@ -15,7 +14,7 @@ import click
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline.cli.tables import taken_over
+from trunkline.cli.tables import labelled, taken_over
 from trunkline.errors import InfrastructureError
 from trunkline.scoring.notes import graded, read
 from trunkline.team.team import Team, context_limit
@@ -45,13 +44,10 @@ __all__ = [
 
 
 def put(text: str) -> None:
-    """Print a text, a line break after it, on standard output, and see it off.
+    """Print a text and a line break on standard output, and flush it.
 
-    Where nobody reads any more (``| head``) or standard output was closed from the start, nothing is printed, so that
-    the exit code still tells how the command ended. What the output's encoding lacks is escaped.
-
-    Args:
-        text: What to print, safe for a terminal.
+    Where the reader has left (``| head``) or standard output was closed from the start, nothing is printed, so that the
+    exit code still tells how the command ended. Characters that the output's encoding lacks are escaped.
 
     Raises:
         InfrastructureError: It cannot be written, as on a full disk.
@@ -74,27 +70,21 @@ def put(text: str) -> None:
 
 
 def tell(line: str) -> None:
-    """Print one line for people on standard error, safe for a terminal; nowhere if nobody reads there."""
+    """Print one line on standard error, safe for a terminal; where the stream is closed, nowhere."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(printable(line), err=True)
 
 
 _SOON: Final = 1.0
-"""Seconds that work may take before it is said what it is."""
+"""Seconds of work after which its line is printed."""
 
 _LARGE: Final = 32 << 20
-"""Bytes of files from which on reading them may take that long."""
+"""Bytes of files that may take that long to read."""
 
 
 @contextlib.contextmanager
 def telling(line: str, *files: str | Path, quiet: bool = False) -> Iterator[None]:
-    """Print a line on standard error if the work with large files takes longer than about a second.
-
-    Args:
-        line: What is done.
-        *files: The files.
-        quiet: Print nothing.
-    """
+    """Print a line on standard error if the work on large files takes longer than about a second."""
     timer = threading.Timer(_SOON, tell, (line,))
     timer.daemon = True
     if not quiet and sum(map(_size, files)) >= _LARGE:
@@ -113,8 +103,8 @@ def _size(file: str | Path) -> int:
 
 
 def silence() -> None:
-    """Send what is still to be written on standard output nowhere, since its reader has left or it failed."""
-    # What is still in the buffer is written once more when the interpreter ends, and would fail once more.
+    """Discard what is still to be written on standard output, since its reader has left or it failed."""
+    # The buffer is written again when the interpreter ends, and would fail again.
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         try:
@@ -124,12 +114,12 @@ def silence() -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it."""
+    """A value as JSON holds it."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def summary_data(summary: Summary) -> dict[str, Any]:
-    """Return a run's totals, with what follows from them."""
+    """A run's totals, with the figures that follow from them."""
     data: dict[str, Any] = plain(summary)
     data["usage"] = msgspec.structs.asdict(summary.usage)
     data["tokens"] |= _shared(data["tokens"])
@@ -150,7 +140,7 @@ def _shared(tokens: dict[str, int]) -> dict[str, float]:
 
 
 def task_data(task: TaskSummary) -> dict[str, Any]:
-    """Return the figures of a task."""
+    """A task's figures."""
     data: dict[str, Any] = plain(task)
     data["usage"] = msgspec.structs.asdict(task.usage) | ({"cached": None} if task.silent else {})
     data["tokens"] |= _shared(data["tokens"])
@@ -158,7 +148,7 @@ def task_data(task: TaskSummary) -> dict[str, Any]:
 
 
 def tree_data(tree: Tree) -> dict[str, Any]:
-    """Return a tree with its rollouts and nodes."""
+    """A tree with its rollouts and nodes."""
     return {
         "task": tree.task.id,
         "digest": tree.digest(),
@@ -196,32 +186,23 @@ def tree_data(tree: Tree) -> dict[str, Any]:
 
 
 def write_json(data: dict[str, Any]) -> None:
-    """Print an object on stdout."""
-    # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
-    put(stdjson.dumps(plain(data), indent=2))
+    """Print an object on stdout; what is beyond ASCII is escaped, so that no control character reaches a terminal."""
+    put(json.dumps(plain(data), indent=2))
 
 
 _EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))
-"""Settings that every team has; the others are a team's own."""
+"""Settings that every team has."""
 
 
 def print_outline(outline: Outline, *, as_json: bool = False) -> None:
-    """Print what a run would do on stdout.
-
-    Args:
-        outline: What it would do.
-        as_json: As one JSON object.
-    """
+    """Print on stdout what a run would do, as a table or as one JSON object."""
     if as_json:
         put(json.dumps(msgspec.to_builtins(outline), indent=2))
         return
-    rows = list(_rows(outline))
-    width = max(len(label) for label, _ in rows)
-    put("\n".join(f"{label:<{width}}  {printable(value)}" for label, value in rows))
+    put(labelled((label, printable(value)) for label, value in _rows(outline)))
 
 
 def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
-    """The lines, each a label and a value."""
     agent, strategy, team = (outline.settings[part] for part in ("agent", "strategy", "team"))
     yield "dry run", "nothing was sent, and no file made"
     refill = outline.settings["refill"]
@@ -232,13 +213,13 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     yield from _models(outline.settings)
     yield from [("tools", _tools(agent) or "none")] if team is None else _team(outline.settings["program"], team)
     yield "strategy", strategy["kind"] + _options(strategy["options"])
-    yield "rollouts a task", outline.formula
+    yield "rollouts per task", outline.formula
     yield "rollouts", f"{outline.tasks * outline.rollouts:,} at most"
-    yield "model turns", f"{outline.calls:,} at most  ({agent['max_turns']} a rollout)"
+    yield "model turns", f"{outline.calls:,} at most  ({agent['max_turns']} per rollout)"
     if outline.generated is None:
         yield "generated tokens", "no bound: set --max-tokens"
     else:
-        yield "generated tokens", f"{outline.generated:,} at most  ({outline.generated // outline.calls:,} a turn)"
+        yield "generated tokens", f"{outline.generated:,} at most  ({outline.generated // outline.calls:,} per turn)"
     for label, name in (("budget of the run", "budget"), ("budget of a task", "task_budget")):
         if given := outline.settings[name]:
             yield label, ", ".join(f"{currency} {limit:,g}" for currency, limit in given.items())
@@ -260,7 +241,6 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
 
 
 def _models(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Who is asked, and where."""
     agent, llm = settings["agent"], settings["llm"]
     yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
     for name, other in (settings["llms"] or {}).items():
@@ -272,7 +252,6 @@ def _where(llm: Mapping[str, Any]) -> str:
 
 
 def _options(options: Mapping[str, Any] | str) -> str:
-    """A strategy's options behind its name, as far as they are data."""
     if isinstance(options, str):
         return ""
     return f" ({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
@@ -283,7 +262,6 @@ def _tools(agent: Mapping[str, Any]) -> str:
 
 
 def _team(name: str, team: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A team: its own settings, its roles, its switches."""
     yield "team", name + _options({setting: value for setting, value in team.items() if setting not in _EVERY_TEAM})
     yield from (("role " + role, _role(described)) for role, described in team["roles"].items())
     off = [switch for switch in _EVERY_TEAM if team.get(switch) is False]
@@ -293,7 +271,6 @@ def _team(name: str, team: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _role(role: Mapping[str, Any]) -> str:
-    """A role in a line: its model and where that is, how it is sampled, its tools."""
     asked = role["model"] + (f" at {role['llm']}" if role.get("llm") else "")
     sampled = [f"{name} {value}" for name, value in role["sampling"].items() if value is not None]
     tools = [f"tools {_tools(role)}"] if role["tools"] else []

@@ -1,4 +1,4 @@
-"""Score, report, answers, export."""
+"""The commands ``score``, ``report``, ``answers`` and ``export``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from trunkline._internal.text import cells, format_error, printable
-from trunkline.cli.options import read_rewards, reward_option
-from trunkline.cli.output import put, silence, tell
+from trunkline._internal.text import counted, format_error, printable
+from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, read_rewards, reward_option
+from trunkline.cli.output import put, silence, tell, write_json
+from trunkline.cli.tables import grid, labelled, share
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
@@ -31,7 +32,7 @@ from trunkline.scoring.metrics import Estimate, accuracy
 from trunkline.scoring.reports.extractive import LEAST, LIMIT
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import CACHED
-from trunkline.store.export.export import FORMATS, guess
+from trunkline.store.export.export import FORMATS
 from trunkline.store.export.export import export as write
 from trunkline.store.export.target import STDOUT
 from trunkline.store.reader import RunReader
@@ -56,26 +57,19 @@ __all__ = ["TaskAnswer", "answers", "answers_of", "export", "report", "score", "
 @click.option("--anew", is_flag=True, help="Begin anew where the same reward was interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
-def score(
-    ctx: click.Context,
-    run: str,
-    rewards: tuple[str, ...],
-    out: str | None,
-    keep_verdicts: bool,
-    anew: bool,
-    as_json: bool,
-) -> None:
+def score(ctx: click.Context, /, run: str, **given: Any) -> None:
     """Ask another reward about every finished try of RUN; nothing is generated.
 
     Interrupted, it goes on when it is called again. The earlier rewards stay in the notes of the tries. The run's
     filters judge again; where it has any, code that RUN names is imported: only for files that you trust.
     """
-    reward = read_rewards(rewards)
+    reward = read_rewards(given["rewards"])
     if reward is None:
         raise ConfigError("--reward none scores nothing: name a reward")
+    out = given["out"]
     tell(f"scores {printable(run if out is None else out)} by {printable(reward_name(reward), 80)}")
-    found = rescore(run, reward, out=out, keep_verdicts=keep_verdicts, anew=anew)
-    if as_json:
+    found = rescore(run, reward, out=out, keep_verdicts=given["keep_verdicts"], anew=given["anew"])
+    if given["as_json"]:
         put(json.dumps(msgspec.to_builtins(found, enc_hook=str), indent=2))
     else:
         put(_score_text(found))
@@ -83,32 +77,18 @@ def score(
 
 
 def _score_text(found: Rescored) -> str:
-    """What came of it, for people."""
     before = "none" if found.before is None else printable(found.before, 60)
     rows = [
         ("run file", printable(str(found.path))),
         ("reward", f"{printable(found.reward, 60)}  (before: {before})"),
-        ("accuracy before", _accuracy(found.old)),
-        ("accuracy now", _accuracy(found.new)),
+        ("accuracy before", share(found.old, "nothing is scored")),
+        ("accuracy now", share(found.new, "nothing is scored")),
         ("changed", f"{found.changed:,} of {found.rollouts:,} rollouts"),
     ]
     if found.unscored:
         rows.append(("unscored", f"{found.unscored:,} of {found.rollouts:,} rollouts"))
         rows += [("", f"{count:,}: {why}") for why, count in found.reasons]
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
-
-
-def _accuracy(estimate: Estimate | None) -> str:
-    """An accuracy with its interval, as the summary of a run has it."""
-    if estimate is None:
-        return "nothing is scored"
-    ends = [end for end in (estimate.value, estimate.low, estimate.high) if end is not None]
-    # Rewards need not be shares; only those between 0 and 1 are read as per cent.
-    shares = all(0 <= end <= 1 for end in ends)
-    said: list[Any] = [f"{end * 100:.1f}" if shares else f"{end:.3f}" for end in ends]
-    text = f"{said[0]} %" if shares else said[0]
-    return f"{text}  (95 %: {said[1]} to {said[2]})" if len(said) == 3 else text
+    return labelled(rows)
 
 
 _REASONS = 3
@@ -117,12 +97,8 @@ _REASONS = 3
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--model", "-m", metavar="NAME", help="Who writes the reports, by the name that the endpoint knows.")
-@click.option(
-    "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
-)
-@click.option(
-    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
-)
+@BASE_URL
+@API_KEY_ENV
 @click.option("--extract", is_flag=True, help="Ask no model: put together what each try itself says.")
 @click.option(
     "--per-leaf", is_flag=True, help="Write each report from scratch, and share nothing that tries have in common."
@@ -149,60 +125,37 @@ _REASONS = 3
 @click.option("--max-tokens", type=int, help="Most tokens of a reply, thinking included.  [default: the server's]")
 @click.option("--seed", default=0, show_default=True, help="Seed of what is asked.")
 @click.option("--max-concurrency", "-j", default=64, show_default=True, help="Most requests in flight at once.")
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a request may take.")
-@click.option("--max-retries", default=5, show_default=True, help="Retries of a request.")
+@TIMEOUT
+@MAX_RETRIES
 @click.pass_context
-def report(
-    ctx: click.Context,
-    run: str,
-    model: str | None,
-    base_url: tuple[str, ...],
-    api_key_env: str,
-    extract: bool,
-    per_leaf: bool,
-    cached: float,
-    again: bool,
-    words: int,
-    limit: int,
-    temperature: float | None,
-    max_tokens: int | None,
-    seed: int,
-    max_concurrency: int,
-    timeout: float,
-    max_retries: int,
-) -> None:
+def report(ctx: click.Context, /, run: str, **given: Any) -> None:
     """Write reports into RUN: for each try its plan, the calls that mattered, its reasoning and its answer.
 
     What tries share is reported once, where that costs less. Interrupted, it goes on when it is called again.
     """
+    model, extract, again = given["model"], given["extract"], given["again"]
     if extract:
-        if model is not None or base_url or per_leaf:
+        if model is not None or given["base_url"] or given["per_leaf"]:
             raise ConfigError("--extract asks no model: leave out --model, --base-url and --per-leaf")
-        found = extract_run(run, limit=limit, again=again)
+        found = extract_run(run, limit=given["limit"], again=again)
     else:
         if model is None:
             raise ConfigError("--model is missing: who writes the reports? Or give --extract to do without a model")
-        llm = EndpointSpec(
-            *base_url,
-            api_key_env=api_key_env,
-            max_concurrency=max_concurrency,
-            timeout=timeout,
-            max_retries=max_retries,
-        )
+        asked = {name: given[name] for name in ("api_key_env", "max_concurrency", "timeout", "max_retries")}
         reporter = Reporter(
-            llm,
+            EndpointSpec(*given["base_url"], **asked),
             model,
-            sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
-            seed=seed,
-            share="never" if per_leaf else "auto",
-            words=words,
-            cached=cached,
+            sampling=Sampling(temperature=given["temperature"], max_tokens=given["max_tokens"]),
+            seed=given["seed"],
+            share="never" if given["per_leaf"] else "auto",
+            words=given["words"],
+            cached=given["cached"],
             again=again,
         )
         tell(f"reports on {printable(run)} by {printable(model, 60)}")
         found = asyncio.run(_write_reports(run, reporter))
     put(_report_text(run, found))
-    # Of a try that said nothing there is nothing to extract, however often it is asked for.
+    # A try that said nothing has nothing to extract, however often it is asked for.
     ctx.exit(1 if found.problems and not found.written and not extract else 0)
 
 
@@ -214,7 +167,6 @@ async def _write_reports(run: str, reporter: Reporter) -> Reported:
 
 
 def _report_text(run: str, found: Reported) -> str:
-    """What came of it, for people."""
     rows = [("run file", printable(run)), ("reports", f"{found.written:,} written, {found.skipped:,} there before")]
     if found.problems:
         rows.append(("not written", f"{found.failed:,}"))
@@ -228,12 +180,11 @@ def _report_text(run: str, found: Reported) -> str:
         rows.append(("generated", f"{usage.generated:,} tokens"))
     if usage.unreported:
         rows.append(("unreported", f"{usage.unreported:,} calls, whose tokens are in no figure"))
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in rows)
+    return labelled(rows)
 
 
 _AT_ONCE: Final = 64
-"""Tasks that are decided at once, where a model is asked."""
+"""The most tasks that are decided at once."""
 
 _TASK, _ANSWER, _WHY = 24, 60, 300  # cells
 
@@ -244,10 +195,10 @@ class TaskAnswer(msgspec.Struct, frozen=True):
     Attributes:
         task: The task's id.
         answer: The answer; None where no try gave one.
-        votes: How many tries gave it.
-        voters: How many tries gave any answer.
-        correct: Whether it is an accepted one; None where there is none, or nothing to compare with it.
-        decision: How it came about.
+        votes: Tries that gave it.
+        voters: Tries that gave any answer.
+        correct: Whether it is an accepted one; None without accepted answers, or where every try broke.
+        decision: The aggregator's decision with its evidence.
         failed: Whether the aggregator failed.
     """
 
@@ -261,26 +212,19 @@ class TaskAnswer(msgspec.Struct, frozen=True):
 
     def row(self) -> dict[str, Any]:
         """The fields as JSON has them, with the evidence."""
-        row: dict[str, Any] = {
-            "task": self.task,
-            "answer": self.answer,
-            "votes": self.votes,
-            "voters": self.voters,
-            "correct": self.correct,
-            "failed": self.failed,
-        }
-        evidence: dict[str, Any] = msgspec.to_builtins(self.decision)
+        row: dict[str, Any] = msgspec.structs.asdict(self)
+        evidence: dict[str, Any] = msgspec.to_builtins(row.pop("decision"))
         evidence.pop("answer")
         return row | evidence | {"usage": msgspec.structs.asdict(self.decision.usage)}
 
 
 async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> list[TaskAnswer]:
-    """Decide the answer of each tree, several at once, in their order.
+    """Decide the answer of each tree, several at once, in the order of the trees.
 
     Args:
-        trees: The trees; as many as are decided at once are in memory.
-        aggregator: What decides. Where it fails, a task has no answer and the others go on.
-        by: Where confidences come from.
+        trees: The trees; those that are decided at once are in memory.
+        aggregator: Where it fails, a task has no answer and the others go on.
+        by: The name of the confidence.
 
     Raises:
         EndpointError: The aggregator asks a model whose endpoint serves nobody.
@@ -310,19 +254,16 @@ async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> TaskAnswer:
         decision, failed = Decision(answer=None, why=format_error(problem)), True
     except TrunklineError:
         raise
-    except Exception as problem:  # noqa: BLE001 - an aggregator, and what it asks, may be anybody's code
-        decision, failed = (
-            Decision(answer=None, why=printable(f"{type(problem).__name__}: {format_error(problem)}", 300)),
-            True,
-        )
+    except Exception as problem:  # noqa: BLE001 - an aggregator may be user code
+        why = printable(f"{type(problem).__name__}: {format_error(problem)}", 300)
+        decision, failed = Decision(answer=None, why=why), True
     voters = sum(len(party.voters) for party in decision.parties)
     correct = None if failed else _correct(tree, decision.answer)
     return TaskAnswer(tree.task.id, decision.answer, len(decision.voters), voters, correct, decision, failed)
 
 
 def _correct(tree: Tree, answer: str | None) -> bool | None:
-    """Whether an answer is an accepted one; no answer is none, but where every try broke nothing was measured."""
-    # As the votes were counted: which spelling of a number was chosen must make no difference.
+    """Whether an answer is an accepted one, spelled as votes are counted; None where nothing was measured."""
     accepted = {key_of(reference) for reference in tree.task.reference}
     tried = any((ended := one.termination) is not None and ended not in UNSCORED for one in tree.rollouts)
     if not accepted or not tried:
@@ -349,36 +290,23 @@ def _correct(tree: Tree, answer: str | None) -> bool | None:
     "entropy --top-logprobs.",
 )
 @click.option("--model", "-m", help="Model that the aggregator asks, as its endpoint knows it.")
-@click.option(
-    "--base-url", multiple=True, metavar="URL", help="Its endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
-)
-@click.option(
-    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
-)
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
+@BASE_URL
+@API_KEY_ENV
+@TIMEOUT
 @click.option("--out", metavar="FILE", help="Write the answers with their evidence here, as JSON lines.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def answers(
-    ctx: click.Context,
-    run: str,
-    aggregator: str,
-    by: str,
-    model: str | None,
-    base_url: tuple[str, ...],
-    api_key_env: str,
-    timeout: float,
-    out: str | None,
-    as_json: bool,
-) -> None:
+def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
     """Make one answer of each finished task of RUN out of what its tries answered, and print it.
 
     Nothing in RUN is changed. synthesis and integrate ask a model, which --model names; a task whose tries all agree
     costs no call.
     """
-    target = None if out is None else _target(out)
-    spec = EndpointSpec(*base_url, api_key_env=api_key_env, timeout=timeout) if model is not None else None
-    if spec is None and base_url:
+    aggregator, by, model, as_json = given["aggregator"], given["by"], given["model"], given["as_json"]
+    target = None if given["out"] is None else _target(given["out"])
+    urls, endpoint = given["base_url"], {name: given[name] for name in ("api_key_env", "timeout")}
+    spec = None if model is None else EndpointSpec(*urls, **endpoint)
+    if spec is None and urls:
         raise ConfigError("--base-url is of the model that an aggregator asks: name it with --model")
     ours = AGGREGATORS.get(aggregator.partition(":")[0])
     if spec is not None and ours is not None and not issubclass(ours, Picker):
@@ -395,7 +323,7 @@ def answers(
     if as_json:
         data: dict[str, Any] = {"run": run, "aggregator": aggregator, "by": by, "answers": [one.row() for one in found]}
         data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent), "reads_accepted": bool(labels)}
-        put(_ascii(data))
+        write_json(data)
     elif target is None:
         put(_table(found))
     if not as_json:
@@ -415,7 +343,7 @@ def answers(
 async def _decided(
     reader: RunReader, given: str, by: str, spec: EndpointSpec | None, model: str | None
 ) -> tuple[list[TaskAnswer], str | None]:
-    """Decide all tasks, with one client for all of them; and say which number of a try the aggregator weighs."""
+    """Decide all tasks with one client; also return the name of the number of a try that the aggregator weighs."""
     llm = None if spec is None else spec.open()
     try:
 
@@ -455,13 +383,6 @@ def _write_answers(path: Path, found: Iterable[TaskAnswer]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _ascii(data: object) -> str:
-    import json
-
-    # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
-    return json.dumps(msgspec.json.decode(msgspec.json.encode(data)), indent=2)
-
-
 def _table(found: Iterable[TaskAnswer]) -> str:
     rows = [("task", "answer", "votes", "")]
     for one in found:
@@ -469,12 +390,7 @@ def _table(found: Iterable[TaskAnswer]) -> str:
         note = "tied" if one.decision.tied else ""
         note = f"failed: {printable(one.decision.why, _WHY)}" if one.failed else note
         rows.append((printable(one.task, _TASK), answer, f"{one.votes}/{one.voters}", note))
-    widths = [max(cells(row[column]) for row in rows) for column in range(3)]
-    lines = []
-    for task, answer, votes, note in rows:
-        left, middle = (text + " " * (width - cells(text)) for text, width in zip((task, answer), widths, strict=False))
-        lines.append(f"{left}  {middle}  {votes:>{widths[2]}}  {note}".rstrip())
-    return "\n".join(lines)
+    return grid(rows, (0, 1, 3))
 
 
 def _summary(found: list[TaskAnswer], measured: Estimate | None, spent: Usage, target: Path | None) -> str:
@@ -508,32 +424,17 @@ Formats:
   parquet       typed columns (extra: parquet)"""
 
 
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def summary_line(found: Exported, where: str) -> str:
-    """Say in one line what was written, and what was left out and why.
-
-    Args:
-        found: What the export came to.
-        where: The file, as the caller named it.
-    """
+    """What was written to a file or standard output, and what was left out and why, in one line."""
     place = "" if where == STDOUT else f" to {where}"
-    line = f"wrote {_many(found.records, 'record')} of {_many(found.tasks, 'task')}{place} as {found.format}"
+    line = f"wrote {counted(found.records, 'record')} of {counted(found.tasks, 'task')}{place} as {found.format}"
     if found.rollouts != found.records:
-        line += f", which stand for {_many(found.rollouts, 'rollout')}"
+        line += f", which stand for {counted(found.rollouts, 'rollout')}"
     if found.left_out:
         total = sum(found.left_out.values())
         reasons = ", ".join(f"{number:,} {why}" for why, number in found.left_out.items())
-        line += f"; left out {_many(total, 'rollout')}: {reasons}"
+        line += f"; left out {counted(total, 'rollout')}: {reasons}"
     return line
-
-
-def _format(out: str, format: str | None) -> str:
-    if format is None and out == STDOUT:
-        raise ConfigError(f"name a file with --out, or a --format: {', '.join(FORMATS)}")
-    return guess(out, format)
 
 
 @click.command(epilog=_EPILOG)
@@ -551,33 +452,15 @@ def _format(out: str, format: str | None) -> str:
 @click.option("--min-reward", type=float, metavar="R", help="Leave out rollouts without a reward of at least R.")
 @click.option("--only", multiple=True, metavar="FIELD", help="Only this field of each record; repeatable.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
-def export(
-    run: str,
-    format: str | None,
-    out: str,
-    tasks: tuple[str, ...],
-    ended: bool,
-    scored: bool,
-    min_reward: float | None,
-    only: tuple[str, ...],
-    force: bool,
-) -> None:
+def export(run: str, **given: Any) -> None:
     """Write the rollouts of RUN for other programs: a record for each, with its weight where several are the same."""
-    chosen = _format(out, format)
+    out = given["out"]
+    if given["format"] is None and out == STDOUT:
+        raise ConfigError(f"name a file with --out, or a --format: {', '.join(FORMATS)}")
     try:
-        found = write(
-            run,
-            out,
-            format=chosen,
-            tasks=tasks,
-            ended=ended,
-            scored=scored,
-            min_reward=min_reward,
-            only=only,
-            force=force,
-        )
+        found = write(run, **given)
     except BrokenPipeError:
-        # Whoever read it has what they wanted, as `| head` does.
+        # The reader has what it wanted, as `| head` does.
         silence()
         return
     tell(summary_line(found, out))

@@ -1,4 +1,4 @@
-"""``trunkline run``: an agent over a file of questions, against any endpoint."""
+"""The commands ``run`` and ``resume``: an agent or a team over a file of questions, against any endpoint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
 from trunkline.cli.live import drive, watching_options
 from trunkline.cli.options import (
-    BudgetOption,
-    PriceOption,
+    API_KEY_ENV,
+    BASE_URL,
+    BUDGET,
+    FAIL_ON_ERROR,
+    MAX_RETRIES,
+    PRICE,
+    TIMEOUT,
     Settled,
-    Threshold,
     load_tools,
     read_rewards,
     reward_option,
@@ -53,7 +57,7 @@ __all__ = ["resume", "run"]
 
 
 _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
-"""Options of the LLM without a name alone."""
+"""Options of the LLM without a name only."""
 
 
 @click.command()
@@ -61,13 +65,9 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 @click.option(
     "--model", "-m", required=True, help="Model name, as the endpoint knows it; of a team, that of its roles."
 )
-@click.option(
-    "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
-)
+@BASE_URL
 @click.option("--llm", "llms", multiple=True, metavar="NAME=URL[,OPTION=VALUE,...]", help=HELP)
-@click.option(
-    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
-)
+@API_KEY_ENV
 @click.option("--tools", multiple=True, metavar="MODULE[:ATTR]", help="Tools of the agent; repeatable.")
 @click.option("--environment", metavar="MODULE:ATTR", help="Class of the environment that the tools work on.")
 @click.option("--system", default="", help="System prompt.")
@@ -189,21 +189,21 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     show_default=True,
     help="Seconds that requests and tools have to come back after Ctrl-C; a second one does not wait.",
 )
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
-@click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
+@TIMEOUT
+@MAX_RETRIES
 @click.option(
     "--price",
-    type=PriceOption(),
+    type=PRICE,
     metavar="prompt=P,generated=G[,cached=C]",
     help="What a million tokens cost, in your currency; the summary then says what the run cost.",
 )
 @click.option(
     "--budget",
-    type=BudgetOption(),
+    type=BUDGET,
     metavar="WHAT=N,...",
     help="The most the run may spend: tokens=1e6,money=5 (or rollouts, calls, prompt, generated, tools, seconds).",
 )
-@click.option("--task-budget", type=BudgetOption(), metavar="WHAT=N,...", help="The most each question may spend.")
+@click.option("--task-budget", type=BUDGET, metavar="WHAT=N,...", help="The most each question may spend.")
 @click.option("--enough", type=click.IntRange(1), metavar="N", help="Cut a question's other tries once N are done.")
 @click.option(
     "--tail",
@@ -219,13 +219,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     help="Start no more tries of a question whose answer can no longer change, or once one has a reward of R.",
 )
 @click.option("--wave", type=click.IntRange(1), metavar="N", help="Start so many tries of a question at a time.")
-@click.option(
-    "--fail-on-error",
-    type=Threshold(),
-    metavar="N|0.x",
-    default=0.0,
-    help="Broken rollouts allowed: a count, or a share.  [default: 0]",
-)
+@FAIL_ON_ERROR
 @click.option(
     "--out",
     "-o",
@@ -289,7 +283,6 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
 
 
 def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Agent | Team:
-    """Return who plays: an agent, or a team."""
     if given["team"] is not None:
         return make_team(given, _told(ctx, given), sampling)
     if given["role"]:
@@ -308,7 +301,7 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
 
 
 def _told(ctx: click.Context, given: dict[str, Any]) -> set[str]:
-    """Return the options that somebody wrote, so that their values are not just defaults."""
+    """The options that were given, so that their values are no defaults."""
     return {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
 
 
@@ -317,7 +310,7 @@ _OF_ALL: Final = ("api_key_env", "timeout", "max_retries", "send_seed")
 
 
 def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dict[str, EndpointSpec]:
-    """Return the LLMs; that without a name is there unless a team plays whose roles all name another one."""
+    """The LLMs by name; the one without a name is left out if every role of the team names another one."""
     others = read_llms(given["llms"], {name: given[name] for name in _OF_ALL})
     if others and isinstance(agent, Team) and all(member.agent.llm for member in agent.members.values()):
         for option in sorted(_told(ctx, given) & _RUN_OF_MAIN):
@@ -328,19 +321,14 @@ def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dic
         return others
     main = EndpointSpec(
         *given["base_url"],
-        api_key_env=given["api_key_env"],
-        max_concurrency=given["max_concurrency"],
-        timeout=given["timeout"],
-        max_retries=given["max_retries"],
-        price=given["price"],
-        send_seed=given["send_seed"],
+        **{name: given[name] for name in (*_OF_ALL, "max_concurrency", "price")},
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
     return {MAIN: main, **others}
 
 
 def _strategy(given: str, **of_chains: int | None) -> Strategy:
-    """Return the strategy that a text stands for; options of chains may be told apart."""
+    """Make a strategy of its name and options; those of ``chain`` have command-line options of their own."""
     for name, value in of_chains.items():
         if value is None:
             continue
@@ -357,7 +345,7 @@ def _strategy(given: str, **of_chains: int | None) -> Strategy:
 
 
 def _hosts(ctx: click.Context, pool: str, workers: int, address: str | None) -> dict[str, Any]:
-    """Return the options that say where workers live; a pool is closed when the command ends."""
+    """The options that say where workers run; a pool is closed when the command ends."""
     if address is not None and pool != "ray":
         raise click.UsageError(f"--address {address} is for --pool ray")
     if pool != "ray":
@@ -367,7 +355,7 @@ def _hosts(ctx: click.Context, pool: str, workers: int, address: str | None) -> 
 
 
 def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> list[Task]:
-    """Read the questions, or take all those of the run to go on from."""
+    """The questions of a file, or all those of the earlier run."""
     if questions is not None:
         return load_tasks(questions, limit=limit)
     if earlier is None:
@@ -377,7 +365,7 @@ def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> lis
 
 
 def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
-    """Return how to sample; a strategy that goes by uncertainty has the figures that it needs asked for."""
+    """Sampling parameters; a strategy that goes by uncertainty asks for the log-probabilities that it needs."""
     top = given["top_logprobs"]
     if top is None and getattr(strategy, "uncertain", None) is not None:
         top = max(16, likeliest_of(strategy))
@@ -391,7 +379,6 @@ def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
 
 
 def _dialect(name: str) -> Any:
-    """Return a dialect's name as it is, and your own as the object it names."""
     if name in DIALECTS:
         return name
     if ":" not in name:
@@ -413,21 +400,11 @@ _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "
 @click.option("--tpm", type=float, help="Tokens a minute, in all.  [default: as before]")
 @click.option("--timeout", type=float, help="Seconds one attempt of a model call may take.  [default: as before]")
 @click.option("--max-retries", type=int, help="Retries of a model call.  [default: as before]")
-@click.option(
-    "--price", type=PriceOption(), metavar="prompt=P,generated=G[,cached=C]", help="What a million tokens cost."
-)
-@click.option(
-    "--budget", type=BudgetOption(), metavar="WHAT=N,...", help="The most the run may spend.  [default: as before]"
-)
+@click.option("--price", type=PRICE, metavar="prompt=P,generated=G[,cached=C]", help="What a million tokens cost.")
+@click.option("--budget", type=BUDGET, metavar="WHAT=N,...", help="The most the run may spend.  [default: as before]")
 @click.option("--force", is_flag=True, help="Go on from what is whole where a part of RUN is lost.")
 @click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
-@click.option(
-    "--fail-on-error",
-    type=Threshold(),
-    metavar="N|0.x",
-    default=0.0,
-    help="Broken rollouts allowed: a count, or a share.  [default: 0]",
-)
+@FAIL_ON_ERROR
 @watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_context
@@ -456,20 +433,20 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
 
 
 def _of_job(job: Job) -> dict[str, Any]:
-    """Return the options that a job is made of."""
+    """The options that a stored job holds."""
     stopping = msgspec.structs.asdict(job.stopping)
     same = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program", "weights")
     return {name: getattr(job, name) for name in same} | stopping
 
 
 def _of_file(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that only the settings hold."""
+    """The options that only the settings hold."""
     refill, continues = settings.get("refill") or {}, settings.get("continues") or {}
     return {"labels": settings.get("labels"), "start_from": continues.get("run"), **refill}
 
 
 def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:
-    """Return the LLMs, with what is other now."""
+    """The LLMs by name, with the settings that are changed now."""
     llms = {name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
     main = llms.pop(MAIN, None)
     others = changed_llms(llms, given["llms"])
@@ -484,12 +461,9 @@ def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:
 
 
 def _main(llm: EndpointSpec, given: dict[str, Any]) -> EndpointSpec:
-    """Return the LLM without a name, with what is other now."""
-    changed: dict[str, Any] = {
-        name: given[name]
-        for name in ("api_key_env", "max_concurrency", "timeout", "max_retries", "price")
-        if given[name] is not None
-    }
+    """The LLM without a name, with the settings that are changed now."""
+    same = ("api_key_env", "max_concurrency", "timeout", "max_retries", "price")
+    changed = {name: given[name] for name in same if given[name] is not None}
     if given["base_url"]:
         changed["base_urls"] = given["base_url"]
     rates = {"requests_per_minute": given["rpm"], "tokens_per_minute": given["tpm"]}

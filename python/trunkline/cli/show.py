@@ -1,8 +1,7 @@
-"""Show, compare, check."""
+"""The commands ``show``, ``compare`` and ``check``."""
 
 from __future__ import annotations
 
-import json as stdjson
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 import msgspec
 
-from trunkline._internal.text import cells, printable
+from trunkline._internal.text import cells, counted, printable
 from trunkline.cli.options import read_confidence
 from trunkline.cli.output import plain, put, summary_data, task_data, telling, tree_data, write_json
 from trunkline.cli.tables import (
@@ -19,7 +18,9 @@ from trunkline.cli.tables import (
     calibration_table,
     calls_table,
     cost,
+    interval,
     is_share,
+    labelled,
     metrics_table,
     rows_of,
     share,
@@ -56,12 +57,7 @@ _LINES = 80
 
 
 def print_summary(summary: Summary, *, as_json: bool = False) -> None:
-    """Print a run's totals on stdout.
-
-    Args:
-        summary: The totals.
-        as_json: As one JSON object.
-    """
+    """Print a run's totals on stdout, as a table or as one JSON object."""
     if as_json:
         write_json(summary_data(summary))
         return
@@ -92,19 +88,10 @@ def show_run(
     confidence: str | None = None,
     json: bool = False,
 ) -> None:
-    """Print a run's summary and one of its trees, or its tasks or calls, on stdout; of several agents, a line of each.
+    """Print a run's summary and one of its trees, or what is asked for instead; of several agents, a line each.
 
-    Args:
-        path: The run file.
-        task: The task whose tree to show; one whose rollouts differ when not given.
-        tasks: Show the figures of each task in place of a tree that was not named.
-        calls: Show the calls by endpoint in place of a tree that was not named.
-        time: Show where the time went in place of a tree that was not named.
-        metrics: Show every metric in place of a tree that was not named.
-        confidence: Show whether this confidence means what it says, in place of a tree that was not named; see
-            :func:`trunkline.cli.options.read_confidence`.
-        json: Print one JSON object instead; the calls by endpoint and the metrics are always in it, and agents where
-            there are several.
+    ``tasks``, ``calls``, ``time``, ``metrics`` and ``confidence`` take the place of a tree that was not named. As JSON,
+    the calls by endpoint and the metrics are always there.
 
     Raises:
         RunFileError: The file is not a readable run.
@@ -113,7 +100,7 @@ def show_run(
     """
     with telling(f"reading all rows of {path}", path, quiet=json), RunReader.open(path, partial=True) as reader:
         calibration = None if confidence is None else calibrated(reader, read_confidence(confidence))
-        # Both are of log-probs, and users try the first.
+        # Both need log-probs; users try the first.
         other = "entropy" if confidence == "logprob" and calibration is None and calibrated(reader, entropy) else ""
         chosen = task is not None or not (tasks or calls or time or metrics or confidence)
         named = reader.differing() if chosen and task is None else task
@@ -138,7 +125,7 @@ def show_run(
 
 
 class _Shown(NamedTuple):
-    """What is to be shown of a run; None where it is not."""
+    """Everything to be shown of a run; None for what is not."""
 
     path: str
     summary: Summary
@@ -153,7 +140,6 @@ class _Shown(NamedTuple):
 
 
 def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
-    """Return it as one JSON object."""
     data: dict[str, Any] = {"run": shown.path, "summary": summary_data(shown.summary), "metrics": plain(shown.metrics)}
     if shown.rescorings:
         data["scorings"] = plain(shown.rescorings)
@@ -169,11 +155,11 @@ def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
 
 
 def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
-    """Print it for people: the totals, and below them what else was asked for."""
+    """Print the totals, and below them what else was asked for."""
     put(f"run file  {printable(shown.path)}")
     if shown.rescorings:
         last = shown.rescorings[-1]
-        part = "" if last.finished else ", in part: trunkline score goes on with it"
+        part = "" if last.finished else ", in part: trunkline score continues it"
         put(f"scored    again, by {printable(last.reward, 80)}{part}")
     print_summary(shown.summary)
     for text in _sections(shown, calls=calls, time=time):
@@ -182,7 +168,6 @@ def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
 
 
 def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
-    """Yield the tables below the totals, and the tree."""
     if shown.tasks is not None:
         yield tasks_table(shown.tasks)
     if shown.metrics is not None:
@@ -232,7 +217,7 @@ _IDS: Final = 5  # ids in a line
 
 
 def _shares(found: Comparison) -> bool:
-    """Whether both runs are shown in per cent; they have one scale."""
+    """Whether both runs are shown in per cent."""
     return is_share(found.a.estimate) and is_share(found.b.estimate)
 
 
@@ -245,11 +230,9 @@ def _sides(found: Comparison) -> Iterator[TableRow]:
 
 def _difference(found: Comparison) -> Iterator[TableRow]:
     paired = found.paired
-    scale, unit, digits = (100, " points", 1) if _shares(found) else (1, "", 3)
-    text = f"{paired.difference * scale:+.{digits}f}{unit}"
-    if paired.low is not None and paired.high is not None:
-        text += f"  (95 %: {paired.low * scale:+.{digits}f} to {paired.high * scale:+.{digits}f})"
-    yield "B less A", text
+    ends = paired.difference, paired.low, paired.high
+    points = interval(*ends, lambda end: f"{end * 100:+.1f}", " points")
+    yield "B less A", points if _shares(found) else interval(*ends, lambda end: f"{end:+.3f}")
     how = "exact" if paired.exact else "normal approximation"
     chance = "below 0.0001" if paired.p < 0.0001 else f"{paired.p:.4f}"
     yield "p, two-sided", f"{chance}  (sign-flip permutation of tasks, {how})"
@@ -313,8 +296,7 @@ def _table(found: Comparison, most: int) -> str:
         *_spent("A", found.a),
         *_spent("B", found.b),
     ]
-    width = max(len(label) for label, _value in rows)
-    return "\n".join([*(f"{label:<{width}}  {value}" for label, value in rows), *_changes(found, most)])
+    return "\n".join([labelled(rows), *_changes(found, most)])
 
 
 @click.command()
@@ -342,11 +324,10 @@ def compare(a: str, b: str, metric: str, tasks: int, common: bool, json: bool) -
     with telling(f"reading all rows of {a} and {b}", a, b, quiet=json):
         found = compared(a, b, metric, common=common)
     if json:
-        # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
-        data = msgspec.json.decode(msgspec.json.encode(found))
+        data = plain(found)
         for name, side in (("a", found.a), ("b", found.b)):
             data[name]["usage"] = msgspec.structs.asdict(side.usage)
-        put(stdjson.dumps(data, indent=2))
+        write_json(data)
         return
     put(_table(found, tasks))
 
@@ -366,4 +347,4 @@ def check(ctx: click.Context, run: str) -> None:
         put(printable(problem))
     if problems:
         ctx.exit(1)
-    put(f"{printable(run)}: {tasks} task{'' if tasks == 1 else 's'}, every row follows from the deltas")
+    put(f"{printable(run)}: {counted(tasks, 'task')}, every row follows from the deltas")

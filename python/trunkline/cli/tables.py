@@ -1,15 +1,15 @@
-"""Summary and other tables."""
+"""Tables for a terminal: summary, tasks, calls, metrics, agents, times."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Final
 
-from trunkline._internal.text import printable
+from trunkline._internal.text import cells, counted, duration, printable
 from trunkline.scoring.confidence import NEEDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from trunkline.scoring.metrics import Estimate
     from trunkline.scoring.metrics.at_k import PerSolved
@@ -27,8 +27,10 @@ __all__ = [
     "calibration_table",
     "calls_table",
     "cost",
-    "duration",
+    "grid",
+    "interval",
     "is_share",
+    "labelled",
     "metrics_table",
     "money",
     "percent",
@@ -44,19 +46,40 @@ __all__ = [
 TableRow = tuple[str, str]
 
 
-def duration(seconds: float) -> str:
-    """A stretch of time in the units that a person would use."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+def labelled(rows: Iterable[TableRow], indent: str = "") -> str:
+    """Rows of a label and a value, one line each, with the values below each other; lines are not wrapped."""
+    listed = list(rows)
+    width = max(len(label) for label, _ in listed)
+    return "\n".join(f"{indent}{label:<{width}}  {value}".rstrip() for label, value in listed)
+
+
+def grid(rows: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """Rows of as many cells, one line each; columns are flush right but for those in ``left``."""
+    listed = list(rows)
+    widths = [max(map(cells, column)) for column in zip(*listed, strict=True)]
+    lines = []
+    for row in listed:
+        padded = []
+        for column, (text, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - cells(text))
+            padded.append(text + space if column in left else space + text)
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def percent(share: float) -> str:
+    """A share in per cent: ``12.5 %``."""
+    return f"{share * 100:.1f} %"
+
+
+def interval(value: float, low: float | None, high: float | None, show: Callable[[float], str], unit: str = "") -> str:
+    """A value with its 95 % interval, where that is known."""
+    ends = "" if low is None or high is None else f"  (95 %: {show(low)} to {show(high)})"
+    return f"{show(value)}{unit}{ends}"
 
 
 def money(amount: float) -> str:
-    """An amount with at least four digits of it, and at least cents; in which currency, its owner knows."""
+    """An amount of money with at least four significant digits, and at least cents."""
     decimals = 2 if amount <= 0 else min(max(2, 3 - math.floor(math.log10(amount))), 12)
     return f"{amount:,.{decimals}f}"
 
@@ -66,18 +89,12 @@ CACHE_FLAGS: Final = "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cac
 
 
 def cost(spent: Spending, details: str = "", mark: str = "") -> str:
-    """What some calls cost, and how many of them are not in it.
-
-    Args:
-        spent: What they cost.
-        details: What to say after the amount.
-        mark: What to write before it: ``~`` where some of the tokens are estimated.
-    """
+    """What some calls cost, then ``details``, and how many calls are not priced; ``mark`` is ``~`` for an estimate."""
     told = mark + money(spent.money) + details if spent.known else "not known"
     if spent.unpriced:
-        told += f"; not priced: {_count(spent.unpriced, 'request')} whose usage is not known"
+        told += f"; not priced: {counted(spent.unpriced, 'request')} whose usage is not known"
     if spent.silent:
-        whole = f"{_count(spent.silent, 'request')} whose server does not report cached tokens"
+        whole = f"{counted(spent.silent, 'request')} whose server does not report cached tokens"
         told += f"; priced as uncached: {whole} ({CACHE_FLAGS})"
     return told
 
@@ -88,20 +105,17 @@ def is_share(estimate: Estimate) -> bool:
 
 
 def share(estimate: Estimate | None, missing: str, *, percent: bool = True) -> str:
-    """An estimate with its interval, in per cent where it is a share.
-
-    Args:
-        estimate: The estimate.
-        missing: What to say where there is none.
-        percent: Whether a share is shown in per cent.
-    """
+    """An estimate with its interval, in per cent where it is a share and ``percent``; ``missing`` without one."""
     if estimate is None:
         return missing
-    scale, unit, digits = (100, " %", 1) if percent and is_share(estimate) else (1, "", 3)
-    text = f"{estimate.value * scale:.{digits}f}{unit}"
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text}  (95 %: {estimate.low * scale:.{digits}f} to {estimate.high * scale:.{digits}f})"
+    ends = estimate.value, estimate.low, estimate.high
+    if percent and is_share(estimate):
+        return interval(*ends, lambda end: f"{end * 100:.1f}", " %")
+    return interval(*ends, _three_decimals)
+
+
+def _three_decimals(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def _scores(summary: Summary) -> Iterator[TableRow]:
@@ -122,23 +136,22 @@ def _diversity(summary: Summary) -> Iterator[TableRow]:
     found = summary.diversity
     if found is None or summary.tries < 2:
         return
-    yield "first actions a task", f"{found.actions.found:.1f} different ones of {found.actions.of:.1f}"
-    yield "answers a task", f"{found.answers.found:.1f} different ones of {found.answers.of:.1f}"
+    yield "distinct first actions per task", f"{found.actions.found:.1f} of {found.actions.of:.1f}"
+    yield "distinct answers per task", f"{found.answers.found:.1f} of {found.answers.of:.1f}"
     if not summary.scored:
         return
     if found.effective is None or found.rho is None:
-        yield "effective tries", "not known: rewards do not vary, or a task has but one initial chain"
+        yield "effective tries per task", "not known: rewards do not vary, or each task has one initial chain only"
         return
     why = (
         f"rewards of rollouts off one initial chain correlate by {found.rho:.2f}"
         if found.shared
         else "each is a chain of its own"
     )
-    yield "effective tries", f"{found.effective:.1f} of {found.scored:.1f} a task  ({why})"
+    yield "effective tries per task", f"{found.effective:.1f} of {found.scored:.1f}  ({why})"
 
 
 def _lengths(summary: Summary) -> Iterator[TableRow]:
-    # Only what was cut says anything about what was kept.
     if summary.cut is None:
         return
     if summary.kept is not None:
@@ -148,8 +161,7 @@ def _lengths(summary: Summary) -> Iterator[TableRow]:
 
 def _length(length: Length) -> str:
     generated = "" if length.generated is None else f", {length.generated:,.0f} generated tokens"
-    rollouts = "1 rollout" if length.rollouts == 1 else f"{length.rollouts:,} rollouts"
-    return f"{length.turns:.1f} turns{generated}  ({rollouts})"
+    return f"{length.turns:.1f} turns{generated}  ({counted(length.rollouts, 'rollout')})"
 
 
 def _costs(summary: Summary) -> Iterator[TableRow]:
@@ -171,7 +183,7 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
             yield "of these estimated", f"~{summary.estimated:,} generated: {first}"
         if mixed:
             yield "of these from token ids", f"{summary.ids.flat:,} flat, {summary.ids.tree:,} as a tree"
-        yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
+        yield "reuse", f"{percent(tokens.reuse)}  ({tokens.saved:,} tokens shared)"
         if usage.unreported:
             yield "turns without usage", f"{usage.unreported:,}, counted in no total"
         if usage.unreported < usage.calls:
@@ -203,42 +215,38 @@ def _prompts(summary: Summary) -> Iterator[TableRow]:
         return
     share = f"  ({percent(usage.cached / usage.prompt)})" if usage.prompt else ""
     yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}, {uncached:,} not"
-    silent = f"; {_count(summary.silent, 'request')} did not say" if summary.silent else ""
+    silent = f"; {counted(summary.silent, 'request')} did not say" if summary.silent else ""
     if summary.prompt and (silent or (summary.prompt, summary.uncached) != (usage.prompt, uncached)):
         yield "prompt tokens by request", f"{summary.prompt:,}, {summary.uncached:,} of them not cached{silent}"
 
 
 def _parts(summary: Summary) -> str:
-    shares = [(summary.per_task, "a task"), (summary.per_solved, "a solved task")]
+    shares = [(summary.per_task, "per task"), (summary.per_solved, "per solved task")]
     shown = [f"{money(amount)} {what}" for amount, what in shares if amount is not None]
     return f"  ({', '.join(shown)})" if shown else ""
 
 
 def taken_over(taken: TakenOver) -> str:
-    """What was taken over of an earlier run."""
+    """The earlier run, and what was taken over of it."""
     on = f", {taken.growing:,} of which had not ended" if taken.growing else ""
-    trees, rollouts = _count(taken.trees, "tree"), _count(taken.rollouts, "rollout")
+    trees, rollouts = counted(taken.trees, "tree"), counted(taken.rollouts, "rollout")
     return f"{taken.run}: {trees}, {rollouts} taken over{on}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _filtered(found: Filtered) -> str:
     """What a filter did, in one line."""
-    groups = _count(found.groups, "whole group")
+    groups = counted(found.groups, "whole group")
     parts = [
-        f"{_count(found.masked, 'rollout')} masked" if found.masked else "",
+        f"{counted(found.masked, 'rollout')} masked" if found.masked else "",
         f"{found.dropped:,} dropped" + (f" ({groups})" if found.groups else "") if found.dropped else "",
         f"{found.penalised:,} penalised" if found.penalised else "",
-        f"{_count(found.failed, 'group')} not judged" if found.failed else "",
+        f"{counted(found.failed, 'group')} not judged" if found.failed else "",
     ]
     return ", ".join(filter(None, parts))
 
 
 def _workers(events: Mapping[str, int]) -> str:
-    """What became of workers, and of tasks because of them; empty if nothing did."""
+    """What happened to workers, and to tasks because of them; empty if nothing did."""
     told = {
         "died": "{} died",
         "hung": "{} hung",
@@ -248,15 +256,15 @@ def _workers(events: Mapping[str, int]) -> str:
     }
     parts = [text.format(f"{events[kind]:,}") for kind, text in told.items() if kind in events]
     guilty = events.get("quarantined", 0)
-    return ", ".join([*parts, f"{_count(guilty, 'task')} quarantined"] if guilty else parts)
+    return ", ".join([*parts, f"{counted(guilty, 'task')} quarantined"] if guilty else parts)
 
 
 def _endings(summary: Summary) -> Iterator[TableRow]:
-    """How trees ended, where not every strategy was done with its own."""
+    """How trees ended, unless all finished or broke; what no budget paid for; what depended on timing."""
     if set(summary.ended) - {"finished", "broken"}:
         yield "trees ended", ", ".join(f"{word} {count:,}" for word, count in summary.ended.items())
     if summary.refused:
-        yield "rollouts not started", f"{summary.refused:,}, for want of budget"
+        yield "rollouts not started", f"{summary.refused:,}, no budget was left"
     if summary.timing:
         yield "depends on timing", ", ".join(summary.timing)
     budget = summary.budget
@@ -266,11 +274,7 @@ def _endings(summary: Summary) -> Iterator[TableRow]:
 
 
 def rows_of(summary: Summary) -> list[TableRow]:
-    """The lines of the table, each a label and a value, safe to print.
-
-    Args:
-        summary: The run's totals.
-    """
+    """The lines of a run's summary, each a label and a value, safe to print."""
     done = f"{summary.finished:,} of {summary.tasks:,}"
     if summary.state != "done":
         done += f"  ({summary.state})"
@@ -305,41 +309,31 @@ def rows_of(summary: Summary) -> list[TableRow]:
 
 
 def table(summary: Summary) -> str:
-    """The table as plain text, one line a row; lines are not wrapped.
-
-    Args:
-        summary: The run's totals.
-    """
-    rows = rows_of(summary)
-    width = max(len(label) for label, _value in rows)
-    return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+    """A run's summary as plain text."""
+    return labelled(rows_of(summary))
 
 
 _UNNAMED = "(no name)"
 
 
 def calls_table(endpoints: Sequence[EndpointSummary]) -> str:
-    """What each endpoint answered, as plain text: its name, and its figures under it.
-
-    Args:
-        endpoints: What :attr:`trunkline.store.stats.summary.Summary.endpoints` holds.
-    """
+    """What each endpoint answered, as plain text: its name, and its figures under it."""
     lines: list[str] = []
     for endpoint in endpoints:
-        lines.append(printable(endpoint.endpoint) or _UNNAMED)
-        rows = list(_endpoint_rows(endpoint))
-        width = max(len(label) for label, _ in rows)
-        lines += [f"  {label:<{width}}  {value}" for label, value in rows]
+        lines += [printable(endpoint.endpoint) or _UNNAMED, labelled(_endpoint_rows(endpoint), "  ")]
     return "\n".join(lines) if lines else "no request was made"
 
 
 def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
-    failed = f", and {endpoint.failed:,} that failed for good" if endpoint.failed else ""
+    failed = f", {endpoint.failed:,} more failed after all retries" if endpoint.failed else ""
     yield "requests", f"{endpoint.requests:,}, {endpoint.retries:,} retries{failed}"
     if endpoint.kept:
-        yield "out of a cache", f"{endpoint.kept:,} more, counted in nothing below"
+        yield "from the cache", f"{endpoint.kept:,} more, in none of the figures below"
     if endpoint.probes:
-        yield "probes", f"{endpoint.probes:,} more, to find out what it can do: their tokens are counted below"
+        yield (
+            "probes",
+            f"{endpoint.probes:,} more, to find out what the endpoint can do; their tokens are counted below",
+        )
     if endpoint.draws != endpoint.requests:
         yield "completions", f"{endpoint.draws:,}"
     if endpoint.unreported < endpoint.requests or endpoint.prompt:
@@ -347,7 +341,7 @@ def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
             told = f"cached not reported ({CACHE_FLAGS})"
         else:
             share = f"  ({percent(endpoint.cached / endpoint.prompt)})" if endpoint.prompt else ""
-            silent = f"; {_count(endpoint.silent, 'request')} did not say" if endpoint.silent else ""
+            silent = f"; {counted(endpoint.silent, 'request')} did not say" if endpoint.silent else ""
             told = f"{endpoint.cached:,} of them cached{share}{silent}"
         yield "prompt tokens by request", f"{endpoint.prompt:,}, {told}"
         mark, guessed = ("~", f"{endpoint.estimated:,} of them estimated, ") if endpoint.estimated else ("", "")
@@ -362,11 +356,7 @@ def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
 
 
 def _times(times: Times) -> str:
-    return f"p50 {_seconds(times.p50)}, p95 {_seconds(times.p95)}, max {_seconds(times.max)}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3f} s" if seconds < 10 else duration(seconds)
+    return ", ".join(f"{name} {duration(getattr(times, name), 3)}" for name in ("p50", "p95", "max"))
 
 
 _MEASURES_NOTES: Final = """\
@@ -380,26 +370,20 @@ MeasureRow = tuple[str, str, str]
 
 
 def metrics_table(found: RunMetrics) -> str:
-    """Every metric of a run, as plain text, one line each.
-
-    Args:
-        found: What :func:`trunkline.store.stats.metrics.run_metrics` returns.
-    """
+    """Every metric of a run, as plain text, one line each."""
     if found.accuracy is None and not found.parts:
         return "no metrics: nothing is scored"
     rows = [("metric", "tasks", "value"), *_measure_rows(found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    lines = [f"{name:<{widths[0]}}  {tasks:>{widths[1]}}  {value}" for name, tasks, value in rows]
-    return "\n".join([*lines, "", *([_PARTS] if found.parts else []), _MEASURES_NOTES])
+    return "\n".join([grid(rows, (0, 2)), "", *([_PARTS] if found.parts else []), _MEASURES_NOTES])
 
 
 def calibration_table(name: str, found: Calibration | None, instead: str = "") -> str:
     """How a confidence goes together with right tries, as plain text.
 
     Args:
-        name: What the confidence is called.
-        found: What :func:`trunkline.store.stats.metrics.calibrated` returns.
-        instead: Another confidence that tries of the run have, to be named if they have none of this.
+        name: The name of the confidence.
+        found: The comparison; None where no try has the confidence.
+        instead: Another confidence that tries of the run have, to be named in that case.
     """
     if found is None:
         need = f"; it needs {NEEDS[name]}" if name in NEEDS else ""
@@ -417,7 +401,7 @@ def calibration_table(name: str, found: Calibration | None, instead: str = "") -
             ("mean confidence less right", _ratio(found.gap)),
             ("calibration error", f"{found.ece:.3f}  (of {len(found.bins)} bins; chance alone makes it more than 0)"),
         ]
-    table = [f"{label:<26}  {value}" for label, value in lines]
+    table = [labelled(lines)]
     if found.bins:
         table += ["", f"{'confidence':<15}  {'tries':>7}  {'mean':>6}  {'right':>6}"]
         table += [
@@ -428,8 +412,7 @@ def calibration_table(name: str, found: Calibration | None, instead: str = "") -
 
 
 def _ratio(found: Ratio) -> str:
-    ends = "" if found.low is None or found.high is None else f"  (95 %: {found.low:.3f} to {found.high:.3f})"
-    return f"{found.value:.3f}{ends}"
+    return interval(found.value, found.low, found.high, _three_decimals)
 
 
 def _measure_rows(found: RunMetrics) -> Iterator[MeasureRow]:
@@ -441,10 +424,10 @@ def _measure_rows(found: RunMetrics) -> Iterator[MeasureRow]:
     yield from _of_k("majority@", found.majority)
     yield from _measure_row("best of all", found.best)
     notes = f"; {found.unreported:,} calls without usage are not in it" if found.unreported else ""
-    yield from _per("generated tokens a solved task", found.generated_per_solved, notes)
-    yield from _per("all tokens a solved task", found.tokens_per_solved, notes)
+    yield from _per("generated tokens per solved task", found.generated_per_solved, notes, "{:,.0f}".format)
+    yield from _per("tokens per solved task", found.tokens_per_solved, notes, "{:,.0f}".format)
     if found.cost_per_solved is not None:
-        yield from _per("price of a solved task", found.cost_per_solved, "", priced=True)
+        yield from _per("price per solved task", found.cost_per_solved, "", money)
 
 
 def _of_k(name: str, by_k: Mapping[int, Estimate]) -> Iterator[MeasureRow]:
@@ -456,13 +439,11 @@ def _measure_row(name: str, estimate: Estimate | None) -> Iterator[MeasureRow]:
     yield name, "-" if estimate is None else f"{estimate.tasks:,}", share(estimate, "-")
 
 
-def _per(name: str, found: PerSolved | None, notes: str, *, priced: bool = False) -> Iterator[MeasureRow]:
+def _per(name: str, found: PerSolved | None, notes: str, show: Callable[[float], str]) -> Iterator[MeasureRow]:
     if found is None:
         yield name, "-", "not known: no task is solved, or no server reported usage"
-        return
-    shown = [money(end) if priced else f"{end:,.0f}" for end in (found.value, found.low or 0.0, found.high or 0.0)]
-    ends = "" if found.low is None or found.high is None else f"  (95 %: {shown[1]} to {shown[2]})"
-    yield name, f"{found.tasks:,}", f"{shown[0]}{ends}{notes}"
+    else:
+        yield name, f"{found.tasks:,}", interval(found.value, found.low, found.high, show) + notes
 
 
 _TASK_CELLS: Final = 24  # cells of a task's id that are shown
@@ -480,7 +461,7 @@ _TASKS_HEAD: Final = (
     ("", "uncached"),
     ("turns", "chains"),
     ("", "made"),
-    ("different", "actions"),
+    ("distinct", "actions"),
     ("", "answers"),
     ("", "effective"),
 )
@@ -493,20 +474,10 @@ effective: independent tries that would say as much as the scored ones; - where 
 
 
 def tasks_table(tasks: Sequence[TaskSummary]) -> str:
-    """The figures of each task, as plain text, one line a task.
-
-    Args:
-        tasks: What :meth:`trunkline.store.reader.RunReader.by_task` returns.
-    """
+    """The figures of each task, as plain text, one line a task."""
     if not tasks:
         return "no task is finished"
-    rows = [[top for top, _ in _TASKS_HEAD], [under for _, under in _TASKS_HEAD], *map(_task_row, tasks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TASKS_HEAD))]
-    lines = []
-    for name, *figures in rows:
-        padded = [f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True)]
-        lines.append("  ".join([f"{name:<{widths[0]}}", *padded]).rstrip())
-    return "\n".join([*lines, "", _TASKS_NOTES])
+    return f"{grid([*zip(*_TASKS_HEAD, strict=True), *map(_task_row, tasks)])}\n\n{_TASKS_NOTES}"
 
 
 def _task_row(task: TaskSummary) -> list[str]:
@@ -521,7 +492,7 @@ def _task_row(task: TaskSummary) -> list[str]:
         f"{mark}{tokens.tree:,}",
         f"{mark}{tokens.flat_generated:,}",
         f"{mark}{tokens.tree_generated:,}",
-        f"{tokens.reuse:.1%}".replace("%", " %"),
+        percent(tokens.reuse),
         "-" if task.silent else f"{usage.cached:,}",
         "-" if task.silent else f"{usage.prompt - usage.cached:,}",
         f"{task.paths:,}",
@@ -543,7 +514,7 @@ def times_table(profile: Profile) -> str:
 def _lines(profile: Profile) -> Iterator[str]:
     yield f"wall time  {duration(profile.seconds)}"
     if profile.agents:
-        yield f"calls out  in {percent(profile.busy)} of it, {profile.out:,.1f} on the average"
+        yield f"calls      in flight in {percent(profile.busy)} of it, {profile.out:,.1f} on average"
     for agent in profile.agents:
         yield f"agent {printable(agent.name, _TIMES_CELLS)}"
         yield from _stretch_figures(agent)
@@ -552,21 +523,21 @@ def _lines(profile: Profile) -> Iterator[str]:
         yield f"tool {printable(tool.name, _TIMES_CELLS)}"
         yield from _stretch_figures(tool)
     for slow in profile.slowest:
-        where = f"model {_seconds(slow.llm_seconds)}, tools {_seconds(slow.tool_seconds)}, {slow.turns} turns"
-        yield f"slow  {_seconds(slow.seconds)}  {printable(slow.task, _TIMES_CELLS)} rollout {slow.rollout}: {where}"
+        where = f"model {duration(slow.llm_seconds, 3)}, tools {duration(slow.tool_seconds, 3)}, {slow.turns} turns"
+        yield f"slow  {duration(slow.seconds, 3)}  {printable(slow.task, _TIMES_CELLS)} rollout {slow.rollout}: {where}"
 
 
 def _stretch_figures(one: Stretch) -> Iterator[str]:
     failed = f", {one.failed:,} failed" if one.failed else ""
     yield f"  calls     {one.calls:,}{failed}"
     yield f"  time      {duration(one.seconds)}  ({percent(one.share)} of all, {one.at_once:,.1f} at once)"
-    if (times := one.times) is not None:
-        yield f"  one call  p50 {_seconds(times.p50)}, p95 {_seconds(times.p95)}, max {_seconds(times.max)}"
+    if one.times is not None:
+        yield f"  one call  {_times(one.times)}"
 
 
 def _note(agent: AgentProfile) -> Iterator[str]:
     if agent.calls:
-        yield f"  out       in {percent(agent.busy)} of the wall time"
+        yield f"  in flight in {percent(agent.busy)} of the wall time"
         unreported = f"; {agent.unreported:,} calls without usage" if agent.unreported else ""
         cached = "cached not reported" if agent.cached is None else f"{agent.cached:,} cached"
         yield f"  tokens    {agent.prompt:,} prompt, {cached}; {agent.generated:,} generated{unreported}"
@@ -581,11 +552,6 @@ def _time_rows(rows: RoleRows) -> Iterator[str]:
     yield f"  active    {percent(rows.active_ratio)} of {whole}"
 
 
-def percent(share: float) -> str:
-    """A share, as people write it."""
-    return f"{share:.1%}".replace("%", " %")
-
-
 _AGENT_CELLS: Final = 24  # cells of a name that are shown
 _AGENTS_HEAD: Final = (
     ("agent", ""),
@@ -595,33 +561,23 @@ _AGENTS_HEAD: Final = (
     ("", "cached"),
     ("", "generated"),
     ("time", "of all"),
-    ("", "out"),
+    ("", "in flight"),
     ("call", "p50"),
     ("", "p95"),
 )
 _ROWS: Final = (("rows", "active"), ("", "inactive"), ("", "ratio"), ("", "valid"))
 _AGENTS_NOTES: Final = """\
-of all: its share of the time in models and tools; out: the share of the wall time with a call of it out"""
+of all: share of the time in models and tools; in flight: share of the wall time with a call of the agent in flight"""
 _ROW_NOTES: Final = """
-active: rows that something depends on; ratio: these, as a share of what a loop over whole batches carries"""
+active: rows that something depends on; ratio: their share of the rows that a loop over whole batches carries"""
 
 
 def agents_table(agents: Sequence[AgentProfile]) -> str:
-    """The figures of each agent, as plain text, one line an agent.
-
-    Args:
-        agents: What :attr:`trunkline.store.stats.profile.Profile.agents` holds.
-    """
+    """The figures of each agent, as plain text, one line an agent."""
     team = any(agent.rows is not None for agent in agents)
     head = _AGENTS_HEAD + _ROWS if team else _AGENTS_HEAD
-    rows = [[top for top, _ in head], [under for _, under in head]]
-    rows += [_agent_figures(agent) + (_agent_rows(agent) if team else []) for agent in agents]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = []
-    for name, *figures in rows:
-        padded = [f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True)]
-        lines.append("  ".join([f"{name:<{widths[0]}}", *padded]).rstrip())
-    return "\n".join([*lines, "", _AGENTS_NOTES + (_ROW_NOTES if team else "")])
+    rows = [_agent_figures(agent) + (_agent_rows(agent) if team else []) for agent in agents]
+    return "\n".join([grid([*zip(*head, strict=True), *rows]), "", _AGENTS_NOTES + (_ROW_NOTES if team else "")])
 
 
 def _agent_figures(agent: AgentProfile) -> list[str]:
@@ -635,8 +591,8 @@ def _agent_figures(agent: AgentProfile) -> list[str]:
         f"{agent.generated:,}",
         percent(agent.share),
         percent(agent.busy),
-        "-" if times is None else _seconds(times.p50),
-        "-" if times is None else _seconds(times.p95),
+        "-" if times is None else duration(times.p50, 3),
+        "-" if times is None else duration(times.p95, 3),
     ]
 
 

@@ -312,7 +312,7 @@ class Controller:
         await self._supervisor.close()
         grace = self._grace if self._fatal is None and self.stopped else 0.0
         if grace:
-            logger.warning("stopping: what is out has %g s to come back, nothing new is begun", grace)
+            logger.warning("stopping: waiting up to %g s for requests and tool calls in flight", grace)
         self._send_all(StopRun(grace))
         leaving = set(self._registry.ready) - self._failed_workers
         deadline = time.monotonic() + grace + _WIND_DOWN

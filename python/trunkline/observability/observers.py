@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from trunkline._internal.text import counted
 from trunkline.protocol.messages import WorkerState
 from trunkline.store.stats.calls import CallStats, percentile
 
@@ -179,7 +180,7 @@ def explain(snapshot: Snapshot) -> str | None:
     """Say why there is no progress, in one printable line; None where there is."""
     if snapshot.quiet < STALLED:
         return None
-    idle = "no request and no tool call is out" if snapshot.engines else "no worker has said yet how it is"
+    idle = "no request and no tool call is in flight" if snapshot.engines else "no worker has reported its status yet"
     reasons = list(_reasons(snapshot)) or [idle]
     retries = [state.retry for state in snapshot.engines.values() if state.retry is not None]
     if retries:
@@ -210,26 +211,22 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     requests = sum(state.requests for state in states)
     if requests:
         where = f" at {at}" if at else ""
-        yield f"{_count(requests, 'request waits', 'requests wait')}{where}, the oldest for {oldest:.0f} s"
+        yield f"{counted(requests, 'request waits', 'requests wait')}{where}, the oldest for {oldest:.0f} s"
     for endpoint, number in waiting.items():
         if number:
-            yield f"{_count(number, 'of them waits', 'of them wait')} to be let in at {endpoint}"
+            yield f"{counted(number, 'of them waits', 'of them wait')} to be let in at {endpoint}"
     for endpoint, one in shut.items():
         left = f" (asked again in {one.pause:.0f} s)" if one.pause else ""
         yield f"{endpoint} gets no requests for now: {one.shut}{left}"
     tools = sum(state.tools for state in states)
     if tools:
         longest = max(states, key=lambda state: state.tool_seconds)
-        yield f"{_count(tools, 'tool call runs', 'tool calls run')}, {longest.tool} for {longest.tool_seconds:.0f} s"
+        yield f"{counted(tools, 'tool call runs', 'tool calls run')}, {longest.tool} for {longest.tool_seconds:.0f} s"
     for worker_id, silent in snapshot.silent.items():
         if silent >= _SILENT:
             yield f"worker {worker_id} has not answered for {silent:.0f} s"
     if snapshot.workers == 0:
         yield "no worker is up"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 class ObserverHub:

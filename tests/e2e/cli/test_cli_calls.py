@@ -48,7 +48,7 @@ def test_totals_on_screen_are_those_of_the_rows(questions: str, tmp_path: Path):
         ).fetchone()
     connection.close()
     assert (requests, prompt, generated) == (asked, 1000 * asked, 200 * asked)
-    price = f"{asked * each:.5f}  ({asked * each / 5:.5f} a task, {asked * each / 5:.5f} a solved task)"
+    price = f"{asked * each:.5f}  ({asked * each / 5:.5f} per task, {asked * each / 5:.5f} per solved task)"
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("price")]
     assert line.split(maxsplit=1)[1] == price
     shown = trunkline("show", "r", "--calls", cwd=tmp_path)

@@ -162,7 +162,7 @@ def test_stopped_by_a_signal_it_goes_on_when_called_again(folder: Path):
         assert reader.check() == []
         assert under_way(reader.meta) is not None
     shown = trunkline(folder, "show", "r").stdout
-    assert "scored    again, by slow, in part: trunkline score goes on with it" in shown
+    assert "scored    again, by slow, in part: trunkline score continues it" in shown
     resumed = trunkline(folder, "run", "--from", "r", "-m", "m", "--strategy", "partial", "--base-url", "http://h/v1")
     assert resumed.returncode == 2
     assert "is scored by slow in part" in resumed.stderr

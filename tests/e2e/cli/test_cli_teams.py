@@ -146,13 +146,13 @@ def test_a_dry_run_shows_the_team(folder: Path):
         "--role", "checker.model=large", "--role", "solver.tools=trunkline.sim.tools:visit", "--max-turns", "5",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = {line[:16].strip(): line[18:] for line in done.stdout.splitlines()}
+    lines = {line[:17].strip(): line[19:] for line in done.stdout.splitlines()}
     assert lines["team"].startswith("pair_team:Looking (rounds=3, eager=False, tools=")
     assert lines["role solver"] == "m, tools visit"
     assert lines["role checker"] == "large, temperature 0.5"
     assert lines["switches"] == "all on but late_join"
     assert lines["context"] == "2,000 characters at most (tokens with tokenizer=PATH)"
-    assert lines["model turns"].endswith("(5 a rollout)")
+    assert lines["model turns"].endswith("(5 per rollout)")
     (folder / "config.toml").write_text("[agent.performance]\nenable_agent_skip = false\nmax_context_length = 9\n")
     done = trunkline(
         folder, "run", "arithmetic.jsonl", "-m", "m", "--base-url", "http://localhost:1/v1", "--dry-run",

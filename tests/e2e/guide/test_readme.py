@@ -95,7 +95,7 @@ def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
     assert not any("tools" in body for body in bodies), "the dialect is plain text"
     cost = 2 * (600 * 0.15 + 400 * 0.075 + 100 * 0.6) / 1e6
     for text in shown:
-        assert f"{cost:.7f}  ({cost:.7f} a task, {cost:.7f} a solved task)" in text
+        assert f"{cost:.7f}  ({cost:.7f} per task, {cost:.7f} per solved task)" in text
     assert "p95" in shown[1]
     assert (tmp_path / "answers.cache").is_file()
 
@@ -140,7 +140,7 @@ def test_the_command_of_a_team_works_as_printed(tmp_path: Path, url: str):
     sums = len((tmp_path / "sums.jsonl").read_text().splitlines())
     done = trunkline(tmp_path, *shlex.split(line.replace("http://localhost:8000/v1", url))[1:])
     assert done.returncode == 0, done.stderr
-    assert f"rollouts                    {4 * sums}" in done.stdout
+    assert f"rollouts                         {4 * sums}" in done.stdout
 
 
 def test_the_commands_of_rewards_and_answers_work_as_printed(tmp_path: Path):

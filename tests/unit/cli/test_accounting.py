@@ -92,13 +92,13 @@ def test_what_tries_are_worth_is_said_in_one_line() -> None:
     # Chains (1, 1), (0): MSB = (2/9 + 4/9) / 1, MSW = 0: rho 1; and 9 / (2 x 2 + 1) = 1.8.
     tries = [row(0, "answer", "a", 1.0), row(1, "answer", "a", 1.0), row(2, "answer", "b", 0.0)]
     tries[1] = msgspec.structs.replace(tries[1], subgroup=0)
-    line = "1.8 of 3.0 a task  (rewards of rollouts off one initial chain correlate by 1.00)"
-    assert cells(totals(*tries))["effective tries"] == line
+    line = "1.8 of 3.0  (rewards of rollouts off one initial chain correlate by 1.00)"
+    assert cells(totals(*tries))["effective tries per task"] == line
     same = [msgspec.structs.replace(given, subgroup=0) for given in tries]
-    unknown = "not known: rewards do not vary, or a task has but one initial chain"
-    assert cells(totals(*same))["effective tries"] == unknown
-    assert "effective tries" not in cells(totals(row(0, "answer", "a", 1.0))), "one try is no group"
-    assert "effective tries" not in cells(totals(row(0, "lost", None, None), row(1, "lost", None, None)))
+    unknown = "not known: rewards do not vary, or each task has one initial chain only"
+    assert cells(totals(*same))["effective tries per task"] == unknown
+    assert "effective tries per task" not in cells(totals(row(0, "answer", "a", 1.0))), "one try is no group"
+    assert "effective tries per task" not in cells(totals(row(0, "lost", None, None), row(1, "lost", None, None)))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def path(tmp_path: Path) -> Path:
 def test_show_prints_a_line_for_each_task(path: Path) -> None:
     result = CliRunner().invoke(show, [str(path), "--tasks"])
     assert result.exit_code == 0
-    assert "effective tries" in result.output
+    assert "effective tries per task" in result.output
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     # A prompt of 5 twice and 2 x 2 generated ones flat, the prompt once as a tree.
     figures = "2 2 0.500 ~14 ~9 ~4 ~4 35.7 % 2 8 2 2 2 2 2.0"

@@ -67,12 +67,12 @@ def test_all_that_is_known_of_an_agent_is_under_its_name():
     assert found == "\n".join(
         [
             "wall time  1 min 40 s",
-            "calls out  in 90.0 % of it, 6.2 on the average",
+            "calls      in flight in 90.0 % of it, 6.2 on average",
             "agent sol\\x1bver",
             "  calls     1,200, 3 failed",
             "  time      10 min 00 s  (75.0 % of all, 6.0 at once)",
             "  one call  p50 0.500 s, p95 1.250 s, max 20 s",
-            "  out       in 80.0 % of the wall time",
+            "  in flight in 80.0 % of the wall time",
             "  tokens    120,000 prompt, 60,000 cached; 9,000 generated; 2 calls without usage",
             "  rows      1,000 active, 197 inactive; 900 valid actions  (90.0 %)",
             "  active    66.7 % of 1,500 that whole batches carry in 3 rounds",

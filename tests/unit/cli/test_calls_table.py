@@ -43,7 +43,7 @@ def test_an_endpoint_with_everything():
     assert calls_table(by_endpoint(calls, PRICES)).splitlines() == [
         URL,
         "  requests                  20, 2 retries",
-        "  out of a cache            1 more, counted in nothing below",
+        "  from the cache            1 more, in none of the figures below",
         "  completions               23",
         "  prompt tokens by request  19,000, 7,600 of them cached  (40.0 %)",
         "  generated tokens          950  (10.6 tokens/s)",
@@ -58,12 +58,12 @@ def test_an_endpoint_with_everything():
 def test_what_failed_for_good_is_said():
     failed = replaced(draws=0, prompt=-1, attempts=6, first=-1)
     assert (
-        "  requests                  1, 5 retries, and 1 that failed for good"
+        "  requests                  1, 5 retries, 1 more failed after all retries"
         in calls_table(by_endpoint([CALL, failed], {})).splitlines()
     )
     assert calls_table(by_endpoint([failed], {})).splitlines() == [
         URL,
-        "  requests  0, 5 retries, and 1 that failed for good",
+        "  requests  0, 5 retries, 1 more failed after all retries",
     ]
 
 
@@ -136,7 +136,7 @@ def test_the_summary_has_a_price_if_the_run_has():
     shown = table(summarise(META, 2, [], [], calls, PRICES)).splitlines()
     (line,) = [line for line in shown if line.startswith("price")]
     silent = f"priced as uncached: 1 request whose server does not report cached tokens {FLAGS}"
-    assert line.split(maxsplit=1)[1] == f"0.006700  (0.003350 a task); {silent}"
+    assert line.split(maxsplit=1)[1] == f"0.006700  (0.003350 per task); {silent}"
     assert "price" not in table(summarise(META, 2, [], [], calls))
 
 
@@ -161,7 +161,7 @@ def path(tmp_path: Path) -> Path:
 def test_calls_are_shown_in_place_of_a_tree(path: Path):
     shown = CliRunner().invoke(show, [str(path), "--calls"])
     assert shown.exit_code == 0, shown.output
-    assert "price                       0.006300  (0.006300 a task, 0.006300 a solved task)" in shown.output
+    assert "price                            0.006300  (0.006300 per task, 0.006300 per solved task)" in shown.output
     assert f"\n{URL}/\\x1b[2J\n  requests" in shown.output
     assert "p50 1.000 s, p95 1.500 s, max 1.500 s" in shown.output
     assert "task q:" not in shown.output

@@ -40,9 +40,9 @@ def test_every_metric_has_a_line(folder: Path) -> None:
     assert names == [
         "accuracy of one try", "pass@1", "pass@2", "pass@4", "pass^1", "pass^2", "pass^4",
         "majority@1", "majority@2", "majority@4", "best of all",
-        "generated tokens a solved task", "all tokens a solved task", "price of a solved task",
+        "generated tokens per solved task", "tokens per solved task", "price per solved task",
     ]  # fmt: skip
-    tasks = {line.split("  ")[0]: line[len("generated tokens a solved task") :].split()[0] for line in section[2:16]}
+    tasks = {line.split("  ")[0]: line[len("generated tokens per solved task") :].split()[0] for line in section[2:16]}
     assert (tasks["pass@2"], tasks["pass@4"], tasks["majority@4"]) == ("3", "2", "2")
     assert "task x:" not in done.stdout
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from trunkline.cli.tables import duration, table
+from trunkline._internal.text import duration
+from trunkline.cli.tables import table
 from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.store.stats.summary import Summary, summarise
 from trunkline.tree.records import Failure
@@ -85,9 +86,9 @@ def test_the_table() -> None:
         "tokens as a tree": "600  (60 generated)",
         "reuse": "40.0 %  (400 tokens shared)",
         "prompt tokens by turn": "300, 120 of them cached  (40.0 %), 180 not",
-        "first actions a task": "1.0 different ones of 3.0",
-        "answers a task": "2.0 different ones of 3.0",
-        "effective tries": "3.0 of 3.0 a task  (each is a chain of its own)",
+        "distinct first actions per task": "1.0 of 3.0",
+        "distinct answers per task": "2.0 of 3.0",
+        "effective tries per task": "3.0 of 3.0  (each is a chain of its own)",
         "model turns": "6",
         "tool calls": "9",
         "retries": "3",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline._internal.text import printable, quoted
+from trunkline._internal.text import counted, printable, quoted
 from trunkline.errors import UsageError
 from trunkline.scoring.metrics.at_k import Metric
 from trunkline.scoring.metrics.at_k import metric as named
@@ -139,7 +139,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     shared = [name for name in first.tasks if name in second.tasks]
     different = [name for name in shared if not _alike(first.tasks[name], second.tasks[name])]
     if different and not common:
-        has = f"{_count(len(different), 'task')} of the same id {'has' if len(different) == 1 else 'have'}"
+        has = f"{counted(len(different), 'task')} of the same id {'has' if len(different) == 1 else 'have'}"
         raise UsageError(
             f"{has} another prompt or other accepted answers in {_shown(second)} than in {_shown(first)}:"
             f" {_ids(different)}; compare runs of one file of questions, or leave these tasks out with --common"
@@ -260,7 +260,7 @@ def _nothing(metric: Metric, first: _Read, second: _Read, shared: int, alike: in
         return f"{both} have no task of the same content in common"
     if not done:
         return f"no task is finished in both {both}: resume them first"
-    needed = "a scored try" if metric.k is None else _count(metric.k, "scored try", "scored tries")
+    needed = "a scored try" if metric.k is None else counted(metric.k, "scored try", "scored tries")
     return f"{metric.name} needs {needed} of a task in both runs; no task of {both} has them"
 
 
@@ -271,7 +271,3 @@ def _shown(run: _Read) -> str:
 def _ids(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(quoted(name, 40) for name in names[:_NAMED]) + more
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
