@@ -232,11 +232,7 @@ def watching_options(command: F) -> F:
 
 @contextlib.contextmanager
 def watching(given: dict[str, Any]) -> Iterator[Options]:
-    """Yield the options of a run that :func:`watching_options` found; meanwhile warnings go to standard error.
-
-    Raises:
-        ConfigError: A file cannot be written, or a library is missing.
-    """
+    """Yield the options of a run that :func:`watching_options` found; meanwhile warnings go to standard error."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(say_to_stderr())
         if given["log"] is not None:
@@ -282,21 +278,7 @@ def drive(
     said: str = "",
     **options: Unpack[Options],
 ) -> int:
-    """Run, print the summary, and return the exit code.
-
-    Args:
-        agent: An agent, or a team.
-        tasks: The problems; None for those of a run that is resumed.
-        threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
-        watched: What :func:`~trunkline.cli.live.watching_options` found.
-        as_json: Print the summary as JSON.
-        said: A line about the run file, printed once the options have been checked.
-        **options: See :class:`trunkline.runner.options.Options`; the run file must be among them.
-
-    Returns:
-        The exit code: 0, or 1 if more rollouts broke than allowed, too few groups were kept, or the run's budget or
-        time kept tasks from being begun.
-    """
+    """Run, print the summary, and return the exit code."""
     # Tools may run in this process, whose standard output is for results.
     with watching(watched) as observed, ProgressLine() as progress, limited_output("code that runs in this process"):
         lines = [said] if said else []

@@ -122,11 +122,7 @@ FAIL_ON_ERROR: Final = click.option(
 
 
 def load_tools(names: tuple[str, ...], what: str = "--tools") -> list[Tool]:
-    """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken.
-
-    Raises:
-        ConfigError: A name leads to anything else.
-    """
+    """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken."""
     tools: list[Tool] = []
     for name in names:
         found = load_named(name, what)
@@ -183,9 +179,6 @@ def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
 
     Each is ``NAME``, ``NAME:OPTION=VALUE,...`` or ``MODULE:ATTR``, with ``@WEIGHT`` at its end or without; several are
     a sum, each times its weight, of 1 where none is given. ``none`` is no reward.
-
-    Raises:
-        ConfigError: One is unknown, has an option it cannot have, or cannot be called; or ``none`` is not alone.
     """
     read = [_weight(one) for one in names or [default]]
     if any(text == _NONE for text, _ in read):

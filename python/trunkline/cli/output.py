@@ -48,9 +48,6 @@ def put(text: str) -> None:
 
     Where the reader has left (``| head``) or standard output was closed from the start, nothing is printed, so that the
     exit code still tells how the command ended. Characters that the output's encoding lacks are escaped.
-
-    Raises:
-        InfrastructureError: It cannot be written, as on a full disk.
     """
     stream = sys.stdout
     if stream is None or stream.closed:

@@ -190,25 +190,15 @@ _TASK, _ANSWER, _WHY = 24, 60, 300  # cells
 
 
 class TaskAnswer(msgspec.Struct, frozen=True):
-    """The answer of one task.
+    """The answer of one task."""
 
-    Attributes:
-        task: The task's id.
-        answer: The answer; None where no try gave one.
-        votes: Tries that gave it.
-        voters: Tries that gave any answer.
-        correct: Whether it is an accepted one; None without accepted answers, or where every try broke.
-        decision: The aggregator's decision with its evidence.
-        failed: Whether the aggregator failed.
-    """
-
-    task: str
-    answer: str | None
-    votes: int
-    voters: int
-    correct: bool | None
-    decision: Decision
-    failed: bool = False
+    task: str  # the task's id
+    answer: str | None  # the answer; None where no try gave one
+    votes: int  # tries that gave it
+    voters: int  # tries that gave any answer
+    correct: bool | None  # whether it is an accepted one; None without accepted answers, or where every try broke
+    decision: Decision  # the aggregator's decision with its evidence
+    failed: bool = False  # whether the aggregator failed
 
     def row(self) -> dict[str, Any]:
         """The fields as JSON has them, with the evidence."""
@@ -219,16 +209,7 @@ class TaskAnswer(msgspec.Struct, frozen=True):
 
 
 async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> list[TaskAnswer]:
-    """Decide the answer of each tree, several at once, in the order of the trees.
-
-    Args:
-        trees: The trees; those that are decided at once are in memory.
-        aggregator: Where it fails, a task has no answer and the others go on.
-        by: The name of the confidence.
-
-    Raises:
-        EndpointError: The aggregator asks a model whose endpoint serves nobody.
-    """
+    """Decide the answer of each tree, several at once, in the order of the trees."""
     found: list[TaskAnswer] = []
     waiting: deque[asyncio.Task[TaskAnswer]] = deque()
     try:

@@ -92,11 +92,6 @@ def show_run(
 
     ``tasks``, ``calls``, ``time``, ``metrics`` and ``confidence`` take the place of a tree that was not named. As JSON,
     the calls by endpoint and the metrics are always there.
-
-    Raises:
-        RunFileError: The file is not a readable run.
-        DamagedRunFile: It is damaged; where its log is, that is raised behind what is whole.
-        UsageError: There is no such task.
     """
     with telling(f"reading all rows of {path}", path, quiet=json), RunReader.open(path, partial=True) as reader:
         calibration = None if confidence is None else calibrated(reader, read_confidence(confidence))

@@ -378,13 +378,7 @@ def metrics_table(found: RunMetrics) -> str:
 
 
 def calibration_table(name: str, found: Calibration | None, instead: str = "") -> str:
-    """How a confidence goes together with right tries, as plain text.
-
-    Args:
-        name: The name of the confidence.
-        found: The comparison; None where no try has the confidence.
-        instead: Another confidence that tries of the run have, to be named in that case.
-    """
+    """How a confidence goes together with right tries, as plain text."""
     if found is None:
         need = f"; it needs {NEEDS[name]}" if name in NEEDS else ""
         return f"confidence {name}: no scored try has one{need}" + (f"; this run has {instead}" if instead else "")

@@ -42,15 +42,7 @@ _FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, 
 
 
 def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, EndpointSpec]:
-    """Make the LLMs that ``--llm`` names.
-
-    Args:
-        given: Its values. A name that comes again has one more base URL.
-        usual: Fields of those that do not say otherwise.
-
-    Raises:
-        ConfigError: One cannot be read, or has a setting that cannot be.
-    """
+    """Make the LLMs that ``--llm`` names."""
     made: dict[str, EndpointSpec] = {}
     for name, (urls, options) in _parts(given).items():
         try:
@@ -63,15 +55,7 @@ def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, Endpo
 
 
 def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dict[str, EndpointSpec]:
-    """Return LLMs with what ``--llm`` says of them now; a URL takes the place of all that there were.
-
-    Args:
-        there: The LLMs.
-        given: Values of the option; ``NAME=,OPTION=VALUE`` leaves the URLs as they are.
-
-    Raises:
-        ConfigError: There is none of that name, or it has a setting that cannot be.
-    """
+    """Return LLMs with what ``--llm`` says of them now; a URL takes the place of all that there were."""
     made = dict(there)
     for name, (urls, options) in _parts(given).items():
         if name not in there:
@@ -148,16 +132,7 @@ _NOT_HERE: Final = {
 
 
 def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Sampling) -> Team:
-    """Make the team that a command line describes.
-
-    Args:
-        given: Every option of the command and its value.
-        told: Those that somebody wrote, so that their values are not just defaults.
-        sampling: What the command line says of sampling: it holds for every role that says nothing else.
-
-    Raises:
-        ConfigError: Naming the option at fault, and what it can be.
-    """
+    """Make the team that a command line describes."""
     for option, why in _NOT_HERE.items():
         if option in told:
             raise ConfigError(why)
@@ -225,11 +200,7 @@ def _refuse_twice(texts: Sequence[str]) -> None:
 
 
 def _change(changes: dict[str, dict[str, Any]], roles: Mapping[str, Role], text: str) -> None:
-    """Add ``NAME.FIELD=VALUE`` to the changes of roles.
-
-    Raises:
-        ConfigError: There is no such role or field, or the field cannot have the value.
-    """
+    """Add ``NAME.FIELD=VALUE`` to the changes of roles."""
     where, equals, value = text.partition("=")
     name, dot, field = where.strip().partition(".")
     if not equals or not dot:
@@ -276,15 +247,6 @@ def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]],
     """Return the run file, and whether to go on in it if it is there.
 
     Without a name, that is the newest run in ``runs`` that was asked to do the same and is not finished.
-
-    Args:
-        out: Its name, as told.
-        model: The model's name.
-        fingerprints: Returns what runs share that are asked to do the same, that of a new file first.
-        fresh: Whether a new one is wanted.
-
-    Raises:
-        ConfigError: A name is there and cannot be meant.
     """
     if out is not None:
         return run_path(out, model), not fresh
@@ -303,11 +265,7 @@ def run_file_status(path: Path, *, resume: bool, forced: bool = False) -> str:
 
 
 def _newest(labels: list[str]) -> Path | None:
-    """Return the newest unfinished run of any label.
-
-    Raises:
-        DamagedRunFile: It is damaged: to begin another in silence would be to pay for it twice.
-    """
+    """Return the newest unfinished run of any label."""
     for path in sorted((path for label in labels for path in Path("runs").glob(f"*-{label}.run")), reverse=True):
         try:
             there = ResumableRun.at(path)

@@ -36,11 +36,7 @@ class _Line(NamedTuple):
 
 
 def call_text(message: Message) -> str:
-    """The tool calls of a message as they would be written in code; not yet safe to print.
-
-    Args:
-        message: A chat message; what is malformed in it is shown as it stands.
-    """
+    """The tool calls of a message as they would be written in code; not yet safe to print."""
     calls = message.get("tool_calls")
     shown: list[str] = []
     for call in calls if isinstance(calls, list) else []:
@@ -176,14 +172,6 @@ def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
     that said it, where that is known, how many rollouts pass through it (``n``) and their mean reward (``V``).
     Under a leaf that has a report stands its first line. Everything that a model or a tool wrote is escaped. Long
     stretches are cut in the middle, and a tree that is too large at its end; both say how much is hidden.
-
-    Args:
-        tree: The tree.
-        width: Terminal cells of a line, at least 20.
-        max_lines: The most lines of nodes and ends.
-
-    Returns:
-        Lines of plain text without a line break at the end.
     """
     width = max(20, width)
     counts = f": {len(tree) - 1} nodes, {tree.core.rollouts} rollouts"

@@ -67,10 +67,6 @@ class Amender:
     note, a report), then :meth:`commit` it: the delta and every row that follows from it are written in one
     transaction, so the file is whole whenever the process dies. How the run ended, its times and its calls stay as they
     are. Readers may have the file open meanwhile.
-
-    Attributes:
-        path: The file.
-        reader: The same file, for reading what is committed.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: Lock) -> None:
@@ -82,16 +78,7 @@ class Amender:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open a run file that no process writes.
-
-        Args:
-            path: The file.
-
-        Raises:
-            RunFileError: It is no run that can be read here, it never began, or another process writes it.
-            DamagedRunFile: It is damaged.
-            InfrastructureError: It may not be written, or the disk is full.
-        """
+        """Open a run file that no process writes."""
         path = Path(path)
         # What is no run is said as everybody says it who opens one.
         RunReader.open(path).close()
@@ -121,43 +108,18 @@ class Amender:
             raise
 
     def task_ids(self) -> list[str]:
-        """The ids of all tasks of which something has grown, finished or not, in their order.
-
-        Raises:
-            DamagedRunFile: The file cannot be read.
-        """
+        """The ids of all tasks of which something has grown, finished or not, in their order."""
         with written(self.path):
             return [str(name) for (name,) in self._connection.execute(_GROWN)]
 
     def tree(self, task_id: str) -> Tree:
-        """Rebuild a tree to change it; ``ended`` is empty where its task is not finished.
-
-        Args:
-            task_id: The task's id.
-
-        Raises:
-            UsageError: There is no such task.
-            DamagedRunFile: Its deltas are damaged.
-        """
+        """Rebuild a tree to change it; ``ended`` is empty where its task is not finished."""
         return self.reader.grown(self.reader.number(task_id))
 
     def commit(self, task_id: str, tree: Tree, **facts: JSON) -> bool:
         """Write what a tree has changed since it was read or committed: all of it, or nothing when this raises.
 
         A tree whose commit has raised is to be read again before another one.
-
-        Args:
-            task_id: The task's id.
-            tree: Its tree, as :meth:`tree` returned it, with what is to be said.
-            facts: What stands in the table ``meta`` from then on, written in the same transaction; no secrets.
-
-        Returns:
-            Whether there was anything to write of the tree.
-
-        Raises:
-            UsageError: The tree is another task's, was read before a commit of another reading of it, or has grown.
-            DamagedRunFile: What is in the file does not follow from its deltas.
-            InfrastructureError: The disk is full or failed, or the file is gone.
         """
         self._look()
         number = self.reader.number(task_id)
@@ -169,14 +131,7 @@ class Amender:
         return delta is not None
 
     def note(self, **facts: JSON) -> None:
-        """Record facts about the run in its table ``meta``; a later one replaces an earlier one of the same name.
-
-        Args:
-            facts: JSON values by their names; secrets in them are not stored.
-
-        Raises:
-            InfrastructureError: The disk is full or failed, or the file is gone.
-        """
+        """Record facts about the run in its table ``meta``; a later one replaces an earlier one of the same name."""
         self._look()
         with written(self.path), transaction(self._connection) as connection:
             Seal.load(connection).put(connection, _as_meta(facts))
@@ -258,12 +213,7 @@ def _extent(core: _core.CoreTree) -> tuple[int, int, list[int]]:
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:
-    """Refuse a file that cannot be amended.
-
-    Raises:
-        RunFileError: It is none, or none that can be read here.
-        ValueError: It is damaged.
-    """
+    """Refuse a file that cannot be amended."""
     name = printable(str(path))
     found = fault(connection)
     if found is not None:
@@ -284,17 +234,6 @@ def copied(path: Path, out: Path) -> Iterator[Path]:
 
     The copy takes its place when the block ends, with all that was written into it there: a process that is killed
     before leaves an empty file at ``out`` and a part of one beside it, which the next copy to that place removes.
-
-    Args:
-        path: The file.
-        out: Where to; nothing may be there but what a process left that was killed while it copied.
-
-    Yields:
-        Where the copy stands meanwhile.
-
-    Raises:
-        RunFileError: The file is no run that can be read here, or is being written; or something is at ``out``.
-        InfrastructureError: The copy cannot be written.
     """
     if is_written(path):
         raise taken_by(path)

@@ -71,13 +71,7 @@ CallsByAgent = defaultdict[str, CallStats]
 
 
 def audit(connection: sqlite3.Connection, brought: dict[int, CallsByAgent]) -> Iterator[str]:
-    """Yield a printable line for each problem in the calls themselves, and put those that did not fail in ``brought``.
-
-    Args:
-        connection: The file, open for reading.
-        brought: Filled with the calls by the task's number and the agent; those out of a cache count too, as the turns
-            made of them do.
-    """
+    """Yield a line for each problem in the calls; those that did not fail go into ``brought``, by task."""
     for task, count in connection.execute(_LOOSE):
         yield f"calls: {count} of task number {_shown(task)} came with a delta that is not there"
     yield from _gaps(connection, "calls", "call")
@@ -233,12 +227,6 @@ def misfits(core: CoreTree, by_agent: Mapping[str, CallStats], paid: Usage, befo
 
     A turn in the file has its call in the file. A call can have brought fewer turns than draws: some were of no use, or
     their rollouts were no more. Where each call brought one draw and each draw is a turn, both have the same usage.
-
-    Args:
-        core: The task's tree.
-        by_agent: The calls that did not fail, by agent.
-        paid: What its turns had cost in an earlier run that this one continues; those calls are there.
-        before: The turns that it had there, by who took them.
     """
     calls, turns = sum(by_agent.values(), CallStats()), Usage() - paid
     for rollout in range(core.rollouts):
@@ -424,14 +412,7 @@ def _refilled(connection: sqlite3.Connection) -> bool:
 
 
 def check(connection: sqlite3.Connection) -> list[str]:
-    """Compare all rows of a run file with what its deltas say.
-
-    Args:
-        connection: The file, open for reading.
-
-    Returns:
-        One printable line for each problem.
-    """
+    """Compare all rows of a run file with what its deltas say."""
     problems: list[str] = []
     try:
         # One transaction, so that a run that goes on meanwhile is seen at one moment.

@@ -26,16 +26,7 @@ _FINISHED = TreeEnding()
 def rows(
     core: _core.CoreTree, error: str | None = None, ending: TreeEnding = _FINISHED
 ) -> tuple[TreeRow, list[RolloutRow]]:
-    """Derive the rows of a tree.
-
-    Args:
-        core: The tree, with all that is known about its task.
-        error: Why the task as a whole broke, if it did.
-        ending: How its growth ended, if it did not break.
-
-    Returns:
-        The tree's row, and a row for each rollout.
-    """
+    """Derive the rows of a tree."""
     rollouts: list[RolloutRow] = []
     lengths, actions = _paths(core)
     for number in range(core.rollouts):
@@ -97,12 +88,7 @@ def _paths(core: _core.CoreTree) -> tuple[Sequence[int | None], Sequence[str | N
 
 
 def taken(core: _core.CoreTree, deltas: int) -> TakenRow:
-    """Derive what a run notes of a tree that it takes over.
-
-    Args:
-        core: The tree as the earlier run left it.
-        deltas: How many deltas made it.
-    """
+    """Derive what a run notes of a tree that it takes over."""
     tree, rollouts = rows(core)
     return TakenRow(
         deltas=deltas,

@@ -46,17 +46,11 @@ _APPLICATION_AT = 68
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who writes a run file, as its table ``meta`` has it under ``holder`` (JSON).
+    """Who writes a run file, as its table ``meta`` has it under ``holder`` (JSON)."""
 
-    Attributes:
-        pid: The process.
-        host: Its machine.
-        since: When it began, in seconds since 1970.
-    """
-
-    pid: int
-    host: str
-    since: float
+    pid: int  # the process
+    host: str  # its machine
+    since: float  # when it began, in seconds since 1970
 
     @classmethod
     def here(cls) -> Self:
@@ -78,12 +72,7 @@ class Lock:
 
     @classmethod
     def make(cls, path: Path) -> Self:
-        """Make the file, which must not be there, and lock it.
-
-        Raises:
-            RunFileError: Something is there.
-            InfrastructureError: The file cannot be made.
-        """
+        """Make the file, which must not be there, and lock it."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -103,12 +92,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path) -> Self:
-        """Lock a file that is there.
-
-        Raises:
-            RunFileError: Another process writes it, which the message names.
-            InfrastructureError: It may not be written, or cannot be locked.
-        """
+        """Lock a file that is there."""
         if is_held_here(path):
             raise taken_by(path)
         try:
@@ -224,18 +208,7 @@ def remove_stub(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give a run file and its log another name, their own and a number.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its new name; None where there is no run yet.
-
-    Raises:
-        RunFileError: Something else stands there, or another process writes it.
-        InfrastructureError: It cannot be renamed.
-    """
+    """Give a run file and its log another name, their own and a number."""
     if not os.path.lexists(path) or is_stub(path):
         return None
     refused = f"{printable(str(path))} {describe(path)}: choose another --out, or remove it"

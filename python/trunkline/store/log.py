@@ -33,19 +33,12 @@ _GO_ON: Final = "`trunkline resume --force` (resume='force') goes on from what i
 
 
 class LogScan(NamedTuple):
-    """What a log holds.
+    """What a log holds."""
 
-    Attributes:
-        commits: Commits that are read.
-        lost: Commits behind them, of which at least the first is damaged.
-        end: The byte at which reading stops.
-        runs: The identities of runs that stand in what is read.
-    """
-
-    commits: int = 0
-    lost: int = 0
-    end: int = 0
-    runs: frozenset[bytes] = frozenset()
+    commits: int = 0  # commits that are read
+    lost: int = 0  # commits behind them, of which at least the first is damaged
+    end: int = 0  # the byte at which reading stops
+    runs: frozenset[bytes] = frozenset()  # the identities of runs that stand in what is read
 
 
 def loss_in_log(path: Path) -> str | None:
@@ -53,10 +46,6 @@ def loss_in_log(path: Path) -> str | None:
 
     Nothing may have the file open for writing in this process: as it closes, SQLite writes back what it can read of a
     log, and removes it.
-
-    Raises:
-        RunFileError: The log is another run's.
-        OSError: It cannot be read.
     """
     log = files_of(path)[1]
     if is_held_here(path) or not log_size(path):
@@ -77,12 +66,7 @@ def loss_in_log(path: Path) -> str | None:
 
 
 def missing_log(path: Path, connection: sqlite3.Connection) -> str | None:
-    """Say that a run lacks its log, as the end of a sentence; no other process may write it.
-
-    Args:
-        path: The file; there was no log beside it before it was opened.
-        connection: The same, open.
-    """
+    """Say that a run lacks its log, as the end of a sentence; no other process may write it."""
     try:
         seal = Seal.stored(dict(connection.execute(_SUMS)))
     except (sqlite3.Error, ValueError, TypeError):
@@ -96,11 +80,7 @@ def missing_log(path: Path, connection: sqlite3.Connection) -> str | None:
 
 
 def refuse(path: Path, loss: str | None, *, partial: bool) -> None:
-    """Refuse a run file of which something is missing, unless a part will do.
-
-    Raises:
-        DamagedRunFile: Something is missing.
-    """
+    """Refuse a run file of which something is missing, unless a part will do."""
     if loss is not None and not partial:
         raise DamagedRunFile(f"{printable(str(path))} is damaged: {loss}")
 
@@ -129,9 +109,6 @@ def scan(log: Path) -> LogScan:
 
     A frame is a page with a header: its number; the size of the file behind a commit, or 0; two salts, which are those
     of the log's header unless the frame is of an earlier round; and a checksum of all frames up to it.
-
-    Args:
-        log: The log.
     """
     with log.open("rb") as file:
         header = file.read(_HEADER)

@@ -114,34 +114,22 @@ CREATE TABLE events (
 
 
 class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request. It is written with the delta that holds its turns, or its end, and is derived from nothing.
+    """One request. It is written with the delta that holds its turns, or its end, and is derived from nothing."""
 
-    Attributes:
-        endpoint: Who answered, or was asked last; a number in the file, with its name in ``endpoints``.
-        draws: Completions it brought; 0 if it failed for good.
-        prompt: Prompt tokens as the server reported them, cached ones included; -1 where it did not, as below.
-        cached: Cached prompt tokens.
-        generated: Completion tokens of all draws together.
-        attempts: Requests that were sent, the successful one included; 0 for a reply out of a cache.
-        queue: Microseconds it waited for a slot or a limit; 0 if it failed.
-        first: Microseconds from the last attempt to the first byte of its answer; -1 where not known.
-        micros: Microseconds of the whole call, waits and retries included.
-        started: When it began: microseconds since the file was made, in the file; on its way there, on the monotonic
-            clock of the machine.
-        agent: Who asked; a number in the file, with its name in ``agents``. Empty where that was not to be kept.
-    """
-
-    endpoint: str
-    draws: int
-    prompt: int
+    endpoint: str  # the endpoint that answered, or was asked last; in the file, its number in ``endpoints``
+    draws: int  # completions it brought; 0 if it failed for good
+    prompt: (
+        int  # prompt tokens as the server reported them, cached ones included; -1 where it did not; so in the next two
+    )
     cached: int
-    generated: int
-    attempts: int
-    queue: int
-    first: int
-    micros: int
+    generated: int  # completion tokens of all draws together
+    attempts: int  # requests that were sent, the successful one included; 0 for a reply from the cache
+    queue: int  # microseconds it waited for a slot or a limit; 0 if it failed
+    first: int  # microseconds from the last attempt to the first byte of its answer; -1 where not known
+    micros: int  # microseconds of the whole call, waits and retries included
+    # when it began, in microseconds: in the file, since the file was made; before, on the machine's monotonic clock
     started: int
-    agent: str = ""
+    agent: str = ""  # the agent that asked; in the file, its number in ``agents``; empty where it is not kept
 
     @property
     def failed(self) -> bool:
@@ -155,96 +143,54 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ToolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One tool call. It is written with the delta that holds its observation; no tree knows the time of one call.
+    """One tool call. It is written with the delta that holds its observation; no tree knows the time of one call."""
 
-    Attributes:
-        rollout: The rollout that made it.
-        tool: The tool's name; of a tool that does not exist, no name that a model made up.
-        failed: Whether it failed.
-        micros: Microseconds that it took, waiting for its turn included.
-        started: When it began, as for :class:`CallRow`.
-    """
-
-    rollout: int
-    tool: str
+    rollout: int  # the rollout that made it
+    tool: str  # the tool's name; of a tool that does not exist, no name that a model made up
     failed: bool
-    micros: int
-    started: int
+    micros: int  # microseconds that it took, waiting for its turn included
+    started: int  # when it began, as for :class:`CallRow`
 
 
 class EventRow(NamedTuple):
-    """Something that came to pass while a run went on, and is told of no tree.
+    """Something that happened during a run and is part of no tree."""
 
-    Attributes:
-        at: When, in seconds since 1970.
-        kind: What: ``died``, ``quarantined``, ``recycled``, ``stale`` and others.
-        worker: The worker's number; None where it is about none.
-        task: The task's number; None where it is about none.
-        data: What there is to say beside it, by names.
-    """
-
-    at: float
-    kind: str
-    worker: int | None
-    task: int | None
+    at: float  # when, in seconds since 1970
+    kind: str  # ``died``, ``quarantined``, ``recycled``, ``stale`` and others
+    worker: int | None  # None where no worker is concerned
+    task: int | None  # None where no task is concerned
     data: dict[str, JSON]
 
 
 class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
-    """One rollout as a row; everything in it can be derived from the deltas.
+    """One rollout as a row; everything in it can be derived from the deltas."""
 
-    Attributes:
-        rollout: Its number in its tree.
-        path: Its fork path, numbers separated by commas.
-        subgroup: The initial chain it was expanded for.
-        leaf: Its last node.
-        termination: Why it ended; None if it did not.
-        answer: Its final answer.
-        error: What went wrong.
-        reward: Its reward; None while unscored.
-        note: What was noted on it last, such as what a filter said.
-        turns: Model turns on its path, shared ones included.
-        calls: Model calls it made itself; so are the counts that follow.
-        prompt: Prompt tokens, cached ones included.
-        cached: Cached prompt tokens.
-        generated: Completion tokens.
-        unreported: Calls without usage.
-        retries: Attempts beyond the first.
-        tools: Tool calls.
-        tool_errors: Of these, calls that failed.
-        bridged: Turns whose prompt drifted from its path's token ids, and whose path was kept.
-        realigned: Such turns whose prompt replaced the rest of the path.
-        forked: Such turns whose prompt began a sample of its own.
-        llm_micros: Microseconds in model calls.
-        tool_micros: Microseconds in tool calls.
-        length: Generated tokens on its path, shared ones included; None where a turn on it has no usage.
-        action: What its first turn does (:func:`trunkline.scoring.answers.action`); None if it took none.
-    """
-
-    rollout: int
-    path: str
-    subgroup: int
-    leaf: int
-    termination: str | None
-    answer: str | None
-    error: str | None
-    reward: float | None
-    note: str | None
-    turns: int
-    calls: int
-    prompt: int
+    rollout: int  # its number in its tree
+    path: str  # its fork path, numbers separated by commas
+    subgroup: int  # the initial chain it was expanded for
+    leaf: int  # its last node
+    termination: str | None  # why it ended; None if it did not
+    answer: str | None  # its final answer
+    error: str | None  # what went wrong
+    reward: float | None  # its reward; None while unscored
+    note: str | None  # what was noted on it last, such as what a filter said
+    turns: int  # model turns on its path, shared ones included
+    calls: int  # model calls it made itself; so are the counts that follow
+    prompt: int  # prompt tokens, cached ones included
     cached: int
-    generated: int
-    unreported: int
-    retries: int
+    generated: int  # completion tokens
+    unreported: int  # calls without usage
+    retries: int  # attempts beyond the first
     tools: int
-    tool_errors: int
-    bridged: int
-    realigned: int
-    forked: int
-    llm_micros: int
-    tool_micros: int
+    tool_errors: int  # of these, calls that failed
+    bridged: int  # turns whose prompt drifted from its path's token ids, and whose path was kept
+    realigned: int  # such turns whose prompt replaced the rest of the path
+    forked: int  # such turns whose prompt began a sample of its own
+    llm_micros: int  # microseconds in model calls
+    tool_micros: int  # microseconds in tool calls
+    # generated tokens on its path, shared ones included; None where a turn on it has no usage
     length: int | None = None
+    # what its first turn does (:func:`trunkline.scoring.answers.action`); None if it took none
     action: str | None = None
 
     @property
@@ -254,103 +200,58 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TreeRow(msgspec.Struct, frozen=True, array_like=True):
-    """One finished task as a row; all but ``error`` and what stands behind it can be derived from the deltas.
+    """One finished task as a row; all but ``error`` and what stands behind it can be derived from the deltas."""
 
-    Attributes:
-        nodes: Nodes of its tree, the root included.
-        rollouts: Rollouts that were opened.
-        digest: The tree's digest.
-        flat: Tokens if every rollout were a chain of its own.
-        tree: Tokens with shared parts counted once.
-        longest: Tokens of the longest path.
-        flat_generated: Generated ones among ``flat``.
-        tree_generated: Generated ones among ``tree``.
-        unreported: Model turns without usage.
-        exact: 1 if tokens are counted from their ids, else 0.
-        error: Why the task as a whole broke, such as a dead worker.
-        ended: How growth ended, see :class:`TreeEnding`; ``broken`` where there is an error.
-        why: See :class:`TreeEnding`.
-        refused: See :class:`TreeEnding`.
-    """
-
-    nodes: int
-    rollouts: int
+    nodes: int  # nodes of its tree, the root included
+    rollouts: int  # rollouts that were opened
     digest: str
-    flat: int
-    tree: int
-    longest: int
-    flat_generated: int
-    tree_generated: int
-    unreported: int
-    exact: int = 0
-    error: str | None = None
-    ended: str = "finished"
-    why: str | None = None
-    refused: int = 0
+    flat: int  # tokens if every rollout were a chain of its own
+    tree: int  # tokens with shared parts counted once
+    longest: int  # tokens of the longest path
+    flat_generated: int  # generated ones among ``flat``
+    tree_generated: int  # generated ones among ``tree``
+    unreported: int  # model turns without usage
+    exact: int = 0  # 1 if tokens are counted from their ids, else 0
+    error: str | None = None  # why the task as a whole broke, such as a dead worker
+    ended: str = "finished"  # how growth ended, see :class:`TreeEnding`; ``broken`` where there is an error
+    why: str | None = None  # as in :class:`TreeEnding`
+    refused: int = 0  # as in :class:`TreeEnding`
 
 
 class TreeEnding(NamedTuple):
-    """How the growth of a tree ended, if it did not break.
+    """How the growth of a tree ended, if it did not break."""
 
-    Attributes:
-        word: ``finished``: its strategy was done. ``settled``: its answer could no longer change, or a reward was good
-            enough. ``enough``: so many rollouts were done as were wanted. ``deadline``: its time or the run's was over.
-            ``budget``: its budget or the run's did not pay for all.
-        why: In words; None where it is finished.
-        refused: Rollouts that were to start and that no budget paid for. They are in no tree.
-    """
-
+    # ``finished``: its strategy was done. ``settled``: its answer could no longer change, or a reward was good enough.
+    # ``enough``: so many rollouts were done as were wanted. ``deadline``: its time or the run's was over. ``budget``:
+    # its budget or the run's did not pay for all
     word: str = "finished"
-    why: str | None = None
-    refused: int = 0
+    why: str | None = None  # in words; None where it is finished
+    refused: int = 0  # rollouts that were to start and that no budget paid for. They are in no tree
 
 
 class TakenRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a task had when this run took it over from an earlier one; it was paid for there.
+    """What a task had when this run took it over from an earlier one; it was paid for there."""
 
-    Attributes:
-        deltas: Its first deltas, which are the earlier run's.
-        rollouts: Its first rollouts, likewise.
-        growing: Of these, rollouts that had not ended; they go on in this run.
-        failed: Of these, rollouts that had broken.
-        digest: The digest of its tree at that time.
-        calls: What all of these had cost, as for :class:`RolloutRow`; so are the counts that follow.
-        prompt: Prompt tokens.
-        cached: Cached prompt tokens.
-        generated: Completion tokens.
-        unreported: Calls without usage.
-        retries: Attempts beyond the first.
-        tools: Tool calls.
-        tool_errors: Of these, calls that failed.
-        bridged: Drifted turns, as for :class:`RolloutRow`.
-        realigned: Likewise.
-        forked: Likewise.
-        llm_micros: Microseconds in model calls.
-        tool_micros: Microseconds in tool calls.
-        paths: Model turns on the paths of all of these rollouts.
-        replayed: Tool calls that had run again to bring environments to fork points.
-    """
-
-    deltas: int
-    rollouts: int
-    growing: int
-    failed: int
-    digest: str
-    calls: int = 0
-    prompt: int = 0
+    deltas: int  # its first deltas, which are the earlier run's
+    rollouts: int  # its first rollouts, likewise
+    growing: int  # of these, rollouts that had not ended; they go on in this run
+    failed: int  # of these, rollouts that had broken
+    digest: str  # the digest of its tree at that time
+    calls: int = 0  # what all of these had cost, as for :class:`RolloutRow`; so are the counts that follow
+    prompt: int = 0  # prompt tokens
     cached: int = 0
-    generated: int = 0
-    unreported: int = 0
-    retries: int = 0
+    generated: int = 0  # completion tokens
+    unreported: int = 0  # calls without usage
+    retries: int = 0  # attempts beyond the first
     tools: int = 0
-    tool_errors: int = 0
-    bridged: int = 0
-    realigned: int = 0
-    forked: int = 0
-    llm_micros: int = 0
-    tool_micros: int = 0
-    paths: int = 0
-    replayed: int = 0
+    tool_errors: int = 0  # of these, calls that failed
+    bridged: int = 0  # drifted turns, as for :class:`RolloutRow`
+    realigned: int = 0  # likewise
+    forked: int = 0  # likewise
+    llm_micros: int = 0  # microseconds in model calls
+    tool_micros: int = 0  # microseconds in tool calls
+    paths: int = 0  # model turns on the paths of all of these rollouts
+    replayed: int = 0  # tool calls that had run again to bring environments to fork points
 
     @property
     def usage(self) -> Usage:
@@ -359,19 +260,12 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileVersions(msgspec.Struct, frozen=True):
-    """What made a run file, as its table ``meta`` has it under ``versions`` (JSON).
+    """What made a run file, as its table ``meta`` has it under ``versions`` (JSON)."""
 
-    Attributes:
-        trunkline: The version of this package.
-        python: The version of Python.
-        delta: The format of the deltas; one version reads one format.
-        digest: The version of the digests.
-    """
-
-    trunkline: str
-    python: str
-    delta: int
-    digest: int
+    trunkline: str  # the version of this package
+    python: str  # the version of Python
+    delta: int  # the format of the deltas; one version reads one format
+    digest: int  # the version of the digests
 
 
 HERE: Final = FileVersions(_core.__version__, platform.python_version(), _core.FORMAT, _core.DIGEST_VERSION)
@@ -416,12 +310,7 @@ one that took verdicts off: by itself it begins nothing."""
 
 
 def delta_key(task: int, seq: int) -> int:
-    """Return the key of a delta.
-
-    Args:
-        task: The task's number.
-        seq: The delta's number in its tree.
-    """
+    """Return the key of a delta."""
     return task << 32 | seq
 
 
@@ -453,17 +342,11 @@ _USE = f"INSERT INTO uses VALUES (NULL, ?, ?{', ?' * len(TOOL_COLUMNS)})"  # noq
 
 
 class _Names(NamedTuple):
-    """A table of numbered names. It is never changed: what is rolled back leaves the one before as it was.
+    """A table of numbered names. It is never changed: what is rolled back leaves the one before as it was."""
 
-    Attributes:
-        table: Its name.
-        stored: Numbers of the names as the file has them, which is without secrets.
-        known: Those of names as they were given.
-    """
-
-    table: str
-    stored: Mapping[str, int]
-    known: Mapping[str, int]
+    table: str  # its name
+    stored: Mapping[str, int]  # numbers of the names as the file has them, which is without secrets
+    known: Mapping[str, int]  # those of names as they were given
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, table: str) -> Self:
@@ -501,12 +384,7 @@ _AGENTS = _Names("agents", {}, {})
 
 
 class CallTable:
-    """Turns calls into rows.
-
-    Args:
-        passed: Microseconds since the file was made.
-        names: The endpoints and the agents that are in the file.
-    """
+    """Turns calls into rows."""
 
     def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = (_ENDPOINTS, _AGENTS)) -> None:
         self._began = time.monotonic_ns() // 1000 - passed
@@ -522,10 +400,6 @@ class CallTable:
         """Go on with the calls of a file.
 
         A clock that was set back does not let times begin again: they are never before those in the file.
-
-        Args:
-            connection: The file.
-            created: When it was made, in seconds since 1970.
         """
         ((last,),) = connection.execute("SELECT coalesce(max(started), 0) FROM calls")
         names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
@@ -543,12 +417,7 @@ class CallTable:
     def add(
         self, connection: sqlite3.Connection, calls: Mapping[tuple[int, int], Sequence[CallRow]]
     ) -> tuple[_Names, _Names]:
-        """Write the calls of some deltas; returns what :meth:`keep` takes once they are in the file.
-
-        Args:
-            connection: The file, in a transaction.
-            calls: Calls by the task and the number of their delta, begun on this machine's monotonic clock.
-        """
+        """Write the calls of some deltas; returns what :meth:`keep` takes once they are in the file."""
         names = self._names
         try:
             rows = list(self._values(calls, names))
@@ -583,11 +452,7 @@ class CallTable:
         return calls + more_calls & SUM_MASK, used + more_used & SUM_MASK
 
     def unfinished(self, finished: Iterable[int] = ()) -> dict[str, int]:
-        """What the checksums of the calls of all unfinished tasks add up to, and those of their tool calls.
-
-        Args:
-            finished: Tasks that are finished with what is written just now.
-        """
+        """What the checksums of the calls of all unfinished tasks add up to, and those of their tool calls."""
         calls, used = self._total
         for fresh_calls, fresh_used in self._fresh.values():
             calls, used = calls + fresh_calls, used + fresh_used
@@ -596,12 +461,7 @@ class CallTable:
         return {"calls": calls & SUM_MASK, "uses": used & SUM_MASK}
 
     def keep(self, names: tuple[_Names, _Names], finished: Iterable[int] = ()) -> None:
-        """Remember what is in the file now; of what was rolled back, nothing.
-
-        Args:
-            names: The names' numbers.
-            finished: Tasks that have no more calls.
-        """
+        """Remember what is in the file now; of what was rolled back, nothing."""
         self._names = names
         left = self.unfinished(finished)
         self._total = left["calls"], left["uses"]

@@ -57,12 +57,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
 
 
 def keep_log(connection: sqlite3.Connection, *, durable: bool) -> None:
-    """Write to a log first, so that readers and a writer never wait for each other.
-
-    Args:
-        connection: The file, open for writing.
-        durable: Whether each transaction is synced to the disk before it counts.
-    """
+    """Write to a log first, so that readers and a writer never wait for each other."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     # Its writer writes the log back, see Seal.
@@ -85,12 +80,7 @@ def damaged(path: Path, what: str) -> DamagedRunFile:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Turn what SQLite says while a file is written into an error for people.
-
-    Raises:
-        DamagedRunFile: The file is damaged.
-        InfrastructureError: The disk is full or failed, or another program has the file locked.
-    """
+    """Turn what SQLite says while a file is written into an error for people."""
     try:
         yield
     except OSError as problem:
@@ -115,12 +105,7 @@ def written(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, *, patient: bool = True) -> Iterator[sqlite3.Connection]:
-    """Write everything in a block, or nothing of it.
-
-    Args:
-        connection: The file, open for writing.
-        patient: Wait for as long as another program has the file locked, and say so after 10 s.
-    """
+    """Write everything in a block, or nothing of it."""
     _begin(connection, patient=patient)
     try:
         yield connection
@@ -191,12 +176,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """Open a database for reading only; nothing is read from it yet.
-
-    Args:
-        path: The file.
-        immutable: Read it without locks and without looking for a log beside it.
-    """
+    """Open a database for reading only; nothing is read from it yet."""
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_WAIT)
 
@@ -211,11 +191,7 @@ def versions_of(connection: sqlite3.Connection) -> FileVersions | None:
 
 
 def fault(connection: sqlite3.Connection) -> str | None:
-    """Why a database is not a run file that can be read here, as the end of a sentence; None if it is one.
-
-    Raises:
-        sqlite3.Error: It is no database, or cannot be opened.
-    """
+    """Why a database is not a run file that can be read here, as the end of a sentence; None if it is one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

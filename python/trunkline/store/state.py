@@ -64,43 +64,24 @@ _CALLS = (
 
 
 class RunProgress(msgspec.Struct, kw_only=True):
-    """What a run file held when it was opened; nothing, for one that was made.
+    """What a run file held when it was opened; nothing, for one that was made."""
 
-    Attributes:
-        state: How the run had ended; empty for one that was made.
-        finished: Tasks that are done.
-        begun: Tasks that were begun and are not done.
-        taken: What was taken over of an earlier run, by task.
-        rollouts: Rollouts of finished tasks.
-        ended: Rollouts that have ended.
-        failed: Rollouts of finished tasks that broke in this run, not in an earlier one that it continues.
-        turns: Model turns that the calls brought.
-        retries: Attempts beyond the first.
-        prompt: Prompt tokens of the calls.
-        generated: Generated tokens of the calls.
-        lost: Finished tasks that were given up because workers died of them.
-        kept: Groups of finished tasks that can be trained on; counted only where the run wants so many.
-        served: Who answered.
-        estimated: Generated tokens that are estimated, by endpoint.
-        probes: Requests that were sent to find out what servers can do.
-    """
-
-    state: str = ""
-    finished: list[int] = []
-    begun: list[int] = []
-    taken: dict[int, TakenRow] = {}
-    rollouts: int = 0
-    ended: int = 0
-    failed: int = 0
-    turns: int = 0
-    retries: int = 0
-    prompt: int = 0
-    generated: int = 0
-    lost: int = 0
-    kept: int = 0
-    served: list[str] = []
-    estimated: dict[str, int] = {}
-    probes: list[CallRow] = []
+    state: str = ""  # how the run had ended; empty for one that was made
+    finished: list[int] = []  # tasks that are done
+    begun: list[int] = []  # tasks that were begun and are not done
+    taken: dict[int, TakenRow] = {}  # what was taken over of an earlier run, by task
+    rollouts: int = 0  # rollouts of finished tasks
+    ended: int = 0  # rollouts that have ended
+    failed: int = 0  # rollouts of finished tasks that broke in this run, not in an earlier one that it continues
+    turns: int = 0  # model turns that the calls brought
+    retries: int = 0  # attempts beyond the first
+    prompt: int = 0  # prompt tokens of the calls
+    generated: int = 0  # generated tokens of the calls
+    lost: int = 0  # finished tasks that were given up because workers died of them
+    kept: int = 0  # groups of finished tasks that can be trained on; counted only where the run wants so many
+    served: list[str] = []  # who answered
+    estimated: dict[str, int] = {}  # generated tokens that are estimated, by endpoint
+    probes: list[CallRow] = []  # requests that were sent to find out what servers can do
 
 
 class _ProgressSettings(msgspec.Struct):
@@ -111,16 +92,7 @@ class _ProgressSettings(msgspec.Struct):
 
 
 def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunProgress:
-    """Read how far a run has come, and look at every tree that is to go on.
-
-    Args:
-        connection: The file.
-        meta: Its table of that name.
-
-    Raises:
-        ValueError: The file is damaged; the message says where.
-        sqlite3.Error: The file is damaged, or cannot be read.
-    """
+    """Read how far a run has come, and look at every tree that is to go on."""
     settings = msgspec.json.decode(meta.get("settings", ""), type=_ProgressSettings)
     found = RunProgress(
         state=meta.get("state", ""),
@@ -180,45 +152,26 @@ JOIN pragma_quick_check(name) WHERE name <> 'deltas' AND quick_check <> 'ok'
 
 
 class Resumption(msgspec.Struct, frozen=True):
-    """One time that a run was resumed.
+    """One time that a run was resumed."""
 
-    Attributes:
-        at: When, in seconds since 1970.
-        finished: Tasks that were done by then.
-        state: How the run had ended; ``running`` after it was killed.
-        changed: Settings that are others from then on: field, what it was, what it is.
-        forced: Whether some of these give the results another meaning.
-    """
-
-    at: float
-    finished: int
-    state: str
-    changed: list[str] = []
-    forced: bool = False
+    at: float  # when, in seconds since 1970
+    finished: int  # tasks that were done by then
+    state: str  # how the run had ended; ``running`` after it was killed
+    changed: list[str] = []  # settings that are others from then on: field, what it was, what it is
+    forced: bool = False  # whether some of these give the results another meaning
 
 
 class Resumed(NamedTuple):
-    """What a writer goes on with.
+    """What a writer goes on with."""
 
-    Attributes:
-        progress_so_far: How far the run has come.
-        calls: The table of its calls.
-        seconds: Wall time that it has taken.
-        seal: Its checksums.
-    """
-
-    progress_so_far: RunProgress
-    calls: CallTable
-    seconds: float
-    seal: Seal
+    progress_so_far: RunProgress  # how far the run has come
+    calls: CallTable  # the table of its calls
+    seconds: float  # wall time that it has taken
+    seal: Seal  # its checksums
 
 
 def resumptions(meta: Mapping[str, str]) -> list[Resumption]:
-    """The times that a run was resumed, by its table ``meta``.
-
-    Raises:
-        msgspec.MsgspecError: It cannot be read.
-    """
+    """The times that a run was resumed, by its table ``meta``."""
     return msgspec.json.decode(meta.get(_KEY, "[]"), type=list[Resumption])
 
 
@@ -231,20 +184,7 @@ def resume(
     changed: Sequence[str],
     forced: bool,
 ) -> Resumed:
-    """Look at a file, and note that its run goes on.
-
-    Args:
-        path: The file.
-        connection: The same, open for writing.
-        durable: Whether what is committed from now on survives a loss of power, too.
-        facts: What stands in the table ``meta`` from now on.
-        changed: Settings that are others from here on.
-        forced: Whether some of them give the results another meaning.
-
-    Raises:
-        DamagedRunFile: The file is damaged.
-        sqlite3.Error: It cannot be written.
-    """
+    """Look at a file, and note that its run goes on."""
     try:
         look(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
@@ -272,11 +212,7 @@ def resume(
 
 
 def look(connection: sqlite3.Connection) -> None:
-    """Have SQLite check its pages, but for those of deltas: they may be most of the file, and have checksums.
-
-    Raises:
-        ValueError: Something is wrong.
-    """
+    """Have SQLite check its pages, but for those of deltas: they may be most of the file, and have checksums."""
     for (word,) in connection.execute(_CHECKED):
         raise ValueError(word)
 
@@ -294,25 +230,15 @@ RESCORINGS: Final = "scorings"
 
 
 class Scoring(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that a run was scored again.
+    """One time that a run was scored again."""
 
-    Attributes:
-        reward: What the reward is called, with its options.
-        before: What that was called which the run was scored by until then; None for none.
-        accuracy: The run's accuracy until then.
-        at: When it was begun, in seconds since 1970.
-        trunkline: The version of this package that did it.
-        done: Tasks that are scored by it, of those of which something has grown, in their order.
-        finished: Whether these are all.
-    """
-
-    reward: str
-    before: str | None
-    accuracy: Estimate | None
-    at: float
-    trunkline: str
-    done: int = 0
-    finished: bool = False
+    reward: str  # what the reward is called, with its options
+    before: str | None  # what that was called which the run was scored by until then; None for none
+    accuracy: Estimate | None  # the run's accuracy until then
+    at: float  # when it was begun, in seconds since 1970
+    trunkline: str  # the version of this package that did it
+    done: int = 0  # tasks that are scored by it, of those of which something has grown, in their order
+    finished: bool = False  # whether these are all
 
 
 def rescorings(meta: Mapping[str, str]) -> list[Scoring]:
@@ -330,13 +256,7 @@ def under_way(meta: Mapping[str, str]) -> Scoring | None:
 
 
 def reward_of(known: Sequence[Scoring], before: str | None, place: int) -> str | None:
-    """What the reward is called that a task is scored by.
-
-    Args:
-        known: The times that the run was scored again.
-        before: What the run's settings say.
-        place: The place of the task among those of which something has grown.
-    """
+    """What the reward is called that a task is scored by."""
     if not known or known[-1].finished or place < known[-1].done:
         return before
     return reward_of(known[:-1], known[-1].before, place)

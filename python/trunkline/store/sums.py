@@ -73,51 +73,32 @@ def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was.
+    """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was."""
 
-    Attributes:
-        of: An identity of the run, which its log holds as well, wherever the log lies.
-        finished: Finished tasks.
-        tables: Checksums of tables by their names; of calls and tool calls, those of unfinished tasks, added up.
-        meta: The sum of the checksums of the rows of ``meta``, but for this one.
-        follows: Whether more stands in a log beside the file: so it is where it was written back last, and nowhere in
-            the log itself.
-        rows: Checksums of these rows; they are not stored.
-    """
-
-    of: str
-    finished: int
+    of: str  # an identity of the run, which its log holds as well, wherever the log lies
+    finished: int  # finished tasks
+    # checksums of tables by their names; of calls and tool calls, those of unfinished tasks, added up
     tables: dict[str, int]
-    meta: int = 0
+    meta: int = 0  # the sum of the checksums of the rows of ``meta``, but for this one
+    # whether more stands in a log beside the file: so it is where it was written back last, and nowhere in the log
+    # itself
     follows: bool = False
-    rows: dict[str, int] = {}
+    rows: dict[str, int] = {}  # checksums of these rows; they are not stored
 
     @classmethod
     def new(cls, tasks: int) -> Self:
-        """That of a file that is made.
-
-        Args:
-            tasks: The checksum of its tasks.
-        """
+        """That of a file that is made."""
         return cls(secrets.token_hex(8), 0, dict.fromkeys([*SEALED, *_OPEN], 0) | {"tasks": tasks})
 
     @classmethod
     def stored(cls, meta: Mapping[str, str]) -> Self | None:
-        """That of a file by its table ``meta``; None where there is none, as in files of schema 7.
-
-        Raises:
-            ValueError: It cannot be read.
-        """
+        """That of a file by its table ``meta``; None where there is none, as in files of schema 7."""
         text = meta.get(_KEY)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> Self:
-        """Go on with that of a file; one of an earlier schema is given its checksums. In a transaction.
-
-        Raises:
-            ValueError: It cannot be read.
-        """
+        """Go on with that of a file; one of an earlier schema is given its checksums. In a transaction."""
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         ((version,),) = connection.execute("PRAGMA user_version")
         if version < SCHEMA_VERSION:
@@ -151,17 +132,7 @@ class Seal(msgspec.Struct, frozen=True):
         *,
         follows: bool = False,
     ) -> Self:
-        """Write rows of the table ``meta`` and the checksums; a later value of a key replaces an earlier one.
-
-        Args:
-            connection: The file, in a transaction.
-            facts: The rows.
-            without: Keys of rows to remove.
-            follows: See there.
-
-        Returns:
-            What holds once the transaction is committed.
-        """
+        """Write rows of the table ``meta`` and the checksums; a later value of a key replaces an earlier one."""
         rows = {**self.rows, **_each(facts)}
         for key in without:
             rows.pop(key, None)

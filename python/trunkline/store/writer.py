@@ -72,10 +72,6 @@ class RunWriter:
     """The one writer of a run file; make it with :meth:`create` or :meth:`open`.
 
     Its methods may be called from any thread, one at a time. Readers may have the file open meanwhile.
-
-    Attributes:
-        path: The file.
-        progress: What was in it when it was opened.
     """
 
     def __init__(
@@ -113,25 +109,7 @@ class RunWriter:
         state: str = "running",
         over_stub: bool = False,
     ) -> Self:
-        """Make a new run file with its settings and tasks. Missing directories above it are made too.
-
-        Args:
-            path: Where; nothing else may be there yet.
-            settings: What the run was asked to do; secrets in it are not stored.
-            tasks: All tasks; a task's position is its number in the file.
-            command: The command line; this process's own when not given.
-            durable: Whether what was committed survives a loss of power, too.
-            facts: Further facts about the run, as for :meth:`note`.
-            state: ``beginning`` for a run that needs more in its file before it can be resumed, see :meth:`begin`.
-            over_stub: Whether to replace what a process left there that was killed before its run began.
-
-        Returns:
-            The writer, holding the file's lock.
-
-        Raises:
-            RunFileError: Something is there already; the message says what.
-            InfrastructureError: The file cannot be written.
-        """
+        """Make a new run file with its settings and tasks. Missing directories above it are made too."""
         path = Path(path)
         if over_stub:
             remove_stub(path)
@@ -181,24 +159,7 @@ class RunWriter:
         forced: bool = False,
         partial: bool = False,
     ) -> Self:
-        """Open a run file to go on in it: from now on the run is ``running`` again.
-
-        Args:
-            path: The file.
-            durable: As for :meth:`create`.
-            settings: What the run is asked to do from here on; what it was, when None.
-            facts: As for :meth:`create`.
-            changed: What of it is other than before, a line for each.
-            forced: Whether some of it gives the results another meaning; this is recorded, as what has changed is.
-            partial: Go on from what is whole where the file's log is missing or damaged; this is recorded, too.
-
-        Returns:
-            The writer, holding the file's lock.
-
-        Raises:
-            RunFileError: It is no run that can be written here, another process writes it, or it is damaged.
-            InfrastructureError: The file cannot be written.
-        """
+        """Open a run file to go on in it: from now on the run is ``running`` again."""
         path = Path(path)
         if not path.is_file():
             raise RunFileError(f"{printable(str(path))}: no such run file")
@@ -236,17 +197,6 @@ class RunWriter:
 
         A delta that is there already with the same bytes is left alone, and so are its calls: a batch may be delivered
         again.
-
-        Args:
-            deltas: ``(task, seq, data)``: the task's number, the delta's number in its tree, the delta.
-            finished: ``(task, tree row, rollout rows)`` of tasks that are done.
-            calls: ``(task, seq, call rows)`` of some of these deltas, begun on this machine's monotonic clock.
-            tools: ``(task, seq, tool rows)``, likewise.
-
-        Raises:
-            WorkerError: A delta with this number is there with other bytes.
-            InfrastructureError: The disk is full or failed; what was committed before stays readable. Or the file was
-                deleted, moved or replaced, which is seen within a second.
         """
         with self._guard:
             if self._gone or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -296,16 +246,7 @@ class RunWriter:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
 
     def take_over(self, task: int, deltas: Sequence[bytes], row: TakenRow) -> None:
-        """Write what an earlier run made of a task, before anything else of that task.
-
-        Args:
-            task: The task's number.
-            deltas: All of its deltas, in order.
-            row: What they come to.
-
-        Raises:
-            InfrastructureError: The disk is full or failed.
-        """
+        """Write what an earlier run made of a task, before anything else of that task."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
             connection.executemany(_DELTA, ((delta_key(task, seq), data) for seq, data in enumerate(deltas)))
             connection.execute(_TAKEN, (task, *astuple(row)))
@@ -328,40 +269,18 @@ class RunWriter:
         )
 
     def deltas(self, task: int) -> list[bytes]:
-        """The committed deltas of a task, in order: what is known of it when its worker dies.
-
-        Args:
-            task: The task's number.
-        """
+        """The committed deltas of a task, in order: what is known of it when its worker dies."""
         with self._guard, written(self.path):
             return [bytes(data) for (data,) in self._connection.execute(DELTAS, delta_keys(task))]
 
     def note(self, key: str, value: JSON) -> None:
-        """Record a fact about the run, such as which model really answered; a later one replaces it.
-
-        Args:
-            key: Its name in the file's ``meta`` table.
-            value: A JSON value; secrets in it are not stored.
-
-        Raises:
-            InfrastructureError: The disk is full or failed.
-        """
+        """Record a fact about the run, such as which model really answered; a later one replaces it."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
             seal = self._seal.put(connection, {key: as_text(redact(value))})
         self._seal = seal
 
     def event(self, kind: str, worker: int | None = None, task: int | None = None, **data: JSON) -> None:
-        """Record something that came to pass.
-
-        Args:
-            kind: What it is called.
-            worker: The worker's number, where it is about one.
-            task: The task's number, where it is about one.
-            **data: What there is to say beside it; secrets in it are not stored.
-
-        Raises:
-            InfrastructureError: The disk is full or failed.
-        """
+        """Record something that came to pass."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
             row = (time.time(), kind, worker, task, as_text(redact(data)))
             connection.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)", row)
@@ -370,14 +289,7 @@ class RunWriter:
         self._seal = seal
 
     def finish(self, state: str = "done") -> None:
-        """Close the file for good.
-
-        Args:
-            state: How the run ended: ``done``, or another word such as ``interrupted``.
-
-        Raises:
-            InfrastructureError: The disk is full or failed, or the file is gone and :meth:`commit` has not said so.
-        """
+        """Close the file for good."""
         with self._guard:
             if not self._open:
                 return

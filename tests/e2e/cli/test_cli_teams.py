@@ -158,7 +158,9 @@ def test_a_dry_run_shows_the_team(folder: Path):
         folder, "run", "arithmetic.jsonl", "-m", "m", "--base-url", "http://localhost:1/v1", "--dry-run",
         "--team", "math:performance=config.toml",
     )  # fmt: skip
-    assert "switches          all on but agent_skip\ncontext           9 characters at most (tokens with" in done.stdout
+    assert (
+        "switches           all on but agent_skip\ncontext            9 characters at most (tokens with" in done.stdout
+    )
     assert "program" not in lines
     assert "tools" not in lines
 

@@ -60,19 +60,7 @@ def _plain(row: JSON) -> JSON:
 
 
 def read_parquet(path: str, limit: int | None = None) -> LocatedRows:
-    """Rows of a Parquet file.
-
-    Args:
-        path: A local file.
-        limit: How many rows will be read, if known.
-
-    Yields:
-        Each row with its place.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-        InputError: The file is not Parquet or is damaged.
-    """
+    """Rows of a Parquet file."""
     parquet = _extra("pyarrow.parquet", "parquet", f"{path}: reading Parquet")
     item = 0
     try:
@@ -104,16 +92,6 @@ def read_hub(path: str) -> LocatedRows:
 
     Without ``#split`` the only split is read, else ``test``, ``validation`` or ``train``, whichever comes
     first.
-
-    Args:
-        path: See :data:`HUB`.
-
-    Yields:
-        Each row with its place.
-
-    Raises:
-        ConfigError: The path cannot be one, or the ``datasets`` package is not installed.
-        InputError: The data set cannot be loaded.
     """
     found = HUB.fullmatch(path)
     if found is None:

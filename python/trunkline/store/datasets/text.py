@@ -131,18 +131,7 @@ def _content_id(*content: JSON) -> str:
 
 
 def read_task(row: JSON, place: RowLocation) -> tuple[Task, bool]:
-    """Make a task from a row.
-
-    Args:
-        row: What the file holds, decoded.
-        place: Where it stands there.
-
-    Returns:
-        The task, and whether the row names its id; else that is a hash of the content.
-
-    Raises:
-        InputError: The row cannot be used; the message names the place and the field.
-    """
+    """Make a task from a row."""
     if not isinstance(row, dict):
         raise place.error(f"{type_phrase(row)}, expected an object with a question field")
     name = _id(row, place)
@@ -155,17 +144,11 @@ def read_task(row: JSON, place: RowLocation) -> tuple[Task, bool]:
 
 
 class RowLocation(msgspec.Struct, frozen=True):
-    """One row of an input file.
+    """One row of an input file."""
 
-    Attributes:
-        path: The file, as the caller named it.
-        line: One-based line in a text file with lines.
-        item: One-based row where there are no lines: an array's item, a table's row.
-    """
-
-    path: str
-    line: int | None = None
-    item: int | None = None
+    path: str  # the file, as the caller named it
+    line: int | None = None  # one-based line in a text file with lines
+    item: int | None = None  # one-based row where there are no lines: an array's item, a table's row
 
     def error(self, message: str) -> InputError:
         """An error about this row."""
@@ -226,18 +209,7 @@ def _decode(text: bytes, path: str, line: int) -> JSON:
 
 
 def read_lines(stream: IO[bytes], path: str) -> LocatedRows:
-    """Rows of a JSON Lines file; blank lines are skipped.
-
-    Args:
-        stream: The file, opened for bytes.
-        path: Its name in errors.
-
-    Yields:
-        Each row with its place.
-
-    Raises:
-        InputError: A line is not JSON or not UTF-8, or the file begins as an array does.
-    """
+    """Rows of a JSON Lines file; blank lines are skipped."""
     begun = False
     for line, data in enumerate(stream, 1):
         text = data.removeprefix(codecs.BOM_UTF8) if line == 1 else data
@@ -255,18 +227,7 @@ def read_lines(stream: IO[bytes], path: str) -> LocatedRows:
 
 
 def read_json(stream: IO[bytes], path: str) -> LocatedRows:
-    """Rows of a file that holds one JSON array.
-
-    Args:
-        stream: The file, opened for bytes.
-        path: Its name in errors.
-
-    Yields:
-        Each item with its place.
-
-    Raises:
-        InputError: The file is not JSON, or not an array.
-    """
+    """Rows of a file that holds one JSON array."""
     data = stream.read().removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         return
@@ -322,19 +283,7 @@ def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[s
 
 
 def read_separated(stream: IO[bytes], path: str, separator: str) -> LocatedRows:
-    """Rows of a table with a header line; blank lines are skipped.
-
-    Args:
-        stream: The file, opened for bytes.
-        path: Its name in errors.
-        separator: What stands between cells.
-
-    Yields:
-        Each row with its place.
-
-    Raises:
-        InputError: There is no usable header, or no row under it, or a row has more or fewer cells than it.
-    """
+    """Rows of a table with a header line; blank lines are skipped."""
     text = _text(stream.read().removeprefix(codecs.BOM_UTF8), path)
     names: list[str] | None = None
     place: RowLocation | None = None
@@ -373,14 +322,7 @@ class _Unpacked(gzip.GzipFile):
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Open an input file for bytes, unpacked if gzip made it, with one clear error if it cannot be read.
-
-    Args:
-        path: A local file.
-
-    Raises:
-        InputError: It does not exist, is a directory, may not be read or is compressed in another way.
-    """
+    """Open an input file for bytes, unpacked if gzip made it, with one clear error if it cannot be read."""
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(Path(path).open("rb"))

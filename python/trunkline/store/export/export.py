@@ -27,22 +27,12 @@ __all__ = ["FORMATS", "ExportSelection", "Exported", "export", "guess"]
 
 
 class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of a run; everything, as it is made.
+    """What is wanted of a run; everything, as it is made."""
 
-    Attributes:
-        tasks: Ids of the tasks; empty for all.
-        ended: Only rollouts that have ended, in whatever way.
-        scored: Only rollouts with a reward.
-        min_reward: Only rollouts with a reward that is no less.
-
-    Raises:
-        ConfigError: The least reward is no number, or what is yes or no is neither.
-    """
-
-    tasks: tuple[str, ...] = ()
-    ended: bool = False
-    scored: bool = False
-    min_reward: float | None = None
+    tasks: tuple[str, ...] = ()  # ids of the tasks; empty for all
+    ended: bool = False  # only rollouts that have ended, in whatever way
+    scored: bool = False  # only rollouts with a reward
+    min_reward: float | None = None  # only rollouts with a reward that is no less
 
     def __post_init__(self) -> None:
         # What is annotated need not be what was given.
@@ -56,11 +46,7 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"min_reward must be a finite number, not {short_repr(least)}")
 
     def ids(self, reader: RunReader) -> list[str]:
-        """The ids of the tasks that are wanted, in the order of the run.
-
-        Raises:
-            UsageError: The run has no such task.
-        """
+        """The ids of the tasks that are wanted, in the order of the run."""
         there = reader.task_ids()
         if not self.tasks:
             return there
@@ -129,15 +115,7 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def guess(out: str | Path, format: str | None) -> str:
-    """Say which format an export has.
-
-    Args:
-        out: Where it goes.
-        format: What the caller said, if anything.
-
-    Raises:
-        ConfigError: There is no such format, it cannot be guessed, or the file's name promises another.
-    """
+    """Say which format an export has."""
     suffix = Path(out).suffix.lower()
     listed = ", ".join(FORMATS)
     if format is None:

@@ -51,12 +51,6 @@ def tools_of(settings: Mapping[str, JSON]) -> list[JSON]:
 
     Where tools are spoken about in the text, the messages say what they are. Roles of a team, and what a program asks,
     have tools of their own from turn to turn, so nothing is said of them.
-
-    Args:
-        settings: The settings of the run.
-
-    Returns:
-        Their definitions; empty where nobody knows of any.
     """
     agent = settings.get("agent")
     if not isinstance(agent, dict) or settings.get("team") is not None or settings.get("program") is not None:
@@ -67,11 +61,7 @@ def tools_of(settings: Mapping[str, JSON]) -> list[JSON]:
 
 
 class Chat:
-    """Makes records of this format.
-
-    Args:
-        settings: The settings of the run.
-    """
+    """Makes records of this format."""
 
     fields: Final = tuple(CHAT_FIELDS)
 
@@ -159,11 +149,6 @@ def transcript(
 
     Results of one turn's calls are one user message. A tag inside a block is written so that it is none: ``<\/think>``
     in a thought or a result, ``\u003c/think>`` in the JSON of a call. What a model wrote into its visible text stays.
-
-    Args:
-        nodes: The path, without the root.
-        tools: What the system prompt is to say of tools beside its own words; empty for nothing.
-        marks: What to add to the message of a model turn; nothing when not given.
     """
     found: list[Message] = []
     results: list[str] = []
@@ -245,11 +230,7 @@ def _marks(node: Node) -> dict[str, JSON]:
 
 
 class ParallelMuse:
-    """Makes records of this format.
-
-    Args:
-        settings: The settings of the run.
-    """
+    """Makes records of this format."""
 
     fields: Final = tuple(PARALLELMUSE_FIELDS)
 

@@ -83,11 +83,7 @@ def _schema(only: Sequence[str]) -> Any:
 
 
 class Table:
-    """Makes records of this format.
-
-    Args:
-        settings: The settings of the run; nothing of them is in a record.
-    """
+    """Makes records of this format."""
 
     fields: Final = tuple(FIELDS)
 
@@ -130,15 +126,7 @@ class Table:
 
 
 class Columns:
-    """Writes rows as Parquet.
-
-    Args:
-        stream: Where they go.
-        only: The columns to write.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Writes rows as Parquet."""
 
     def __init__(self, stream: BinaryIO, only: Sequence[str]) -> None:
         self._schema = _schema(only)

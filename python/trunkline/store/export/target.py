@@ -56,19 +56,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def check_target(out: str | Path, run: Path, *, force: bool) -> Path:
-    """Refuse a place that an export cannot go to, before anything is read.
-
-    Args:
-        out: The file, as the caller named it.
-        run: The run file, which no export may replace, nor what SQLite keeps beside it.
-        force: Whether another file may be replaced.
-
-    Returns:
-        The file itself, where ``out`` is a link to one.
-
-    Raises:
-        ConfigError: Saying why.
-    """
+    """Refuse a place that an export cannot go to, before anything is read."""
     if not str(out):
         raise ConfigError("the file to write has no name: name one, or - for standard output")
     path = Path(out)
@@ -116,16 +104,7 @@ def _place(beside: Path, path: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def target(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A stream into a file that takes its place when the block ends well; else nothing is left of it.
-
-    Args:
-        path: The file, as :func:`check_target` returned it.
-        force: Whether it may be replaced.
-
-    Raises:
-        ConfigError: It cannot be made, or was made by somebody else meanwhile.
-        InfrastructureError: It cannot be written, as on a full disk.
-    """
+    """A stream into a file that takes its place when the block ends well; else nothing is left of it."""
     beside, stream = _made(path)
     try:
         try:
@@ -146,13 +125,7 @@ def target(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[BinaryIO]:
-    """Standard output, for bytes.
-
-    Raises:
-        BrokenPipeError: Whoever read it has left.
-        ConfigError: It takes no bytes here.
-        InfrastructureError: It cannot be written, as on a full disk.
-    """
+    """Standard output, for bytes."""
     stream = getattr(sys.stdout, "buffer", None)
     if stream is None or sys.stdout.closed:
         raise ConfigError("standard output takes no bytes here: name a file")
@@ -183,12 +156,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def line(record: Mapping[str, Any], *, ascii_only: bool = False) -> bytes:
-    """Encode one record as one line, whatever a reader takes for the end of a line.
-
-    Args:
-        record: What JSON can hold; NaN and the infinities become null.
-        ascii_only: Escape everything beyond printable ASCII, which is safe for a terminal.
-    """
+    """Encode one record as one line, whatever a reader takes for the end of a line."""
     data = _encoder.encode(record)
     for char, escape in _BREAKS.items():
         if char in data:
@@ -199,12 +167,7 @@ def line(record: Mapping[str, Any], *, ascii_only: bool = False) -> bytes:
 
 
 class Lines:
-    """Writes records as lines.
-
-    Args:
-        stream: Where they go.
-        ascii_only: See :func:`line`.
-    """
+    """Writes records as lines."""
 
     def __init__(self, stream: BinaryIO, *, ascii_only: bool = False) -> None:
         self._stream = stream
@@ -222,19 +185,12 @@ class Lines:
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """Rollouts of one tree that said the same to the end, and of which the same became.
+    """Rollouts of one tree that said the same to the end, and of which the same became."""
 
-    Attributes:
-        first: The one that was opened first; it stands for all.
-        rollouts: The numbers of all, ascending.
-        reward: Their reward; None while unscored, and for those that no reward function sees.
-        usage: What the calls of all of them cost, so that sums over an export are those of its run.
-    """
-
-    first: Trajectory
-    rollouts: tuple[int, ...]
-    reward: float | None
-    usage: Usage
+    first: Trajectory  # the one that was opened first; it stands for all
+    rollouts: tuple[int, ...]  # the numbers of all, ascending
+    reward: float | None  # their reward; None while unscored, and for those that no reward function sees
+    usage: Usage  # what the calls of all of them cost, so that sums over an export are those of its run
 
     @property
     def weight(self) -> int:
@@ -263,9 +219,6 @@ def leaves(tree: Tree) -> list[Leaf]:
     Rollouts never merge, nodes do: several rollouts may end on one node. They are one record with their number as its
     weight where termination, answer, reward, error and note agree as well, since a record has one of each. Weights of
     a tree add up to its rollouts.
-
-    Args:
-        tree: The tree; it may still grow.
     """
     alike: dict[tuple[object, ...], list[Trajectory]] = {}
     rewards: dict[tuple[object, ...], float | None] = {}

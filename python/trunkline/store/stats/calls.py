@@ -125,31 +125,18 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallStats(msgspec.Struct):
-    """Totals of model calls. Whole numbers only, so the order of the calls makes no difference.
+    """Totals of model calls. Whole numbers only, so the order of the calls makes no difference."""
 
-    Attributes:
-        calls: How many.
-        draws: Completions that they brought.
-        plural: Calls that brought another number of completions than one.
-        retries: Attempts beyond the first.
-        micros: Microseconds that they took, waits and retries included.
-        reported: Calls with usage; the tokens below are theirs.
-        prompt: Prompt tokens, cached ones included.
-        cached: Cached prompt tokens: none of a call that does not say, and no more than its prompt has.
-        silent: Calls with usage that does not say what was cached.
-        generated: Generated tokens.
-    """
-
-    calls: int = 0
-    draws: int = 0
-    plural: int = 0
-    retries: int = 0
-    micros: int = 0
-    reported: int = 0
-    prompt: int = 0
-    cached: int = 0
-    silent: int = 0
-    generated: int = 0
+    calls: int = 0  # how many
+    draws: int = 0  # completions that they brought
+    plural: int = 0  # calls that brought another number of completions than one
+    retries: int = 0  # attempts beyond the first
+    micros: int = 0  # microseconds that they took, waits and retries included
+    reported: int = 0  # calls with usage; the tokens below are theirs
+    prompt: int = 0  # prompt tokens, cached ones included
+    cached: int = 0  # cached prompt tokens: none of a call that does not say, and no more than its prompt has
+    silent: int = 0  # calls with usage that does not say what was cached
+    generated: int = 0  # generated tokens
 
     def add(self, *calls: CallRow) -> None:
         """Count calls."""

@@ -73,14 +73,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_metrics(reader: RunReader) -> RunMetrics:
-    """Compute the metrics of a run's finished tasks.
-
-    Args:
-        reader: The run's file.
-
-    Raises:
-        RunFileError: It is damaged.
-    """
+    """Compute the metrics of a run's finished tasks."""
     before = dict(reader.taken())
     costs = reader.costs() if reader.prices else None
     totals, parts = _Totals(), _Parts()
@@ -115,15 +108,7 @@ def _classes(rows: Sequence[RolloutRow]) -> AnswerClasses:
 
 
 class _Totals:
-    """What the tries of finished tasks come to, but for their answers.
-
-    Attributes:
-        rewards: The rewards of each task.
-        solved: Whether each task is solved.
-        generated: Generated tokens of each task.
-        tokens: Prompt tokens and generated ones of each.
-        unreported: Calls without usage.
-    """
+    """What the tries of finished tasks come to, but for their answers."""
 
     def __init__(self) -> None:
         self.rewards = RaggedColumn()
@@ -169,18 +154,7 @@ class _Parts:
 
 
 def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibration | None:
-    """Compare how sure the rollouts of finished tasks are with whether they are right.
-
-    Args:
-        reader: The run's file. Its trees are read one at a time.
-        sure: How sure a rollout is, NaN where nobody knows, as :data:`trunkline.scoring.confidence.CONFIDENCES` say.
-
-    Returns:
-        The comparison, or None if no scored rollout has a confidence.
-
-    Raises:
-        RunFileError: The file is damaged.
-    """
+    """Compare how sure the rollouts of finished tasks are with whether they are right."""
     confidences: list[list[float]] = []
     rewards: list[list[float]] = []
     for tree in reader.trees(mixed=True):

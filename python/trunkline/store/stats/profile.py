@@ -112,16 +112,7 @@ class RowCounts:
         self._rollouts = 0
 
     def add(self, deltas: Sequence[bytes], taken: int = 0) -> None:
-        """Count a tree.
-
-        Args:
-            deltas: Its deltas.
-            taken: How many of them, the first ones, are an earlier run's. Rows in these are no rows of this run, but
-                its rollouts go on from them.
-
-        Raises:
-            TreeError: They are damaged, or what is on record of a turn is not what a team notes.
-        """
+        """Count a tree."""
         core = CoreTree()
         for data in deltas[:taken]:
             core.apply(data)
@@ -280,17 +271,7 @@ def profile(
     names: Sequence[str],
     rows: Mapping[str, RoleRows] | None = None,
 ) -> Profile:
-    """Add up where the time of a run went.
-
-    Args:
-        agent: Who plays: the agent of calls that name none.
-        seconds: Wall time of the run.
-        calls: Its model calls, each with its task's number; so are the tool calls and the rollouts.
-        tool_calls: Its tool calls.
-        rollouts: Its rollouts.
-        names: Ids of the tasks, by their numbers.
-        rows: What became of a team's rows, by role.
-    """
+    """Add up where the time of a run went."""
     asked: dict[str, _AgentCalls] = {name: _AgentCalls() for name in rows or {}}
     for _, call in calls:
         if call.attempts:

@@ -322,13 +322,7 @@ def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[
 
 
 def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> TakenOver:
-    """Sum up what was taken over.
-
-    Args:
-        run: The earlier run's file.
-        rows: What was taken over of each task.
-        carried: Those of tasks that are finished by now.
-    """
+    """Sum up what was taken over."""
     return TakenOver(
         run=run,
         trees=len(rows),
@@ -355,11 +349,7 @@ def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[C
 
 
 class _TreeTotals:
-    """What the trees of a run come to.
-
-    Args:
-        trees: Their rows.
-    """
+    """What the trees of a run come to."""
 
     def __init__(self, trees: Iterable[TreeRow]) -> None:
         self.count = self.broken = self.refused = 0
@@ -376,17 +366,7 @@ class _TreeTotals:
 
 
 class _RolloutTotals:
-    """What the rollouts of a run come to, one task at a time.
-
-    Args:
-        scored: Whether the run has a reward.
-
-    Attributes:
-        rewards: The rewards of each task.
-        scored: How many tasks have so many scored rollouts.
-        most: The largest number of rollouts of one task.
-        majorities: What the most frequent answer of each task is worth, where that is known.
-    """
+    """What the rollouts of a run come to, one task at a time."""
 
     def __init__(self, *, scored: bool) -> None:
         self.rewards = RaggedColumn()
@@ -443,22 +423,7 @@ def summarise(
     broken: Collection[int] = (),
     events: Iterable[str] = (),
 ) -> Summary:
-    """Compute the totals.
-
-    Args:
-        meta: The run file's table of that name.
-        tasks: How many tasks the run has.
-        trees: The rows of finished tasks.
-        rollouts: The rows of their rollouts with the number of the task; those of one task stand together.
-        calls: The rows of all calls with the number of the task.
-        prices: Prices by base URL.
-        taken: What was taken over of an earlier run, with the number of the task.
-        broken: The numbers of finished tasks that broke as a whole.
-        events: What came to pass, by kind.
-
-    Returns:
-        The summary.
-    """
+    """Compute the totals."""
     settings = _settings(meta)
     known = dict(taken)
     grown = _TreeTotals(trees)

@@ -105,12 +105,7 @@ def tried(row: RolloutRow) -> Try:
 
 
 class LengthCounter:
-    """Measures rollouts, one at a time; shared trunks count for each.
-
-    Args:
-        cut: Measure those that were cut (``censored``, or left growing where their task ended), in place of those that
-            ended by themselves.
-    """
+    """Measures rollouts, one at a time; shared trunks count for each."""
 
     def __init__(self, *, cut: bool) -> None:
         self._cut = cut
@@ -171,18 +166,7 @@ def by_task(
     taken: Iterable[tuple[int, TakenRow]] = (),
     silent: Collection[int] = (),
 ) -> list[TaskSummary]:
-    """Sum rollouts up by task.
-
-    Args:
-        trees: Rows of finished tasks with their numbers.
-        rollouts: Rows of their rollouts with the number of the task; those of one task stand together.
-        names: Ids of all tasks.
-        taken: What was taken over of an earlier run, likewise.
-        silent: Numbers of tasks of which no server said what it had cached.
-
-    Returns:
-        A summary of each finished task, in the order of the tasks.
-    """
+    """Sum rollouts up by task."""
     finished, before = dict(trees), dict(taken)
     chains = NestedColumn()
     places: dict[int, int] = {}
@@ -209,11 +193,7 @@ def by_task(
 
 
 def each_task(rollouts: Iterable[tuple[int, RolloutRow]]) -> Iterator[tuple[int, list[RolloutRow]]]:
-    """Yield the rollouts of one task after the other.
-
-    Args:
-        rollouts: Rows with the number of the task; those of one task stand together.
-    """
+    """Yield the rollouts of one task after the other."""
     for number, pairs in groupby(rollouts, itemgetter(0)):
         yield number, [row for _, row in pairs]
 
@@ -268,13 +248,7 @@ class Filtered(msgspec.Struct, frozen=True):
 
 
 def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> bool:
-    """Whether a finished group is one to train on: a rollout of it has an outcome, and no filter has taken it out.
-
-    Args:
-        error: Why its task broke as a whole, if it did.
-        rollouts: Its rows.
-        scored: Whether the run has a reward, which a rollout then needs.
-    """
+    """Whether a finished group is one to train on: a rollout of it has an outcome, and no filter has taken it out."""
     filter_stats = FilterStats(scored=scored)
     for row in rollouts:
         filter_stats.add(0, row)
@@ -282,11 +256,7 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
 
 
 class FilterStats:
-    """Counts what filters said, one rollout at a time; those of one task stand together.
-
-    Args:
-        scored: Whether the run has a reward, which a rollout needs to be trained on.
-    """
+    """Counts what filters said, one rollout at a time; those of one task stand together."""
 
     def __init__(self, *, scored: bool) -> None:
         self._scored = scored
@@ -299,12 +269,7 @@ class FilterStats:
         self._unjudged: set[int] = set()
 
     def add(self, task: int, row: RolloutRow) -> None:
-        """Count a rollout.
-
-        Args:
-            task: The number of its task.
-            row: Its row.
-        """
+        """Count a rollout."""
         if task != self._task:
             if self._dropped:
                 self._whole, self._dropped = self._dropped_whole(), Counter()
