@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; the console script's entry point."""
+    """The console script's entry point."""
     from trunkline.cli.app import run_app
 
     run_app()

@@ -53,7 +53,7 @@ Exit codes:
 
 
 class _Lazy(click.Group):
-    """Imports a command's module only when the command runs."""
+    """Imports a command's module when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -108,7 +108,7 @@ def app() -> None:
 
 
 def run_app(command: click.Command = app) -> NoReturn:
-    """Run a command line, this one unless told otherwise, and exit with the code that tells the truth."""
+    """Run a command line, and exit with its code."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) == signal.SIG_DFL:
             signal.signal(signum, _terminate)
@@ -149,7 +149,7 @@ def run_app(command: click.Command = app) -> NoReturn:
 
 
 class _Terminated(KeyboardInterrupt):
-    """A signal that asks to end, raised so that what was begun is put away."""
+    """A signal to end, raised so that resources are closed."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -161,7 +161,7 @@ def _terminate(signum: int, _frame: FrameType | None) -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Send a signal again that came where nothing can be raised, as in the weakref callbacks of every import."""
+    """Send a signal again that arrived where nothing can be raised, as in weakref callbacks of imports."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -172,7 +172,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:
-    """Return the code of an exit; one that carries a message prints it, as Python itself would."""
+    """The code of an exit; one that carries a message prints it, as Python does."""
     code = end.exit_code if isinstance(end, click.exceptions.Exit) else end.code
     if code is None or isinstance(code, int):
         return code or 0
@@ -181,6 +181,6 @@ def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:
 
 
 def _say(line: str) -> None:
-    """Print one line to stderr, made safe for a terminal and never wrapped; without a stderr, nowhere."""
+    """Print one line to stderr, escaped and never wrapped; without a stderr, nowhere."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(printable(line), err=True)

@@ -127,7 +127,7 @@ class ProgressLine:
             self._show(self.line(snapshot, now), explain(snapshot) or self.workers(snapshot))
 
     def close(self) -> None:
-        """Write the last state as a plain line and leave the stream alone from now on."""
+        """Write the last state as a plain line; the stream is not used again."""
         live, self._live = self._live, None
         if live is not None:
             self._guard(live.stop)

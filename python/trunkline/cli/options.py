@@ -79,7 +79,7 @@ class Threshold(click.ParamType[float]):
 
 
 class Settled(click.ParamType["str | float"]):
-    """When a task is settled."""
+    """The condition that settles a task: its answer, or a reward."""
 
     name = "settled"
 
@@ -202,7 +202,7 @@ def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
 
 
 def _weight(given: str) -> tuple[str, float | None]:
-    """Split a weight off the end of a value; behind an ``@`` that is part of an option stands no number."""
+    """Split the weight off a value; text behind an ``@`` that is no number belongs to an option."""
     text, at, number = given.rpartition("@")
     try:
         return (text, float(number)) if at else (given, None)

@@ -55,7 +55,7 @@ def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, Endpo
 
 
 def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dict[str, EndpointSpec]:
-    """Return LLMs with what ``--llm`` says of them now; a URL takes the place of all that there were."""
+    """The LLMs of a run with the changes that ``--llm`` names; a URL replaces all earlier ones."""
     made = dict(there)
     for name, (urls, options) in _parts(given).items():
         if name not in there:
@@ -74,7 +74,6 @@ def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dic
 
 
 def _parts(given: Iterable[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The base URLs and the options of each name."""
     found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for one in given:
         name, equals, rest = one.partition("=")
@@ -88,7 +87,7 @@ def _parts(given: Iterable[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, 
 
 
 def _fields(name: str, options: Iterable[str]) -> dict[str, Any]:
-    """Read options into fields of an LLM, rates among them."""
+    """Read options into fields of an LLM, rates included."""
     fields: dict[str, Any] = {}
     prices: list[str] = []
     for option in options:
@@ -156,12 +155,12 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
 
 
 def _guide_names(kind: type) -> dict[str, Any]:
-    """The names of the guide to multi-agent rollouts, which a team takes as well."""
+    """Names of the guide to multi-agent rollouts, which a team takes too."""
     return {**dict.fromkeys(GUIDE_NAMES, bool), "performance": str} if issubclass(kind, Team) else {}
 
 
 def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the setting of a team that its tools are: ``tools``, or ``tool`` where it takes one."""
+    """The setting of a team that takes the tools: ``tools``, or ``tool`` where it takes one."""
     if not names or not issubclass(kind, Team):
         return {}
     tools: Sequence[Tool[..., Any]] = load_tools(names)
@@ -177,7 +176,7 @@ def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _fill(fields: dict[str, Any], role: Role, sampling: Sampling) -> None:
-    """Add to the changes of a role what is said of sampling, where the role says nothing."""
+    """Add the command line's sampling to a role where the role sets nothing."""
     known = msgspec.convert(fields.get("sampling", role.sampling), Sampling, from_attributes=True)
     filled = {name: value for name, value in _sampling_fields(sampling).items() if getattr(known, name) is None}
     if filled:
@@ -185,12 +184,10 @@ def _fill(fields: dict[str, Any], role: Role, sampling: Sampling) -> None:
 
 
 def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """What sampling parameters say, as data."""
     return {name: value for name, value in msgspec.to_builtins(sampling).items() if value is not None}
 
 
 def _refuse_twice(texts: Sequence[str]) -> None:
-    """Refuse a field that is given two values."""
     seen: set[str] = set()
     for text in texts:
         field = text.partition("=")[0].strip()
@@ -220,7 +217,6 @@ def _change(changes: dict[str, dict[str, Any]], roles: Mapping[str, Role], text:
 
 
 def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: str = "") -> Any:
-    """Read the value of a field."""
     if field not in hints:
         fields = [f"{prefix}{name}" for name in hints] + ([] if prefix else [f"{_SAMPLING}temperature and the like"])
         raise ConfigError(f"--role {text!r}: a role has no such field; those that can be given are {', '.join(fields)}")
@@ -232,7 +228,6 @@ def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: 
 
 
 def _check(text: str, name: str, role: Role, fields: Mapping[str, Any]) -> None:
-    """Refuse a value that a role cannot have."""
     try:
         change(name, role, fields)
     except ConfigError as problem:
@@ -244,7 +239,7 @@ _MODEL = 50  # characters of a model's name in that of a file, which end before 
 
 
 def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]], *, fresh: bool) -> tuple[Path, bool]:
-    """Return the run file, and whether to go on in it if it is there.
+    """The path of the run file, and whether to resume it if it exists.
 
     Without a name, that is the newest run in ``runs`` that was asked to do the same and is not finished.
     """
@@ -255,7 +250,7 @@ def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]],
 
 
 def run_file_status(path: Path, *, resume: bool, forced: bool = False) -> str:
-    """Return a line on what becomes of a run file that is there, or that there is a new one."""
+    """A line that says whether a run begins, resumes or is finished."""
     there = ResumableRun.at(path, partial=forced) if resume else None
     name = printable(str(path))
     if there is None:
@@ -265,7 +260,7 @@ def run_file_status(path: Path, *, resume: bool, forced: bool = False) -> str:
 
 
 def _newest(labels: list[str]) -> Path | None:
-    """Return the newest unfinished run of any label."""
+    """The newest unfinished run with one of these labels."""
     for path in sorted((path for label in labels for path in Path("runs").glob(f"*-{label}.run")), reverse=True):
         try:
             there = ResumableRun.at(path)

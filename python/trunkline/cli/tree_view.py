@@ -28,7 +28,7 @@ _WHO = 24  # cells of an agent's name that are shown
 
 
 class _Line(NamedTuple):
-    """One line: the text that may be cut, and the figures at its right edge."""
+    """One line: text that may be cut, and figures at the right edge."""
 
     indent: str
     text: str
@@ -61,7 +61,7 @@ def _arguments(raw: object) -> str:
 
 
 def _words(node: Node, *, who: bool) -> str:
-    """What a node says, behind the name of who says it where that is asked for."""
+    """The text of a node, after its agent's name if ``who``."""
     message = node.message
     text = " ".join(node.text.split())
     calls = call_text(message)
@@ -72,13 +72,13 @@ def _words(node: Node, *, who: bool) -> str:
 
 
 def _several(tree: Tree) -> bool:
-    """Whether the turns of a tree are those of several agents."""
+    """Whether a tree has turns of several agents."""
     nodes = map(tree.node, range(len(tree.core)))
     return len({node.agent for node in nodes if node.kind is Kind.TURN}) > 1
 
 
 def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
-    """What stands under a leaf: one line for all rollouts that ended alike."""
+    """The lines below a leaf: one for all rollouts that ended alike."""
     alike: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for rollout in rollouts:
         ended = rollout.termination
@@ -166,7 +166,7 @@ def _fit(line: _Line, width: int) -> str:
 
 
 def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
-    """Draw a tree: what is shared once, then its branches, each rollout's end under its leaf.
+    """Draw a tree: shared nodes once, then its branches, each rollout's end below its leaf.
 
     A line has the kind of the node, who spoke, where several did, what was said or called, the version of the weights
     that said it, where that is known, how many rollouts pass through it (``n``) and their mean reward (``V``).

@@ -61,7 +61,7 @@ _ENDING: Final = "SELECT digest, error, ended, why, refused FROM trees WHERE tas
 
 
 class Amender:
-    """A run file in which nobody grows trees any more, open to say more about those that are there.
+    """A finished run file, open to add scores, notes and reports to its trees.
 
     Make it with :meth:`open`, as a context manager. Change the core of a tree that :meth:`tree` returned (a score, a
     note, a report), then :meth:`commit` it: the delta and every row that follows from it are written in one
@@ -108,7 +108,7 @@ class Amender:
             raise
 
     def task_ids(self) -> list[str]:
-        """The ids of all tasks of which something has grown, finished or not, in their order."""
+        """The ids of all tasks with deltas, finished or not, in their order."""
         with written(self.path):
             return [str(name) for (name,) in self._connection.execute(_GROWN)]
 
@@ -154,14 +154,14 @@ class Amender:
         self.close()
 
     def _look(self) -> None:
-        """Refuse to write into a file that nobody will find again."""
+        """Refuse to write into a file that was deleted, moved or replaced."""
         if not self._lock.is_there():
             raise InfrastructureError(
                 f"{printable(str(self.path))} was deleted, moved or replaced: what comes now would be lost"
             )
 
     def _amend(self, connection: sqlite3.Connection, task_id: str, number: int, delta: bytes) -> None:
-        """Write a delta and what follows from it; rows are derived from the file's deltas, not from what was given."""
+        """Write a delta and the rows that follow from the file's own deltas, not from the given tree."""
         core, seq = self._stored(task_id, number)
         ended = connection.execute(_ENDING, (number,)).fetchone()
         if ended is not None and core.digest() != ended[0]:
@@ -190,7 +190,6 @@ class Amender:
             connection.execute(_TAKEN, (number, *astuple(taken(core, seq + 1))))
 
     def _stored(self, task_id: str, number: int) -> tuple[_core.CoreTree, int]:
-        """Return a task's tree as it is in the file, and how many deltas made it."""
         core, deltas = _core.CoreTree(), self.reader.deltas(number)
         try:
             for data in deltas:
@@ -208,12 +207,11 @@ def _as_meta(facts: Mapping[str, JSON]) -> dict[str, str]:
 
 
 def _extent(core: _core.CoreTree) -> tuple[int, int, list[int]]:
-    """What of a tree may not change any more: its nodes, its rollouts, and who of them has not ended."""
+    """The parts of a tree that may not change any more: nodes, rollouts, and the growing ones."""
     return len(core), core.rollouts, core.growing
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:
-    """Refuse a file that cannot be amended."""
     name = printable(str(path))
     found = fault(connection)
     if found is not None:

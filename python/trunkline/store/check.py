@@ -92,7 +92,7 @@ def _gaps(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]
 
 
 def _tools(connection: sqlite3.Connection) -> Iterator[str]:
-    """Check tool calls, which nothing but their checksums follows from."""
+    """Check tool calls by themselves; only their checksums confirm them."""
     yield from _gaps(connection, "uses", "use")
     for number, *values in connection.execute(f"SELECT use, {', '.join(TOOL_COLUMNS)} FROM uses ORDER BY use"):  # noqa: S608
         try:
@@ -119,13 +119,13 @@ def _events(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _made(connection: sqlite3.Connection) -> dict[str, str]:
-    """What is in a database that rows of ours could come from, or be changed by, and how it is made."""
+    """The SQL of each table, view and trigger, with spaces normalised."""
     found = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE type <> 'index' AND sql IS NOT NULL")
     return {f"{kind} {name}": re.sub(r"\s*([(),]|\s)\s*", r"\1", sql) for kind, name, sql in found}
 
 
 def _layout(connection: sqlite3.Connection) -> Iterator[str]:
-    """Compare tables with those that are made here; views and tables of other names are left alone."""
+    """Compare the tables with those of the schema; other tables and views are left alone."""
     with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript(TABLES)
         wanted = _made(fresh)
@@ -164,7 +164,7 @@ def _meta(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str]:
-    """Compare rows with their checksums, of which a file of an earlier schema has none, where nothing else is said."""
+    """Compare rows with their checksums where no other problem was found; earlier schemas have none."""
 
     def wrong(*places: str) -> bool:
         return not any(line.startswith(f"{place}: ") for line in said for place in places)
@@ -195,7 +195,7 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
 
 
 def _contradicted(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
-    """Yield finished tasks whose rows are not those of their checksums, each behind the name of a table."""
+    """Yield finished tasks whose rows differ from their checksums, each with the table's name."""
     for table, column, query in (("calls", "calls_sum", CALL_ROWS), ("uses", "tools_sum", TOOL_ROWS)):
         sums = connection.execute(f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL")  # noqa: S608
         left = {task: found if isinstance(found, int) else -1 for task, found in sums}
@@ -217,7 +217,7 @@ def _call(values: list[Any]) -> CallRow:
 
 
 def turns_by_agent(core: CoreTree) -> Counter[str]:
-    """Count the model turns of a tree by who took them; equal ones are one."""
+    """Count the model turns of a tree by agent; equal ones are one."""
     nodes = (core.node(node) for node in range(1, len(core)))
     return Counter(node.agent for node in nodes if node.kind == TURN)
 
@@ -245,7 +245,7 @@ def misfits(core: CoreTree, by_agent: Mapping[str, CallStats], paid: Usage, befo
 
 
 def _misnamed(turns: Counter[str], draws: Counter[str]) -> Iterator[str]:
-    """Compare turns and completions by agent; names in which a secret was hidden are compared together."""
+    """Compare turns and completions by agent; agents whose names were hidden are compared together."""
     named = turns.keys() & draws.keys()
     pairs = [(quoted(agent, 60), turns[agent], draws[agent]) for agent in sorted(named)]
     pairs.append(("others", _but(turns, named), _but(draws, named)))
@@ -346,7 +346,7 @@ def _task(
 def _taken(
     connection: sqlite3.Connection, number: int, *, digests: bool
 ) -> Generator[str, None, tuple[Usage, Counter[str]]]:
-    """Check what was taken over of an earlier run, and return what that had cost there, and its turns by agent."""
+    """Check the row of a task taken over; return what it had cost in the earlier run, and its turns by agent."""
     stored = connection.execute(_TAKEN, (number,)).fetchone()
     if stored is None:
         return Usage(), Counter()
@@ -404,7 +404,7 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _refilled(connection: sqlite3.Connection) -> bool:
-    """Whether a run took only as many tasks as it needed; those that it began, or went on with, are finished."""
+    """Whether a run took only as many tasks as it needed, and finished all that it began."""
     (wanted,) = connection.execute(
         "SELECT json_extract(value, '$.refill.groups') FROM meta WHERE key = 'settings'"
     ).fetchone()
@@ -412,7 +412,7 @@ def _refilled(connection: sqlite3.Connection) -> bool:
 
 
 def check(connection: sqlite3.Connection) -> list[str]:
-    """Compare all rows of a run file with what its deltas say."""
+    """Compare all rows of a run file with its deltas; returns one printable line for each problem."""
     problems: list[str] = []
     try:
         # One transaction, so that a run that goes on meanwhile is seen at one moment.

@@ -26,7 +26,7 @@ _FINISHED = TreeEnding()
 def rows(
     core: _core.CoreTree, error: str | None = None, ending: TreeEnding = _FINISHED
 ) -> tuple[TreeRow, list[RolloutRow]]:
-    """Derive the rows of a tree."""
+    """Derive the row of a tree and the rows of its rollouts."""
     rollouts: list[RolloutRow] = []
     lengths, actions = _paths(core)
     for number in range(core.rollouts):
@@ -72,7 +72,7 @@ def rows(
 
 
 def _paths(core: _core.CoreTree) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """Return what lies on the path to every node: generated tokens, and what its first turn does."""
+    """For every node: generated tokens on its path, and the action of its first turn."""
     parents, kinds, _ = core.shape()
     lengths: list[int | None] = [0]
     actions: list[str | None] = [None]
@@ -88,7 +88,7 @@ def _paths(core: _core.CoreTree) -> tuple[Sequence[int | None], Sequence[str | N
 
 
 def taken(core: _core.CoreTree, deltas: int) -> TakenRow:
-    """Derive what a run notes of a tree that it takes over."""
+    """Derive the row of a tree that is taken over from an earlier run with so many deltas."""
     tree, rollouts = rows(core)
     return TakenRow(
         deltas=deltas,

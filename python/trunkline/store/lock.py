@@ -46,7 +46,7 @@ _APPLICATION_AT = 68
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who writes a run file, as its table ``meta`` has it under ``holder`` (JSON)."""
+    """The process that writes a run file; ``holder`` in the table ``meta``."""
 
     pid: int  # the process
     host: str  # its machine
@@ -59,7 +59,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Lock:
-    """Held on a run file by the process that writes it; make it with :meth:`make` or :meth:`take`.
+    """A lock that the writer of a run file holds; make it with :meth:`make` or :meth:`take`.
 
     It is advisory, and of a kind (flock) that is not SQLite's own. It dies with the process: there are no stale ones.
     """
@@ -128,7 +128,7 @@ class Lock:
         return os.pread(self._descriptor, 4, _APPLICATION_AT) == APPLICATION_ID.to_bytes(4, "big")
 
     def release(self) -> None:
-        """Let go of it. Only after SQLite has closed the file, see above."""
+        """Release the lock; only after SQLite has closed the file, see ``_held``."""
         _held.discard(_identity(os.fstat(self._descriptor)))
         os.close(self._descriptor)
 
@@ -166,7 +166,7 @@ def is_held_here(path: Path) -> bool:
 
 
 def taken_by(path: Path) -> RunFileError:
-    """Return an error that says who writes a file."""
+    """An error that names the process which writes a file."""
     try:
         connection = connect(path)
         try:
@@ -186,7 +186,7 @@ def _failed(path: Path, what: str, problem: OSError) -> InfrastructureError:
 
 
 def sync_folders(made: Sequence[Path]) -> None:
-    """Have folders that were made survive a loss of power; SQLite sees to the file's own."""
+    """Sync the parents of new folders, so that they survive a loss of power."""
     for folder in made:
         descriptor = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -196,7 +196,7 @@ def sync_folders(made: Sequence[Path]) -> None:
 
 
 def remove_stub(path: Path) -> None:
-    """Remove what a process left that was killed before its run began; nobody may be at it."""
+    """Remove the remains of a process that was killed before its run began."""
     if not path.is_file() or not is_stub(path):
         return
     lock = Lock.take(path)
@@ -208,7 +208,7 @@ def remove_stub(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give a run file and its log another name, their own and a number."""
+    """Rename a run file and its log by appending a number; returns the new name, or None without a run."""
     if not os.path.lexists(path) or is_stub(path):
         return None
     refused = f"{printable(str(path))} {describe(path)}: choose another --out, or remove it"
@@ -231,7 +231,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 def remove(path: Path, made: Sequence[Path]) -> None:
-    """Remove a run file, what SQLite keeps beside it, and the folders made for it where nothing else is in them."""
+    """Remove a run file, SQLite's files beside it, and the folders made for it that are empty."""
     for file in files_of(path):
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)

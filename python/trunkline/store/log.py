@@ -33,7 +33,7 @@ _GO_ON: Final = "`trunkline resume --force` (resume='force') goes on from what i
 
 
 class LogScan(NamedTuple):
-    """What a log holds."""
+    """The contents of a log."""
 
     commits: int = 0  # commits that are read
     lost: int = 0  # commits behind them, of which at least the first is damaged
@@ -42,7 +42,7 @@ class LogScan(NamedTuple):
 
 
 def loss_in_log(path: Path) -> str | None:
-    """Say what the log of a run that no process writes has lost, as the end of a sentence; None where it is whole.
+    """The loss in the log of a run that no process writes, as the end of a sentence; None without one.
 
     Nothing may have the file open for writing in this process: as it closes, SQLite writes back what it can read of a
     log, and removes it.
@@ -66,7 +66,7 @@ def loss_in_log(path: Path) -> str | None:
 
 
 def missing_log(path: Path, connection: sqlite3.Connection) -> str | None:
-    """Say that a run lacks its log, as the end of a sentence; no other process may write it."""
+    """Whether the log of a run is missing, as the end of a sentence; no other process may write the run."""
     try:
         seal = Seal.stored(dict(connection.execute(_SUMS)))
     except (sqlite3.Error, ValueError, TypeError):
@@ -80,7 +80,7 @@ def missing_log(path: Path, connection: sqlite3.Connection) -> str | None:
 
 
 def refuse(path: Path, loss: str | None, *, partial: bool) -> None:
-    """Refuse a run file of which something is missing, unless a part will do."""
+    """Refuse a damaged run file, unless ``partial``."""
     if loss is not None and not partial:
         raise DamagedRunFile(f"{printable(str(path))} is damaged: {loss}")
 
@@ -94,7 +94,7 @@ def log_size(path: Path) -> int:
 
 
 def _identity(path: Path) -> bytes:
-    """The identity of a run by its file alone; empty where it has none, or none that can be read."""
+    """The identity of a run by its file alone; empty where it has none or cannot be read."""
     with (
         contextlib.suppress(sqlite3.Error, ValueError, TypeError),
         contextlib.closing(connect(path, immutable=True)) as connection,
@@ -105,7 +105,7 @@ def _identity(path: Path) -> bytes:
 
 
 def scan(log: Path) -> LogScan:
-    """Read a log as SQLite does, and look at what is behind the place where that stops.
+    """Read a log as SQLite does, and count the commits behind the first damage.
 
     A frame is a page with a header: its number; the size of the file behind a commit, or 0; two salts, which are those
     of the log's header unless the frame is of an earlier round; and a checksum of all frames up to it.
@@ -122,7 +122,7 @@ def scan(log: Path) -> LogScan:
 
 
 def _frames(file: BinaryIO, page: int, order: str, salts: bytes, state: tuple[int, int]) -> LogScan:
-    """Scan the frames of a log; without salts its header is damaged, and its first frame has them."""
+    """Scan the frames of a log; without salts its header is damaged, and the first frame has them."""
     whole, commits, lost, end, at = bool(salts), 0, 0, 0, _HEADER
     runs: set[bytes] = set()
     while len(frame := file.read(_FRAME + page)) == _FRAME + page:
@@ -144,7 +144,7 @@ def _frames(file: BinaryIO, page: int, order: str, salts: bytes, state: tuple[in
 
 
 def _chained(data: bytes, order: str, state: tuple[int, int]) -> tuple[int, int]:
-    """SQLite's checksum of some bytes behind others."""
+    """SQLite's checksum of some bytes, continued from a state."""
     a, b = state
     words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
     for x, y in zip(words, words, strict=True):

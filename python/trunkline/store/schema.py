@@ -114,7 +114,7 @@ CREATE TABLE events (
 
 
 class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request. It is written with the delta that holds its turns, or its end, and is derived from nothing."""
+    """One request. Written with the delta of its turns, or of its end; derived from nothing."""
 
     endpoint: str  # the endpoint that answered, or was asked last; in the file, its number in ``endpoints``
     draws: int  # completions it brought; 0 if it failed for good
@@ -133,17 +133,17 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def failed(self) -> bool:
-        """Whether it brought nothing, although it was sent."""
+        """Whether it was sent and brought nothing."""
         return not self.draws and self.attempts > 0
 
     @property
     def reported(self) -> bool:
-        """Whether it has usage: as in a tree, a call that lacks one figure counts in no total."""
+        """Whether it has usage; a call that lacks one figure counts in no total."""
         return self.prompt >= 0 and self.generated >= 0
 
 
 class ToolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One tool call. It is written with the delta that holds its observation; no tree knows the time of one call."""
+    """One tool call. Written with the delta of its observation; trees hold no times of single calls."""
 
     rollout: int  # the rollout that made it
     tool: str  # the tool's name; of a tool that does not exist, no name that a model made up
@@ -163,7 +163,7 @@ class EventRow(NamedTuple):
 
 
 class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
-    """One rollout as a row; everything in it can be derived from the deltas."""
+    """One rollout; derived from the deltas."""
 
     rollout: int  # its number in its tree
     path: str  # its fork path, numbers separated by commas
@@ -200,7 +200,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TreeRow(msgspec.Struct, frozen=True, array_like=True):
-    """One finished task as a row; all but ``error`` and what stands behind it can be derived from the deltas."""
+    """One finished task; all fields before ``error`` are derived from the deltas."""
 
     nodes: int  # nodes of its tree, the root included
     rollouts: int  # rollouts that were opened
@@ -230,7 +230,7 @@ class TreeEnding(NamedTuple):
 
 
 class TakenRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a task had when this run took it over from an earlier one; it was paid for there."""
+    """A task as it was when this run took it over from an earlier one, which had paid for it."""
 
     deltas: int  # its first deltas, which are the earlier run's
     rollouts: int  # its first rollouts, likewise
@@ -260,7 +260,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileVersions(msgspec.Struct, frozen=True):
-    """What made a run file, as its table ``meta`` has it under ``versions`` (JSON)."""
+    """The versions that made a run file; ``versions`` in the table ``meta``."""
 
     trunkline: str  # the version of this package
     python: str  # the version of Python
@@ -315,7 +315,7 @@ def delta_key(task: int, seq: int) -> int:
 
 
 def delta_keys(task: int) -> tuple[int, int]:
-    """Return the first and the last key that a delta of a task can have."""
+    """The first and the last possible key of a task's deltas."""
     return delta_key(task, 0), delta_key(task + 1, 0) - 1
 
 
@@ -333,7 +333,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def checksum(row: Sequence[int | float | str | bytes | None], before: int = 0) -> int:
-    """The checksum of a row as SQLite returns it, or of all rows up to it."""
+    """The checksum of a row as SQLite returns it, continued from the rows before it."""
     return crc32(_encode(row), before)
 
 
@@ -342,7 +342,7 @@ _USE = f"INSERT INTO uses VALUES (NULL, ?, ?{', ?' * len(TOOL_COLUMNS)})"  # noq
 
 
 class _Names(NamedTuple):
-    """A table of numbered names. It is never changed: what is rolled back leaves the one before as it was."""
+    """A table of numbered names; immutable, so that a rollback leaves the one before."""
 
     table: str  # its name
     stored: Mapping[str, int]  # numbers of the names as the file has them, which is without secrets
@@ -350,11 +350,10 @@ class _Names(NamedTuple):
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, table: str) -> Self:
-        """Go on with a table of a file."""
         return cls(table, {name: number for number, name in connection.execute(f"SELECT * FROM {table}")}, {})  # noqa: S608 - our own names
 
     def holding(self, connection: sqlite3.Connection, names: Iterable[str]) -> Self:
-        """Write names that are new, and return the table with all of these."""
+        """Write new names, and return the table with all of them."""
         fresh = sorted(set(names) - self.known.keys())
         if not fresh:
             return self
@@ -371,7 +370,6 @@ class _Names(NamedTuple):
 def _holding(
     names: tuple[_Names, _Names], connection: sqlite3.Connection, calls: Sequence[CallRow]
 ) -> tuple[_Names, _Names]:
-    """Write those names of endpoints and agents that are new, and return the tables with all of them."""
     endpoints, agents = names
     return (
         endpoints.holding(connection, (call.endpoint for call in calls)),
@@ -384,7 +382,7 @@ _AGENTS = _Names("agents", {}, {})
 
 
 class CallTable:
-    """Turns calls into rows."""
+    """Writes calls and tool calls as rows, and keeps the checksums of unfinished tasks."""
 
     def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = (_ENDPOINTS, _AGENTS)) -> None:
         self._began = time.monotonic_ns() // 1000 - passed
@@ -397,7 +395,7 @@ class CallTable:
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, created: float) -> Self:
-        """Go on with the calls of a file.
+        """Continue the calls of a file.
 
         A clock that was set back does not let times begin again: they are never before those in the file.
         """
@@ -417,7 +415,7 @@ class CallTable:
     def add(
         self, connection: sqlite3.Connection, calls: Mapping[tuple[int, int], Sequence[CallRow]]
     ) -> tuple[_Names, _Names]:
-        """Write the calls of some deltas; returns what :meth:`keep` takes once they are in the file."""
+        """Write the calls of some deltas; returns the names for :meth:`keep`, once they are in the file."""
         names = self._names
         try:
             rows = list(self._values(calls, names))
@@ -447,12 +445,12 @@ class CallTable:
             fresh[row[0]] = (calls, used + found) if tools else (calls + found, used)
 
     def sums(self, task: int) -> tuple[int, int]:
-        """What the checksums of a task's calls add up to, and those of its tool calls."""
+        """The added checksums of a task's calls, and of its tool calls."""
         (calls, used), (more_calls, more_used) = (table.get(task, _NOTHING) for table in (self._sums, self._fresh))
         return calls + more_calls & SUM_MASK, used + more_used & SUM_MASK
 
     def unfinished(self, finished: Iterable[int] = ()) -> dict[str, int]:
-        """What the checksums of the calls of all unfinished tasks add up to, and those of their tool calls."""
+        """The added checksums of the calls and tool calls of unfinished tasks, without those that finish now."""
         calls, used = self._total
         for fresh_calls, fresh_used in self._fresh.values():
             calls, used = calls + fresh_calls, used + fresh_used
@@ -461,7 +459,7 @@ class CallTable:
         return {"calls": calls & SUM_MASK, "uses": used & SUM_MASK}
 
     def keep(self, names: tuple[_Names, _Names], finished: Iterable[int] = ()) -> None:
-        """Remember what is in the file now; of what was rolled back, nothing."""
+        """Remember the committed state; finished tasks have no more calls."""
         self._names = names
         left = self.unfinished(finished)
         self._total = left["calls"], left["uses"]
@@ -475,7 +473,6 @@ class CallTable:
     def _values(
         self, calls: Mapping[tuple[int, int], Sequence[CallRow]], names: tuple[_Names, _Names]
     ) -> Iterator[tuple[int, ...]]:
-        """Return the calls of some deltas as rows."""
         origin, endpoints, agents = self._began, *(table.known for table in names)
         for (task, seq), made in calls.items():
             # By tuples and by name, which is the fastest way of those that were measured.

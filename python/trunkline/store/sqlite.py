@@ -51,13 +51,13 @@ _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
-    """Open a database that is there for writing; nothing is read from it yet, and none is made."""
+    """Open an existing database for writing; nothing is read yet."""
     uri = f"{path.absolute().as_uri()}?mode=rw"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_WAIT)
 
 
 def keep_log(connection: sqlite3.Connection, *, durable: bool) -> None:
-    """Write to a log first, so that readers and a writer never wait for each other."""
+    """Write to a log first, so that readers and a writer never wait; ``durable`` syncs each transaction."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     # Its writer writes the log back, see Seal.
@@ -65,7 +65,7 @@ def keep_log(connection: sqlite3.Connection, *, durable: bool) -> None:
 
 
 def as_text(value: JSON) -> str:
-    """Encode what stands in ``meta`` as JSON; lone surrogates, as in some names of files, become U+FFFD."""
+    """Encode a value of ``meta`` as JSON; lone surrogates, as in some file names, become U+FFFD."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
@@ -73,14 +73,14 @@ def as_text(value: JSON) -> str:
 
 
 def damaged(path: Path, what: str) -> DamagedRunFile:
-    """The error that names damage, and who names all of it."""
+    """The error for a damaged file, which points to ``trunkline check``."""
     name = printable(str(path))
     return DamagedRunFile(f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong")
 
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Turn what SQLite says while a file is written into an error for people."""
+    """Turn SQLite's errors while a file is written into errors for people."""
     try:
         yield
     except OSError as problem:
@@ -105,7 +105,7 @@ def written(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, *, patient: bool = True) -> Iterator[sqlite3.Connection]:
-    """Write everything in a block, or nothing of it."""
+    """Commit a block as a whole, or roll it back; ``patient`` waits while another program locks the file."""
     _begin(connection, patient=patient)
     try:
         yield connection
@@ -118,7 +118,7 @@ def transaction(connection: sqlite3.Connection, *, patient: bool = True) -> Iter
 
 
 def _begin(connection: sqlite3.Connection, *, patient: bool) -> None:
-    """Take SQLite's write lock; between two attempts, signals are handled."""
+    """Take SQLite's write lock; signals are handled between attempts."""
     waited = 0
     try:
         while True:
@@ -148,7 +148,7 @@ def _is_busy(problem: sqlite3.Error) -> bool:
 
 
 def fold(connection: sqlite3.Connection) -> None:
-    """Write the log back and do without one, so that the file can be copied; not while a reader has it open."""
+    """Write the log back and drop it, so that the file can be copied; not while a reader has it open."""
     with contextlib.suppress(sqlite3.Error):
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -157,7 +157,7 @@ def fold(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def folded_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Where going on with a file is refused, write its log back, as closing it does, and leave one that needs none."""
+    """Fold the file where an error ends the block, and leave one that needs no log."""
     try:
         yield
     except BaseException:
@@ -166,7 +166,7 @@ def folded_on_error(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files a run file may consist of: itself, and SQLite's log and index beside it."""
+    """The files of a run: itself, and SQLite's log, index and journal beside it."""
     return [
         path,
         path.with_name(path.name + "-wal"),
@@ -176,13 +176,13 @@ def files_of(path: Path) -> list[Path]:
 
 
 def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """Open a database for reading only; nothing is read from it yet."""
+    """Open a database for reading; ``immutable`` without locks and without a log beside it."""
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_WAIT)
 
 
 def versions_of(connection: sqlite3.Connection) -> FileVersions | None:
-    """What made a run file; None where that cannot be read, which is for a check of the file to say."""
+    """The versions that made a run file; None where they cannot be read."""
     try:
         (text,) = connection.execute("SELECT value FROM meta WHERE key = 'versions'").fetchone()
         return msgspec.json.decode(text, type=FileVersions)
@@ -191,7 +191,7 @@ def versions_of(connection: sqlite3.Connection) -> FileVersions | None:
 
 
 def fault(connection: sqlite3.Connection) -> str | None:
-    """Why a database is not a run file that can be read here, as the end of a sentence; None if it is one."""
+    """Why a database is no readable run file, as the end of a sentence; None if it is one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -209,7 +209,7 @@ def fault(connection: sqlite3.Connection) -> str | None:
 
 
 def is_stub(path: Path) -> bool:
-    """Whether a file is what a process leaves that is killed while it makes a run: nothing has grown in it."""
+    """Whether a file is the remains of a process that was killed before its run began."""
     if not path.is_file():
         return False
     if path.stat().st_size == 0:
@@ -230,7 +230,7 @@ def is_stub(path: Path) -> bool:
 
 
 def irregular(path: Path) -> str | None:
-    """What stands at a path and is no regular file, as the end of a sentence; opening it could wait for ever."""
+    """What other than a regular file is at a path, as the end of a sentence; opening it could block."""
     if path.is_file() or not os.path.lexists(path):
         return None
     if path.is_dir():
@@ -240,7 +240,7 @@ def irregular(path: Path) -> str | None:
 
 
 def describe(path: Path) -> str:
-    """Say what stands at a path, as the end of a sentence."""
+    """What is at a path, as the end of a sentence."""
     if (found := irregular(path)) is not None:
         return found
     if path.stat().st_size == 0:

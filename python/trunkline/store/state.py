@@ -64,7 +64,7 @@ _CALLS = (
 
 
 class RunProgress(msgspec.Struct, kw_only=True):
-    """What a run file held when it was opened; nothing, for one that was made."""
+    """The contents of a run file when it was opened; empty for a new one."""
 
     state: str = ""  # how the run had ended; empty for one that was made
     finished: list[int] = []  # tasks that are done
@@ -85,14 +85,12 @@ class RunProgress(msgspec.Struct, kw_only=True):
 
 
 class _ProgressSettings(msgspec.Struct):
-    """What of a run's settings it depends on what is read."""
-
     refill: dict[str, int] | None = None
     reward: str | None = None
 
 
 def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunProgress:
-    """Read how far a run has come, and look at every tree that is to go on."""
+    """Read how far a run has come, and check every tree that will continue."""
     settings = msgspec.json.decode(meta.get("settings", ""), type=_ProgressSettings)
     found = RunProgress(
         state=meta.get("state", ""),
@@ -123,7 +121,6 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
 
 
 def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
-    """Count the groups that can be trained on."""
     filter_stats = FilterStats(scored=scored)
     broken = {task for (task,) in connection.execute("SELECT task FROM trees WHERE error IS NOT NULL")}
     for task, *values in connection.execute(_ROLLOUTS):
@@ -132,7 +129,6 @@ def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
 
 
 def _rebuild(connection: sqlite3.Connection, task: int) -> _core.CoreTree:
-    """Return the tree of a task that is to go on."""
     core = _core.CoreTree()
     try:
         for (data,) in connection.execute(DELTAS, delta_keys(task)):
@@ -162,7 +158,7 @@ class Resumption(msgspec.Struct, frozen=True):
 
 
 class Resumed(NamedTuple):
-    """What a writer goes on with."""
+    """The state that a writer continues from."""
 
     progress_so_far: RunProgress  # how far the run has come
     calls: CallTable  # the table of its calls
@@ -184,7 +180,7 @@ def resume(
     changed: Sequence[str],
     forced: bool,
 ) -> Resumed:
-    """Look at a file, and note that its run goes on."""
+    """Check a file, and record that its run continues."""
     try:
         look(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
@@ -212,13 +208,13 @@ def resume(
 
 
 def look(connection: sqlite3.Connection) -> None:
-    """Have SQLite check its pages, but for those of deltas: they may be most of the file, and have checksums."""
+    """Have SQLite check its pages but those of deltas, which may be most of the file and have checksums."""
     for (word,) in connection.execute(_CHECKED):
         raise ValueError(word)
 
 
 def _number(text: str) -> float:
-    """Return what stands in ``meta`` as a number that can be reckoned with."""
+    """Read a finite number of ``meta``."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is no time")
@@ -242,7 +238,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rescorings(meta: Mapping[str, str]) -> list[Scoring]:
-    """The times that a run was scored again, by its table ``meta``, in their order; none where that cannot be read."""
+    """The times that a run was scored again, in their order; none where the entry is damaged."""
     try:
         return msgspec.json.decode(meta.get(RESCORINGS, "[]"), type=list[Scoring])
     except (msgspec.MsgspecError, UnicodeError):
@@ -250,13 +246,13 @@ def rescorings(meta: Mapping[str, str]) -> list[Scoring]:
 
 
 def under_way(meta: Mapping[str, str]) -> Scoring | None:
-    """The scoring that was begun and is not finished, if there is one: the run's rewards are of two kinds meanwhile."""
+    """The unfinished rescoring, if any: meanwhile the run's rewards are of two kinds."""
     known = rescorings(meta)
     return known[-1] if known and not known[-1].finished else None
 
 
 def reward_of(known: Sequence[Scoring], before: str | None, place: int) -> str | None:
-    """What the reward is called that a task is scored by."""
+    """The name of the reward of the task at a place among those with deltas."""
     if not known or known[-1].finished or place < known[-1].done:
         return before
     return reward_of(known[:-1], known[-1].before, place)

@@ -52,7 +52,7 @@ _PUT: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET va
 
 
 def total(rows: Iterable[Sequence[Any]]) -> int:
-    """The checksum of rows one behind another."""
+    """The checksum of several rows."""
     found = 0
     for row in rows:
         found = checksum(row, found)
@@ -60,12 +60,12 @@ def total(rows: Iterable[Sequence[Any]]) -> int:
 
 
 def rows_sum(connection: sqlite3.Connection, task: int) -> int:
-    """The checksum of the rows of a finished task: its tree's, what was taken over, its rollouts' in order."""
+    """The checksum of a finished task's rows: its tree, the row taken over, its rollouts in order."""
     return total(row for query in _ROWS for row in connection.execute(query, (task,)))
 
 
 def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
-    """What the checksums of the calls of all unfinished tasks add up to, and those of their tool calls."""
+    """The added checksums of the calls and tool calls of all unfinished tasks."""
     return {
         table: sum(checksum(row) for row in connection.execute(query + UNFINISHED)) & SUM_MASK
         for table, query in _OPEN.items()
@@ -73,7 +73,7 @@ def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The checksums in ``meta``. It is never changed: what is rolled back leaves the one before as it was."""
+    """The checksums in ``meta``; immutable, so that a rollback leaves the one before."""
 
     of: str  # an identity of the run, which its log holds as well, wherever the log lies
     finished: int  # finished tasks
@@ -87,18 +87,18 @@ class Seal(msgspec.Struct, frozen=True):
 
     @classmethod
     def new(cls, tasks: int) -> Self:
-        """That of a file that is made."""
+        """The seal of a new file, by the checksum of its tasks."""
         return cls(secrets.token_hex(8), 0, dict.fromkeys([*SEALED, *_OPEN], 0) | {"tasks": tasks})
 
     @classmethod
     def stored(cls, meta: Mapping[str, str]) -> Self | None:
-        """That of a file by its table ``meta``; None where there is none, as in files of schema 7."""
+        """The seal in the table ``meta``; None where there is none, as in schema 7."""
         text = meta.get(_KEY)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> Self:
-        """Go on with that of a file; one of an earlier schema is given its checksums. In a transaction."""
+        """The seal of a file, in a transaction; one of an earlier schema is given its checksums."""
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         ((version,),) = connection.execute("PRAGMA user_version")
         if version < SCHEMA_VERSION:
@@ -112,16 +112,16 @@ class Seal(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(known, finished=finished, rows=_each(meta))
 
     def with_tables(self, found: Mapping[str, int]) -> Self:
-        """With other checksums of some tables."""
+        """A copy with other checksums of some tables."""
         return msgspec.structs.replace(self, tables={**self.tables, **found})
 
     def with_names(self, connection: sqlite3.Connection) -> Self:
-        """With the names of endpoints and agents as they are now."""
+        """A copy with the checksums of the names as they are now."""
         names = {table: total(connection.execute(SEALED[table])) for table in ("endpoints", "agents")}
         return msgspec.structs.replace(self, tables=self.tables | names)
 
     def with_finished(self, tasks: int) -> Self:
-        """With so many more finished tasks."""
+        """A copy with so many more finished tasks."""
         return msgspec.structs.replace(self, finished=self.finished + tasks)
 
     def put(
@@ -132,7 +132,7 @@ class Seal(msgspec.Struct, frozen=True):
         *,
         follows: bool = False,
     ) -> Self:
-        """Write rows of the table ``meta`` and the checksums; a later value of a key replaces an earlier one."""
+        """Write rows of ``meta`` without some keys, and the checksums; returns the seal that holds once committed."""
         rows = {**self.rows, **_each(facts)}
         for key in without:
             rows.pop(key, None)
@@ -144,7 +144,7 @@ class Seal(msgspec.Struct, frozen=True):
 
     @classmethod
     def resumed(cls, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
-        """Go on with a file: see :meth:`load` and :meth:`written_back`."""
+        """Continue a file: :meth:`load` and :meth:`written_back`."""
         with transaction(connection):
             known = cls.load(connection).with_tables(unfinished_sums(connection))
         # What of a log was torn, or damaged, is nowhere behind what is written from here on.
@@ -154,7 +154,7 @@ class Seal(msgspec.Struct, frozen=True):
     def written_back(
         self, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()
     ) -> Self:
-        """Write rows of ``meta``, and then the log back: the file itself says from here on that a log is of it."""
+        """Write rows of ``meta``, then the log back; from then on the file itself records that it has a log."""
         with transaction(connection):
             seal = self.put(connection, facts, without, follows=True)
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -162,7 +162,7 @@ class Seal(msgspec.Struct, frozen=True):
             return seal.put(connection, {})
 
     def holds(self, meta: Mapping[str, str]) -> bool:
-        """Whether the rows of ``meta`` are those that were written."""
+        """Whether the rows of ``meta`` match their checksums."""
         return sum(_each(meta).values()) == self.meta
 
 

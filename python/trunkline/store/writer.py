@@ -109,7 +109,7 @@ class RunWriter:
         state: str = "running",
         over_stub: bool = False,
     ) -> Self:
-        """Make a new run file with its settings and tasks. Missing directories above it are made too."""
+        """Make a new run file with its settings and tasks, and missing directories above it."""
         path = Path(path)
         if over_stub:
             remove_stub(path)
@@ -159,7 +159,7 @@ class RunWriter:
         forced: bool = False,
         partial: bool = False,
     ) -> Self:
-        """Open a run file to go on in it: from now on the run is ``running`` again."""
+        """Open a run file to continue it: the run is ``running`` again."""
         path = Path(path)
         if not path.is_file():
             raise RunFileError(f"{printable(str(path))}: no such run file")
@@ -246,18 +246,18 @@ class RunWriter:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
 
     def take_over(self, task: int, deltas: Sequence[bytes], row: TakenRow) -> None:
-        """Write what an earlier run made of a task, before anything else of that task."""
+        """Write an earlier run's deltas of a task, before anything else of that task."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
             connection.executemany(_DELTA, ((delta_key(task, seq), data) for seq, data in enumerate(deltas)))
             connection.execute(_TAKEN, (task, *astuple(row)))
 
     def begin(self) -> None:
-        """Note that everything is in the file that the run needs to begin, and to be resumed."""
+        """Record that the file holds everything that the run needs to begin and to be resumed."""
         with self._guard, written(self.path):
             self._seal = self._seal.written_back(self._connection, {"state": "running"})
 
     def _look(self) -> None:
-        """Refuse to go on writing into a file that nobody will find again."""
+        """Refuse to write into a file that was deleted, moved or replaced."""
         self._looked = time.monotonic()
         if not self._gone and self._lock.is_there():
             return
@@ -269,18 +269,18 @@ class RunWriter:
         )
 
     def deltas(self, task: int) -> list[bytes]:
-        """The committed deltas of a task, in order: what is known of it when its worker dies."""
+        """The committed deltas of a task, in order."""
         with self._guard, written(self.path):
             return [bytes(data) for (data,) in self._connection.execute(DELTAS, delta_keys(task))]
 
     def note(self, key: str, value: JSON) -> None:
-        """Record a fact about the run, such as which model really answered; a later one replaces it."""
+        """Record a fact in the table ``meta``, replacing an earlier one of that key; secrets are not stored."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
             seal = self._seal.put(connection, {key: as_text(redact(value))})
         self._seal = seal
 
     def event(self, kind: str, worker: int | None = None, task: int | None = None, **data: JSON) -> None:
-        """Record something that came to pass."""
+        """Record an event; secrets in its data are not stored."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
             row = (time.time(), kind, worker, task, as_text(redact(data)))
             connection.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)", row)
@@ -289,7 +289,7 @@ class RunWriter:
         self._seal = seal
 
     def finish(self, state: str = "done") -> None:
-        """Close the file for good."""
+        """Record how the run ended, and close the file."""
         with self._guard:
             if not self._open:
                 return
@@ -306,7 +306,7 @@ class RunWriter:
                 self._close()
 
     def discard(self) -> None:
-        """Close the file and remove it, and the folders made for it; for a run that did nothing."""
+        """Close and remove the file and the folders made for it, for a run that did nothing."""
         with self._guard:
             if self._open:
                 # Removed while the lock is held: nobody can take the name for a run in between.
@@ -328,7 +328,7 @@ class RunWriter:
 
 
 def _meta(facts: Mapping[str, JSON] | None, settings: Mapping[str, JSON] | None) -> dict[str, str]:
-    """Return facts, and what a run is asked to do, as they stand in the table ``meta``: without secrets."""
+    """Facts and settings as rows of ``meta``, without secrets."""
     meta = {name: as_text(redact(value)) for name, value in (facts or {}).items()}
     if settings is not None:
         meta["settings"] = as_text(redact(msgspec.to_builtins(dict(settings), enc_hook=str)))

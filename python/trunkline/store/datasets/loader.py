@@ -124,7 +124,7 @@ _PACKED = (".gz", ".zst")
 
 
 def _suffix(path: str) -> str:
-    """What kind of file a name promises, whether compressed or not."""
+    """The suffix of a file of questions, without that of a compression."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in _PACKED:
         suffixes.pop()

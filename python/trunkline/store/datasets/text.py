@@ -131,7 +131,7 @@ def _content_id(*content: JSON) -> str:
 
 
 def read_task(row: JSON, place: RowLocation) -> tuple[Task, bool]:
-    """Make a task from a row."""
+    """Make a task from a decoded row; also return whether the row names its id, else that is a content hash."""
     if not isinstance(row, dict):
         raise place.error(f"{type_phrase(row)}, expected an object with a question field")
     name = _id(row, place)
@@ -310,7 +310,7 @@ def _only_header(names: list[str]) -> str:
 
 
 class _Unpacked(gzip.GzipFile):
-    """Closes the file it reads from along with itself."""
+    """A gzip reader that closes the packed file with itself."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         super().__init__(fileobj=file, mode="rb")
@@ -322,7 +322,7 @@ class _Unpacked(gzip.GzipFile):
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Open an input file for bytes, unpacked if gzip made it, with one clear error if it cannot be read."""
+    """Open an input file for bytes, unpacked if gzip made it."""
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(Path(path).open("rb"))

@@ -27,7 +27,7 @@ __all__ = ["FORMATS", "ExportSelection", "Exported", "export", "guess"]
 
 
 class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of a run; everything, as it is made."""
+    """The wanted rollouts of a run; all by default."""
 
     tasks: tuple[str, ...] = ()  # ids of the tasks; empty for all
     ended: bool = False  # only rollouts that have ended, in whatever way
@@ -115,7 +115,7 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def guess(out: str | Path, format: str | None) -> str:
-    """Say which format an export has."""
+    """Return the format of an export: as given, or by the file's suffix."""
     suffix = Path(out).suffix.lower()
     listed = ", ".join(FORMATS)
     if format is None:
@@ -151,7 +151,7 @@ def _sink(stream: BinaryIO, format: str, fields: Sequence[str], *, to_terminal: 
 def _write(
     reader: RunReader, choice: ExportSelection, shape: _Shape, sink: _Sink, fields: Sequence[str]
 ) -> tuple[int, int, int, Counter[str]]:
-    """Write what is wanted: records, rollouts, tasks, and what was left out by reason."""
+    """Write the wanted records; returns records, rollouts, tasks, and the rollouts left out by reason."""
     records = rollouts = tasks = 0
     left: Counter[str] = Counter()
     for name in choice.ids(reader):

@@ -47,7 +47,7 @@ CHAT_FIELDS: Final = {
 
 
 def tools_of(settings: Mapping[str, JSON]) -> list[JSON]:
-    """The tools that a run offered its model as the API does, apart from the messages.
+    """The tools that a run offered its model beside the messages; empty where none are known.
 
     Where tools are spoken about in the text, the messages say what they are. Roles of a team, and what a program asks,
     have tools of their own from turn to turn, so nothing is said of them.
@@ -61,7 +61,7 @@ def tools_of(settings: Mapping[str, JSON]) -> list[JSON]:
 
 
 class Chat:
-    """Makes records of this format."""
+    """Records of the format ``messages``."""
 
     fields: Final = tuple(CHAT_FIELDS)
 
@@ -96,7 +96,7 @@ _TAG: Final = re.compile(r"<(?=/?(?:think|tool_call|tool_response)>)")
 
 
 def text_of(message: Message) -> str:
-    """The text of a message's content; what is no text stands as its type in brackets, such as ``[image_url]``."""
+    """The text of a message's content; a part that is no text becomes its type in brackets: ``[image_url]``."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -145,7 +145,7 @@ def _result(message: Message) -> str:
 def transcript(
     nodes: Iterable[Node], tools: str = "", marks: Callable[[Node], dict[str, JSON]] | None = None
 ) -> list[Message]:
-    r"""Write a path as messages of the roles system, user and assistant, whose contents are text.
+    r"""Write a path as messages of the roles system, user and assistant with text contents.
 
     Results of one turn's calls are one user message. A tag inside a block is written so that it is none: ``<\/think>``
     in a thought or a result, ``\u003c/think>`` in the JSON of a call. What a model wrote into its visible text stays.
@@ -219,7 +219,7 @@ def _question(task: Task) -> str:
 
 
 def _marks(node: Node) -> dict[str, JSON]:
-    """How unsure the model was in a turn; -1, their word, for a span without tokens and a turn without a call."""
+    """Perplexities of a turn; ParallelMuse writes -1 for a span without tokens and a turn without a call."""
     found = node.tree.core.node(node.id).perplexity
     if not any(map(math.isfinite, found)):
         # Their scripts resample any turn that has the field, so a turn of which nothing is known has none.
@@ -230,7 +230,7 @@ def _marks(node: Node) -> dict[str, JSON]:
 
 
 class ParallelMuse:
-    """Makes records of this format."""
+    """Records of the format ``parallelmuse``."""
 
     fields: Final = tuple(PARALLELMUSE_FIELDS)
 

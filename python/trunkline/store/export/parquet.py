@@ -83,7 +83,7 @@ def _schema(only: Sequence[str]) -> Any:
 
 
 class Table:
-    """Makes records of this format."""
+    """Records of the format ``parquet``."""
 
     fields: Final = tuple(FIELDS)
 
@@ -136,7 +136,7 @@ class Columns:
         self._size = 0
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write one row, with its group once that is full."""
+        """Add one row; a full row group is written."""
         self._rows.append(record)
         self._size += len(record.get("messages", ""))
         if len(self._rows) >= _MOST_ROWS or self._size >= _MOST_TEXT:
@@ -148,12 +148,12 @@ class Columns:
             self._writer.write_table(self._table.from_pylist(rows, schema=self._schema), row_group_size=len(rows))
 
     def close(self) -> None:
-        """Write what is held back, and what ends a file."""
+        """Write the last row group and the footer."""
         self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Put the writer away when the file is given up; it tries to end it, which may fail as well."""
+        """Give the writer up; its own attempt to end the file may fail."""
         with contextlib.suppress(Exception):
             self._writer.close()
         # Else it tries once more when it is collected.

@@ -56,7 +56,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def check_target(out: str | Path, run: Path, *, force: bool) -> Path:
-    """Refuse a place that an export cannot go to, before anything is read."""
+    """Refuse an unusable target before anything is read; returns the file itself where ``out`` is a link."""
     if not str(out):
         raise ConfigError("the file to write has no name: name one, or - for standard output")
     path = Path(out)
@@ -104,7 +104,7 @@ def _place(beside: Path, path: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def target(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A stream into a file that takes its place when the block ends well; else nothing is left of it."""
+    """A stream into a file that appears when the block ends well; otherwise nothing is left of it."""
     beside, stream = _made(path)
     try:
         try:
@@ -156,7 +156,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def line(record: Mapping[str, Any], *, ascii_only: bool = False) -> bytes:
-    """Encode one record as one line, whatever a reader takes for the end of a line."""
+    """Encode one record as one line for every reader; NaN and infinities become null."""
     data = _encoder.encode(record)
     for char, escape in _BREAKS.items():
         if char in data:
@@ -185,7 +185,7 @@ class Lines:
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """Rollouts of one tree that said the same to the end, and of which the same became."""
+    """Rollouts of one tree with the same path and the same end: one record."""
 
     first: Trajectory  # the one that was opened first; it stands for all
     rollouts: tuple[int, ...]  # the numbers of all, ascending

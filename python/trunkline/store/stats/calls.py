@@ -42,34 +42,23 @@ _MICROS = 1e6
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Seconds that calls took. Percentiles are nearest ranks: each is the time of some call.
+    """Seconds that calls took. Percentiles are nearest ranks: each is the time of some call."""
 
-    Attributes:
-        p50: Half of the calls took no longer.
-        p95: 95 % of the calls took no longer.
-        max: The longest.
-    """
-
-    p50: float
-    p95: float
-    max: float
+    p50: float  # half of the calls took no longer
+    p95: float  # 95 % of the calls took no longer
+    max: float  # the longest
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What some calls cost.
+    """What some calls cost."""
 
-    Attributes:
-        money: What the priced ones cost, in the currency of the price.
-        priced: Calls in it.
-        unpriced: Calls that are in no sum, since the server did not report what its price depends on, or their endpoint
-            has no price. Replies out of a cache cost nothing and are in neither count.
-        silent: Priced calls whose server did not say what it had cached, though that has a price of its own: their
-            whole prompts are priced as uncached.
-    """
-
-    money: float
-    priced: int
+    money: float  # what the priced ones cost, in the currency of the price
+    priced: int  # calls in it
+    # calls that are in no sum, since the server did not report what its price depends on, or their endpoint has no
+    # price. Replies out of a cache cost nothing and are in neither count
     unpriced: int
+    # priced calls whose server did not say what it had cached, though that has a price of its own: their whole prompts
+    # are priced as uncached
     silent: int = 0
 
     @property
@@ -79,49 +68,29 @@ class Spending(msgspec.Struct, frozen=True):
 
 
 class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one endpoint answered. Replies out of a cache are in ``kept`` and in no other figure.
+    """What one endpoint answered. Replies out of a cache are in ``kept`` and in no other figure."""
 
-    Attributes:
-        endpoint: Its name, as the replies gave it: not safe to print.
-        requests: Requests that it answered.
-        failed: Requests that it was the last to fail for good; but for ``retries`` and ``spent`` they are in no other
-            figure.
-        kept: Replies of it that came out of a cache.
-        probes: Requests that were sent before the run, to find out what it can do; their tokens and what these cost are
-            in all sums, and they are in no other figure.
-        draws: Completions in its answers.
-        retries: Attempts beyond the first.
-        prompt: Prompt tokens, cached ones included.
-        cached: Cached ones among them; None where no answer says so.
-        silent: Requests with usage that does not say what was cached: their prompts are in ``prompt`` alone.
-        generated: Generated tokens.
-        estimated: Of these, tokens that are estimated, where usage is that of the first of several completions.
-        unreported: Requests without usage; their tokens are in no figure.
-        rate: Generated tokens per second, from the begin of its first request to the end of its last.
-        queue: Waiting for a slot or a limit; None where nothing was sent, as below.
-        first: Up to the first byte; None also where no answer says so.
-        total: Whole calls, waits and retries included.
-        spent: What they cost; None without a price.
-    """
-
-    endpoint: str
-    requests: int
+    endpoint: str  # its name, as the replies gave it: not safe to print
+    requests: int  # requests that it answered
+    # requests that it was the last to fail for good; but for ``retries`` and ``spent`` they are in no other figure
     failed: int
-    kept: int
+    kept: int  # replies of it that came out of a cache
+    # requests that were sent before the run, to find out what it can do; their tokens and what these cost are in all
+    # sums, and they are in no other figure
     probes: int
-    draws: int
-    retries: int
-    prompt: int
-    cached: int | None
-    silent: int
-    generated: int
-    estimated: int
-    unreported: int
-    rate: float
-    queue: Times | None
-    first: Times | None
-    total: Times | None
-    spent: Spending | None
+    draws: int  # completions in its answers
+    retries: int  # attempts beyond the first
+    prompt: int  # prompt tokens, cached ones included
+    cached: int | None  # cached ones among them; None where no answer says so
+    silent: int  # requests with usage that does not say what was cached: their prompts are in ``prompt`` alone
+    generated: int  # generated tokens
+    estimated: int  # of these, tokens that are estimated, where usage is that of the first of several completions
+    unreported: int  # requests without usage; their tokens are in no figure
+    rate: float  # generated tokens per second, from the begin of its first request to the end of its last
+    queue: Times | None  # waiting for a slot or a limit; None where nothing was sent, as below
+    first: Times | None  # up to the first byte; None also where no answer says so
+    total: Times | None  # whole calls, waits and retries included
+    spent: Spending | None  # what they cost; None without a price
 
 
 class CallStats(msgspec.Struct):

@@ -32,67 +32,40 @@ _NAMED = 5  # ids that an error shows
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of two runs came to on the tasks that are compared.
+    """What one of two runs came to on the tasks that are compared."""
 
-    Attributes:
-        run: Its file.
-        estimate: The metric, with its own interval.
-        rollouts: Rollouts of these tasks, scored or not.
-        usage: Calls and tokens of these tasks; those of an earlier run that it continues are left out.
-        spent: What that cost; None without a price.
-    """
-
-    run: str
-    estimate: Estimate
-    rollouts: int
-    usage: Usage
-    spent: Spending | None
+    run: str  # its file
+    estimate: Estimate  # the metric, with its own interval
+    rollouts: int  # rollouts of these tasks, scored or not
+    usage: Usage  # calls and tokens of these tasks; those of an earlier run that it continues are left out
+    spent: Spending | None  # what that cost; None without a price
 
 
 class ChangedTask(msgspec.Struct, frozen=True):
-    """A task on which two runs differ.
+    """A task on which two runs differ."""
 
-    Attributes:
-        task: Its id: not safe to print.
-        a: What the metric is on it in the first run.
-        b: In the second.
-        difference: The second less the first.
-    """
-
-    task: str
-    a: float
-    b: float
-    difference: float
+    task: str  # its id: not safe to print
+    a: float  # what the metric is on it in the first run
+    b: float  # in the second
+    difference: float  # the second less the first
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of comparing two runs. Only finished tasks of the same content that were measured in both count.
+    """What came of comparing two runs. Only finished tasks of the same content that were measured in both count."""
 
-    Attributes:
-        metric: The metric's name.
-        reward: The name of the reward that both were scored with; None where their programs say what a try is worth.
-        a: The first run.
-        b: The second.
-        paired: The difference, the second less the first, with its interval and its p value.
-        changed: The tasks that changed, the largest change first; what became better before what became worse.
-        only_a: Ids of tasks that only the first run has: not safe to print, like all ids here.
-        only_b: Ids of tasks that only the second has.
-        different: Ids that both have with another prompt or other accepted answers.
-        unfinished: Ids that both have, and that are not finished in both.
-        unmeasured: Ids that are finished in both, and on which too few tries are scored in one.
-    """
-
-    metric: str
+    metric: str  # the metric's name
+    # the name of the reward that both were scored with; None where their programs say what a try is worth
     reward: str | None
-    a: Side
-    b: Side
-    paired: Paired
+    a: Side  # the first run
+    b: Side  # the second
+    paired: Paired  # the difference, the second less the first, with its interval and its p value
+    # the tasks that changed, the largest change first; what became better before what became worse
     changed: list[ChangedTask]
-    only_a: list[str]
-    only_b: list[str]
-    different: list[str]
-    unfinished: list[str]
-    unmeasured: list[str]
+    only_a: list[str]  # ids of tasks that only the first run has: not safe to print, like all ids here
+    only_b: list[str]  # ids of tasks that only the second has
+    different: list[str]  # ids that both have with another prompt or other accepted answers
+    unfinished: list[str]  # ids that both have, and that are not finished in both
+    unmeasured: list[str]  # ids that are finished in both, and on which too few tries are scored in one
 
 
 class _Tries(NamedTuple):
@@ -175,7 +148,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
 
 
 def _read(path: Path, *, votes: bool) -> _Read:
-    """Read what is compared of a run; answers only where they vote."""
+    """Read what a comparison needs of a run; answers only where they vote."""
     with RunReader.open(path) as reader:
         reader.require_one_reward()
         tasks = reader.tasks()
@@ -251,7 +224,7 @@ def _changed(measured: dict[str, tuple[float, float]]) -> list[ChangedTask]:
 
 
 def _nothing(metric: Metric, first: _Read, second: _Read, shared: int, alike: int, done: int) -> str:
-    """Say why there is no task to compare."""
+    """Why there is no task to compare."""
     both = f"{_shown(first)} and {_shown(second)}"
     if not shared:
         ids = [_ids(list(run.tasks)) for run in (first, second)]

@@ -42,33 +42,23 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of a run; those with a number of tries for powers of two, and for the most tries of a task.
 
     A task counts where it has so many scored tries; what broke is no try (see ``Estimate.tries``).
-
-    Attributes:
-        tries: The most scored tries of one task.
-        accuracy: The mean reward of one try; None if nothing is scored, as below.
-        best: The best reward of each task.
-        pass_at: pass@k by k: that at least one of k tries is right.
-        pass_hat: pass^k by k: that all of k tries are.
-        majority: majority@k by k, up to 128 and for all: the reward of the most frequent answer of k tries.
-        generated_per_solved: Generated tokens for each solved task; None where nothing is solved or the servers
-            reported no usage, as below. Those of an earlier run that this one continues are left out.
-        tokens_per_solved: Prompt tokens, cached ones included, and generated ones for each solved task.
-        cost_per_solved: Money for each solved task; None also without a price for every call.
-        unreported: Calls without usage, which are in no count of tokens.
-        parts: Of a reward that is made of several, the mean of each over the tries of which it has a value, as it is
-            before its weight, by name.
     """
 
-    tries: int
-    accuracy: Estimate | None
-    best: Estimate | None
-    pass_at: dict[int, Estimate]
-    pass_hat: dict[int, Estimate]
+    tries: int  # the most scored tries of one task
+    accuracy: Estimate | None  # the mean reward of one try; None if nothing is scored, as below
+    best: Estimate | None  # the best reward of each task
+    pass_at: dict[int, Estimate]  # pass@k by k: that at least one of k tries is right
+    pass_hat: dict[int, Estimate]  # pass^k by k: that all of k tries are
+    # majority@k by k, up to 128 and for all: the reward of the most frequent answer of k tries
     majority: dict[int, Estimate]
+    # generated tokens for each solved task; None where nothing is solved or the servers reported no usage, as below.
+    # Those of an earlier run that this one continues are left out
     generated_per_solved: PerSolved | None
-    tokens_per_solved: PerSolved | None
-    cost_per_solved: PerSolved | None
-    unreported: int
+    tokens_per_solved: PerSolved | None  # prompt tokens, cached ones included, and generated ones for each solved task
+    cost_per_solved: PerSolved | None  # money for each solved task; None also without a price for every call
+    unreported: int  # calls without usage, which are in no count of tokens
+    # of a reward that is made of several, the mean of each over the tries of which it has a value, as it is before its
+    # weight, by name
     parts: dict[str, Estimate]
 
 

@@ -42,47 +42,30 @@ _CUT: Final = (Termination.CENSORED, None)
 
 
 class Length(msgspec.Struct, frozen=True):
-    """How long rollouts are, in the mean, what they share with others included.
+    """How long rollouts are, in the mean, what they share with others included."""
 
-    Attributes:
-        rollouts: How many they are.
-        turns: Model turns on a path.
-        generated: Generated tokens on a path, of those whose turns all have usage; None if there are none.
-    """
-
-    rollouts: int
-    turns: float
-    generated: float | None
+    rollouts: int  # how many they are
+    turns: float  # model turns on a path
+    generated: float | None  # generated tokens on a path, of those whose turns all have usage; None if there are none
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one finished task came to.
+    """What one finished task came to."""
 
-    Attributes:
-        task: Its id: not safe to print.
-        rollouts: Its rollouts.
-        scored: Rollouts with a reward.
-        reward: Their mean reward; None if there are none.
-        tokens: Tokens, flat and as a tree.
-        usage: What its calls cost; those of an earlier run that this one continues are left out, and in ``paths`` too.
-        paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
-        actions: Different first actions.
-        answers: Different answers.
-        effective: Independent tries that would say as much as its scored rollouts, with the run's correlation; None
-            where that is not known.
-        silent: Whether no server said what it had cached, so that ``usage.cached`` holds siblings' prompts alone.
-    """
-
-    task: str
-    rollouts: int
-    scored: int
-    reward: float | None
-    tokens: Tokens
+    task: str  # its id: not safe to print
+    rollouts: int  # its rollouts
+    scored: int  # rollouts with a reward
+    reward: float | None  # their mean reward; None if there are none
+    tokens: Tokens  # tokens, flat and as a tree
+    # what its calls cost; those of an earlier run that this one continues are left out, and in ``paths`` too
     usage: Usage
-    paths: int
-    actions: int
-    answers: int
+    paths: int  # model turns on the paths of all rollouts: the calls that as many chains would have made
+    actions: int  # different first actions
+    answers: int  # different answers
+    # independent tries that would say as much as its scored rollouts, with the run's correlation; None where that is
+    # not known
     effective: float | None
+    # whether no server said what it had cached, so that ``usage.cached`` holds siblings' prompts alone
     silent: bool = False
 
 
@@ -137,7 +120,7 @@ class TokenCounter:
         self._flat = self._tree = self._flat_generated = self._tree_generated = 0
 
     def add(self, tree: TreeRow) -> None:
-        """Add those of a tree."""
+        """Add a tree."""
         self._flat += tree.flat
         self._tree += tree.tree
         self._flat_generated += tree.flat_generated
@@ -147,7 +130,7 @@ class TokenCounter:
         self._exact = tree.exact == 1 and self._exact is not False
 
     def tokens(self) -> Tokens:
-        """What they come to."""
+        """The totals."""
         return Tokens(
             flat=self._flat,
             tree=self._tree,
@@ -166,7 +149,7 @@ def by_task(
     taken: Iterable[tuple[int, TakenRow]] = (),
     silent: Collection[int] = (),
 ) -> list[TaskSummary]:
-    """Sum rollouts up by task."""
+    """Sum rollouts up by task; those of one task must be adjacent. ``silent``: tasks without cache figures."""
     finished, before = dict(trees), dict(taken)
     chains = NestedColumn()
     places: dict[int, int] = {}
@@ -207,7 +190,7 @@ def _task(
     *,
     silent: bool,
 ) -> TaskSummary:
-    """Sum one task up, but for its independent tries: they depend on all tasks."""
+    """Sum one task up, without its effective tries, which depend on all tasks."""
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
     counter = TokenCounter()
@@ -228,27 +211,18 @@ def _task(
 
 
 class Filtered(msgspec.Struct, frozen=True):
-    """What one filter did to a run.
+    """What one filter did to a run."""
 
-    Attributes:
-        filter: Its name; a strategy that keeps some of its rollouts stands here too.
-        masked: Rollouts that it masked.
-        dropped: Rollouts that it dropped.
-        penalised: Rollouts whose reward it lowered or raised.
-        groups: Groups that it dropped whole, whose rollouts are among ``dropped``.
-        failed: Groups that it has not judged, because it broke or the task did.
-    """
-
-    filter: str
-    masked: int = 0
-    dropped: int = 0
-    penalised: int = 0
-    groups: int = 0
-    failed: int = 0
+    filter: str  # its name; a strategy that keeps some of its rollouts stands here too
+    masked: int = 0  # rollouts that it masked
+    dropped: int = 0  # rollouts that it dropped
+    penalised: int = 0  # rollouts whose reward it lowered or raised
+    groups: int = 0  # groups that it dropped whole, whose rollouts are among ``dropped``
+    failed: int = 0  # groups that it has not judged, because it broke or the task did
 
 
 def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> bool:
-    """Whether a finished group is one to train on: a rollout of it has an outcome, and no filter has taken it out."""
+    """Whether a finished group can be trained on: not broken, and a rollout with an outcome passed the filters."""
     filter_stats = FilterStats(scored=scored)
     for row in rollouts:
         filter_stats.add(0, row)
@@ -256,7 +230,7 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
 
 
 class FilterStats:
-    """Counts what filters said, one rollout at a time; those of one task stand together."""
+    """Counts verdicts of filters, one rollout at a time; rollouts of one task must be adjacent."""
 
     def __init__(self, *, scored: bool) -> None:
         self._scored = scored
@@ -288,15 +262,15 @@ class FilterStats:
 
     @property
     def kept(self) -> set[int]:
-        """Tasks of which something is left to train on, broken ones not known."""
+        """Tasks with a rollout to train on; broken tasks are not known here."""
         return self._left - self._unjudged
 
     def _dropped_whole(self) -> Counter[str]:
-        """How many tasks each filter has dropped whole, the last one included."""
+        """How many tasks each filter dropped whole, the current one included."""
         return self._whole + Counter(name for name, count in self._dropped.items() if count == self._rollouts)
 
     def filtered(self) -> list[Filtered]:
-        """Return what each filter did, by name."""
+        """The effect of each filter, by name."""
         whole = self._dropped_whole()
         return [
             Filtered(
