@@ -1,14 +1,17 @@
-"""What ended processes leave behind: processes and folders."""
+"""Child processes, frames, and what ended processes leave behind: processes and folders."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline._internal import leftovers
+from trunkline._internal.child import Child, read_frame
 from trunkline._internal.leftovers import (
     MARK,
-    children,
     end_marked,
     make_folder,
     marked,
@@ -26,6 +29,7 @@ from trunkline._internal.leftovers import (
     remove_folder,
     sweep,
 )
+from trunkline._internal.processes import HEAD, children, frame, receive
 
 
 @pytest.fixture
@@ -210,3 +214,69 @@ def test_a_process_that_starts_others_as_fast_as_they_are_killed_ends_the_waitin
     finally:
         child.kill()
         child.wait()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=4), st.integers(1, 9), st.integers(0, 30))
+def test_frames_are_read_whatever_pieces_they_come_in(payloads: list[bytes], most: int, cut: int):
+    data = bytearray(b"".join(map(frame, payloads)))
+    assert len(data) == sum(HEAD.size + len(payload) for payload in payloads)
+
+    def read(size: int) -> bytes:
+        piece = bytes(data[: min(size, most)])
+        del data[: len(piece)]
+        return piece
+
+    assert [receive(read) for _ in payloads] == payloads
+    assert receive(read) == b"", "the stream has ended"
+    data += frame(b"x" * 31)[: HEAD.size + cut]
+    assert receive(read) == b"", "it ended within a frame"
+
+
+async def test_a_frame_that_is_too_long_is_refused_before_it_is_read():
+    reader = asyncio.StreamReader()
+    reader.feed_data(frame(b"12345") + HEAD.pack(6))
+    assert await read_frame(reader, 5) == b"12345"
+    with pytest.raises(EOFError, match="a frame of 6 bytes was announced; the limit is 5"):
+        await read_frame(reader, 5)
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+below = subprocess.Popen(["sleep", "60"])
+print(below.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_that_ignores_a_request_to_end_is_killed_with_its_group():
+    child = Child(["-c", STUBBORN], os.environ, stdout=subprocess.PIPE)
+    below = int(child.stdout.readline())
+    assert os.getpgid(below) == os.getsid(below) == child.pid != os.getpgid(0)
+    assert child.end(0.1) == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{below}/stat").exists() and "Z" not in Path(f"/proc/{below}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert child.end() == -signal.SIGKILL, "it says so again"
+
+
+async def test_a_child_is_waited_for_and_no_other():
+    other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"])
+    ended = asyncio.Event()
+    child = Child(["-c", "import sys; raise SystemExit(len(sys.argv))"], os.environ, sockets=2)
+    child.watch(ended.set)
+    assert await child.wait(30) == 4, "it is told of two sockets and of its parent"
+    await asyncio.wait_for(ended.wait(), 10)
+    assert not child.alive
+    child.close_sockets()
+    assert other.wait(10) == 5
+
+
+def test_a_child_that_cannot_be_started_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    before = sorted(link.name for link in Path("/proc/self/fd").iterdir())
+    with pytest.raises(FileNotFoundError):
+        Child(["-c", ""], os.environ, sockets=2, marked=True)
+    assert sorted(link.name for link in Path("/proc/self/fd").iterdir()) == before

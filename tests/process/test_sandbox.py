@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from walled import refuse_all
 
+from trunkline._internal.processes import descendants
 from trunkline.tools.isolation import confinement, sandbox
 from trunkline.tools.isolation.confinement import WAYS, ResourceLimits
 from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, ProgramResult, Sandbox, find_way
-from trunkline.tools.isolation.sandbox_supervisor import descendants
 
 SYSTEM = "/usr/bin/python3"
 LIMITS = ResourceLimits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)
@@ -62,12 +62,8 @@ def readable(path: Path) -> bool:
 
 def be_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let supervisors be somebody else's."""
-
-    class System:
-        executable = SYSTEM
-
     started = functools.partial(subprocess.Popen, user=SOMEBODY, group=SOMEBODY, extra_groups=[])
-    monkeypatch.setattr(sandbox, "sys", System)
+    monkeypatch.setattr(sys, "executable", SYSTEM)
     monkeypatch.setattr(sandbox.subprocess, "Popen", started)
 
 
@@ -239,7 +235,7 @@ async def test_cancelling_ends_a_program(way: str) -> None:
 
 WORKER = """
 import asyncio, os, sys
-from trunkline.tools.isolation.sandbox_supervisor import descendants
+from trunkline._internal.processes import descendants
 from trunkline.tools.isolation.sandbox import Sandbox
 from trunkline.tools.isolation.confinement import ResourceLimits
 

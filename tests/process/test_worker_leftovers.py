@@ -18,7 +18,7 @@ from foreign import calls_the_tool, serving
 from perils import gone_within, leave_daemon, leave_daemon_and_wait, live, peril
 from places import python_path
 
-from trunkline._internal.leftovers import children
+from trunkline._internal.processes import children
 from trunkline.llm.config import EndpointSpec
 from trunkline.runner.run import run
 from trunkline.tools.toolbox import Toolbox

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MARK",
-    "children",
-    "descendants",
     "end_marked",
     "end_worker_processes",
     "make_folder",
@@ -47,24 +45,6 @@ _SUFFIX: Final = "-locked"
 """Of folders that are locked by their owner; earlier versions locked none."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def children(pid: int) -> list[int]:
-    """Return the children of a process, of all its threads; none where the system does not say."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # this thread has ended meanwhile; the others have not
-                found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the children of a process, theirs, and so on."""
-    found = children(pid)
-    for child in found:
-        found.extend(children(child))
-    return found
 
 
 def new_mark() -> str:

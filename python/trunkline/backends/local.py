@@ -8,13 +8,13 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Self
 
 from trunkline._core import __version__
 from trunkline._internal.aio import off_the_loop, wait_uninterrupted
-from trunkline._internal.leftovers import MARK, end_worker_processes, new_mark
+from trunkline._internal.child import Child
+from trunkline._internal.leftovers import end_worker_processes
+from trunkline._internal.processes import signal_name
 from trunkline._internal.tool_output import OutputForwarder
 from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
@@ -40,38 +40,21 @@ _LAST_WORDS = 0.5
 
 
 class WorkerProcess:
-    """A worker process and the channel to it; make it with :meth:`start`.
-
-    Args:
-        number: The worker's number.
-        popen: The process.
-        mark: The mark in the environment of the process and of what it starts.
-        sock: Our end of the socket pair.
-        lifeline: Write end of a pipe; the worker ends when it closes.
-        deliver: Called with (number, payload) for each message.
-        gone: Called with (number, how it ended), last.
-    """
+    """A worker process and the channel to it; make it with :meth:`start`."""
 
     def __init__(
         self,
         number: int,
-        popen: subprocess.Popen[bytes],
-        mark: str,
-        sock: socket.socket,
-        lifeline: int,
+        child: Child,
         deliver: Callable[[int, memoryview], None],
         gone: Callable[[int, WorkerExited], None],
     ) -> None:
         self.number = number
-        self.pid = popen.pid
-        self._popen = popen
-        self._mark = mark
+        self.pid = child.pid
+        self._child = child
         self._output: OutputForwarder | None = None
-        self._sock = sock
-        self._lifeline: int | None = lifeline
         self._deliver = deliver
         self._gone = gone
-        self._pidfd: int | None = os.pidfd_open(popen.pid)
         self._channel: Channel | None = None
         self._over = False
         self._why: str | None = None
@@ -82,12 +65,10 @@ class WorkerProcess:
     def start(
         cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, WorkerExited], None]
     ) -> Self:
-        """Start a worker process on one end of a socket pair.
+        """Start a worker process with two sockets: its channel, and a lifeline at whose end it ends.
 
-        It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
-        controller alone; what it prints comes to our standard error, escaped and bounded, so that a tool's print never
-        mixes with results nor steers a terminal; and ``-P`` keeps files of the current folder from standing in for
-        modules of Python's own.
+        What it prints comes to our standard error, escaped and bounded, so that a tool's print neither mixes with
+        results nor steers a terminal. ``-P`` keeps files of the current folder from replacing Python's own modules.
 
         Args:
             number: The worker's number.
@@ -95,35 +76,29 @@ class WorkerProcess:
             gone: Called with (number, how it ended), last.
 
         Raises:
-            WorkerError: If the system has no process or descriptor left.
+            WorkerError: The system has no process or descriptor left.
         """
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+        with contextlib.ExitStack() as undo:
             try:
-                sock, channel = socket.socketpair()
-                undo.callback(sock.close)
-                theirs.callback(channel.close)
-                hold, lifeline = os.pipe()
-                undo.callback(os.close, lifeline)
-                theirs.callback(os.close, hold)
                 output, printed = os.pipe()
                 undo.callback(os.close, output)
-                theirs.callback(os.close, printed)
-                inherited = (channel.fileno(), hold, os.getpid())
-                mark = new_mark()
-                popen = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "trunkline.worker.main", *map(str, inherited)],
-                    pass_fds=(channel.fileno(), hold),
-                    stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=printed,
-                    start_new_session=True,
-                    env=os.environ | {MARK: mark},
-                )
-                theirs.close()
-                undo.callback(_end, popen)
-                process = cls(number, popen, mark, sock, lifeline, deliver, gone)
-                undo.callback(process._unwatch)
-                process._output = OutputForwarder(f"worker {number}", popen.pid, output)
+                try:
+                    child = Child(
+                        ("-P", "-m", "trunkline.worker.main"),
+                        os.environ,
+                        sockets=2,
+                        marked=True,
+                        stdout=printed,
+                        stderr=printed,
+                    )
+                finally:
+                    os.close(printed)
+                undo.callback(child.close_sockets)
+                undo.callback(child.end)
+                undo.callback(child.unwatch)
+                process = cls(number, child, deliver, gone)
+                child.watch(process._exited)
+                process._output = OutputForwarder(f"worker {number}", child.pid, output)
             except (OSError, RuntimeError) as error:
                 raise WorkerError(f"worker {number} cannot be started: {error}") from error
             undo.pop_all()
@@ -132,13 +107,11 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process runs, as far as can be told."""
-        return not self._over and self._popen.poll() is None
+        return not self._over and self._child.alive
 
     async def listen(self) -> None:
         """Begin to take messages."""
-        self._channel = await connect(self._sock, self._receive, self._lost)
-        assert self._pidfd is not None
-        asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
+        self._channel = await connect(self._child.sockets[0], self._receive, self._lost)
 
     def send(self, payload: bytes) -> None:
         """Send one message, unless the process is gone."""
@@ -146,23 +119,21 @@ class WorkerProcess:
             self._channel.send(payload)
 
     def hang_up(self) -> None:
-        """Close the socket and the lifeline: the process ends, whatever becomes of us."""
+        """Close both sockets, so that the process ends even if this one dies meanwhile."""
+        channel, lifeline = self._child.sockets
         if self._channel is None:
-            self._sock.close()
+            channel.close()
         else:
             self._channel.close()
-        if self._lifeline is not None:
-            # A byte as well: a process that was forked from this one since holds the pipe open.
-            with contextlib.suppress(OSError):
-                os.write(self._lifeline, b".")
-            os.close(self._lifeline)
-            self._lifeline = None
+        # A process forked from this one since holds the lifeline too, and would keep a mere close from being seen.
+        with contextlib.suppress(OSError):
+            lifeline.shutdown(socket.SHUT_RDWR)
+        lifeline.close()
 
     def kill(self, why: str) -> None:
-        """Kill the process, for a reason that is given when it is gone."""
+        """Kill the process, for a reason that is reported with its end."""
         self._why = why
-        with contextlib.suppress(ProcessLookupError):
-            self._popen.kill()
+        self._child.kill()
 
     async def close(self) -> None:
         """Hang up; end the process if it does not leave by itself; reap it."""
@@ -171,22 +142,18 @@ class WorkerProcess:
         if self._channel is not None:
             self._channel.abort()
             await self._said_gone.wait()
-        self._unwatch()
+        self._child.unwatch()
 
     def _receive(self, payload: memoryview) -> None:
         self._deliver(self.number, payload)
 
     def _exited(self) -> None:
-        """The process has ended: its socket is to be at its end too, unless a child of its own holds it."""
-        self._unwatch()
-        assert self._channel is not None
-        asyncio.get_running_loop().call_later(_LAST_WORDS, self._channel.abort)
+        """End the channel soon: a child of the process may hold its end of the socket."""
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self._abort)
 
-    def _unwatch(self) -> None:
-        if self._pidfd is not None:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
+    def _abort(self) -> None:
+        if self._channel is not None:
+            self._channel.abort()
 
     def _lost(self, error: Exception | None) -> None:
         """The socket was read to its end: nothing more will come."""
@@ -209,40 +176,18 @@ class WorkerProcess:
         who = f"worker {self.number} (pid {self.pid})"
         if self._why is not None:
             return f"{who} was killed: {self._why}"
-        return f"{who} was killed by {_signal_name(-code)}" if code < 0 else f"{who} exited with code {code}"
+        return f"{who} was killed by {signal_name(-code)}" if code < 0 else f"{who} exited with code {code}"
 
     async def _reap(self) -> int:
-        """Wait for the process, politely and then not; return its exit code."""
-        deadline = asyncio.get_running_loop().time() + _GRACE
-        while (code := self._popen.poll()) is None:
-            if asyncio.get_running_loop().time() > deadline:
-                with contextlib.suppress(ProcessLookupError):
-                    self._popen.kill()
-            await asyncio.sleep(0.005)
-        # Its tools' children are of its process group, or carry its mark.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        """Wait for the process, kill it after a while, and clean up after it; return its exit code."""
+        code = await self._child.wait(_GRACE)
         await off_the_loop(self._clean)
         return code
 
     def _clean(self) -> None:
-        end_worker_processes(self._mark)
+        end_worker_processes(self._child.mark)
         if self._output is not None:
             self._output.join(_LAST_WORDS)
-
-
-def _end(popen: subprocess.Popen[bytes]) -> None:
-    """Kill a process and reap it."""
-    popen.kill()
-    popen.wait()
-
-
-def _signal_name(number: int) -> str:
-    """Return what a signal is called; some have no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from trunkline._internal.child import Child
 from trunkline._internal.text import printable
 from trunkline.agent import Agent
 from trunkline.cli.live import drive, watching_options
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["demo", "probe", "sim", "simulator"]
 
+
+_STOP = 10.0
+"""Seconds a simulator has to stop."""
 
 _SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
 
@@ -108,24 +111,21 @@ def simulator(preset: str, latency: bool, *options: str) -> Iterator[str]:
     Raises:
         InfrastructureError: If it does not start.
     """
-    command = [sys.executable, "-m", "trunkline.sim.server", "--port", "0", "--preset", preset, "--exit-with-parent"]
-    with subprocess.Popen(
-        [*command, "--latency", "on" if latency else "off", *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        # What is meant for a server of the user's own must not reach this one.
-        env={name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_SIM_SERVE_")},
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            if not url:
-                raise InfrastructureError(f"the simulator did not start and exited with code {process.wait()}")
-            yield url
-        finally:
-            process.terminate()
+    command = ("-m", "trunkline.sim.server", "--port", "0", "--preset", preset, "--exit-with-parent")
+    # What is meant for a server of the user's own must not reach this one.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_SIM_SERVE_")}
+    latencies = ("--latency", "on" if latency else "off")
+    server = Child((*command, *latencies, *options), env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().decode().strip()
+        if not url:
+            raise InfrastructureError(
+                f"the simulator did not start and exited with code {server.end(_STOP, ask=False)}"
+            )
+        yield url
+    finally:
+        server.end(_STOP)
 
 
 @click.group()

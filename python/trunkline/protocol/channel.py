@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from trunkline._internal.processes import HEAD
 from trunkline.errors import WorkerError
 from trunkline.protocol.messages import MAX_FRAME
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Channel", "attach", "connect"]
-
-_HEAD = 4
 
 _MORE = 1 << 31
 """Bit of a length: the next frame belongs to the same message."""
@@ -47,8 +46,8 @@ class Channel(asyncio.BufferedProtocol):
         """Queue one message; nothing is sent once the connection is gone."""
         last = max(0, len(payload) - 1) // MAX_FRAME * MAX_FRAME
         for start in range(0, last, MAX_FRAME):
-            self._out += ((MAX_FRAME | _MORE).to_bytes(_HEAD, "little"), payload[start : start + MAX_FRAME])
-        self._out += ((len(payload) - last).to_bytes(_HEAD, "little"), payload[last:])
+            self._out += (HEAD.pack(MAX_FRAME | _MORE), payload[start : start + MAX_FRAME])
+        self._out += (HEAD.pack(len(payload) - last), payload[last:])
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -96,14 +95,14 @@ class Channel(asyncio.BufferedProtocol):
     def _frames(self) -> int:
         """Handle complete messages; returns the bytes that the next frame takes, as far as it is known."""
         buffer = self._buffer
-        while self._end - self._start >= _HEAD:
-            body = self._start + _HEAD
-            head = int.from_bytes(buffer[self._start : body], "little")
-            size = head & ~_MORE
+        while self._end - self._start >= HEAD.size:
+            body = self._start + HEAD.size
+            (head,) = HEAD.unpack_from(buffer, self._start)
+            size: int = head & ~_MORE
             if size > MAX_FRAME:
                 raise WorkerError(f"a frame of {size} bytes was announced; the limit is {MAX_FRAME}")
             if self._end - body < size:
-                return _HEAD + size
+                return HEAD.size + size
             self._start = body + size
             frame = buffer[body : self._start]
             if head & _MORE:
@@ -113,7 +112,7 @@ class Channel(asyncio.BufferedProtocol):
                 self._receive(memoryview(b"".join((*parts, frame))))
             else:
                 self._receive(frame)
-        return _HEAD
+        return HEAD.size
 
     def _make_room(self, need: int) -> None:
         """Let the frame that has begun fit into the buffer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import ctypes
 import gc
 import io
@@ -21,6 +20,7 @@ import uvloop
 
 from trunkline._core import __version__
 from trunkline._internal.leftovers import MARK, end_marked
+from trunkline._internal.processes import die_with_parent, kill_group
 from trunkline.errors import TrunklineError, WorkerError
 from trunkline.observability.logging import conceal
 from trunkline.protocol.channel import Channel, attach
@@ -157,8 +157,6 @@ def _same_build(hello: Hello) -> None:
 
 logger = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
-
 
 async def serve(sock: socket.socket) -> bool:
     """Serve one controller until it hangs up; returns whether nothing else ended that."""
@@ -183,29 +181,25 @@ def _end_group() -> None:
     """Kill this process and those that tools have started; nothing where it leads no group and has no mark."""
     if mark := os.environ.get(MARK):
         end_marked(mark, below=False)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(os.getpid(), signal.SIGKILL)
+    kill_group(os.getpid())
 
 
-def _die_with_parent(lifeline: int, parent: int) -> None:
-    """End when the controller does, with the processes that tools have started, even while the loop is blocked.
+def _die_with_controller(lifeline: int, parent: int) -> None:
+    """End with the controller, and with all that tools have started, even while the event loop is blocked.
 
     A thread sees the lifeline close and kills the process group. Should foreign code hold the interpreter's lock, so
-    that no thread runs, the kernel's signal suffices: it is handled by ``alarm`` of the C library, which takes the
-    signal's number, 1, for seconds, after which the process ends.
+    that no thread runs, the kernel's signal is answered by ``alarm`` of the C library, which takes the signal's number,
+    1, for seconds, and after these the process ends.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None)
     libc.signal(signal.SIGHUP, libc.alarm)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    die_with_parent(parent, signal.SIGHUP)
 
     def wait() -> None:
         os.read(lifeline, 1)
         _end_group()
         os._exit(1)
 
-    if os.getppid() != parent:
-        # It was gone before the kernel had been told.
-        os._exit(1)
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
@@ -219,7 +213,7 @@ def main() -> None:
     # It is a pipe: what a tool prints is to be there when it crashes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    _die_with_parent(lifeline, parent)
+    _die_with_controller(lifeline, parent)
     # Registered first, so it comes last: the event loop may see the end before the thread does.
     atexit.register(_end_group)
     with socket.socket(fileno=descriptor) as sock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
 import signal
@@ -11,10 +10,11 @@ import stat
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import uvloop
 
+from trunkline._internal.processes import die_with_parent
 from trunkline.errors import InfrastructureError
 from trunkline.sim.server.app import start_server
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trunkline.sim.server.options import Settings
 
 __all__ = ["serve"]
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def serve(
@@ -65,11 +63,8 @@ async def _serve(
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, stopped.set)
     if exit_with_parent:
-        parent = os.getppid()
-        _die_with_parent()
+        die_with_parent(os.getppid(), signal.SIGTERM)
         _watch_input(loop, stopped)
-        if os.getppid() != parent:
-            return
     server = await start_server(settings, host=host, port=port)
     try:
         # What was loaded so far stays; without this the collector walks it again and again under load.
@@ -103,12 +98,6 @@ def _fill_descriptors() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # The lowest number that is free, so this one.
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _watch_input(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:

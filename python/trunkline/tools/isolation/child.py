@@ -1,27 +1,23 @@
-"""Child side: guard and runner.
+"""The process of an isolated tool: a runner, which runs calls and may end in any way, and a guard.
 
-There are two, forked from one that has done nothing yet. One runs calls, and may end in any way. The other guards it:
-it runs nobody's code, so it is there when the worker hangs up or dies; it adopts whatever the first one leaves behind,
-ends all of that, takes the folder for temporary files away, and says how it ended.
+Both are forked from one process that has done nothing yet. The guard runs no user code, so it still answers when the
+worker hangs up or dies: it adopts and ends all that the runner leaves, removes the folder for temporary files, and
+reports how the runner ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import faulthandler
 import importlib
 import inspect
 import os
 import resource
 import select
-import signal
 import socket
 import sys
 import tempfile
 import threading
-import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.leftovers import children, make_folder, remove_folder, sweep
+from trunkline._internal.leftovers import make_folder, remove_folder, sweep
+from trunkline._internal.processes import (
+    adopt_orphans,
+    children,
+    die_with_parent,
+    drain,
+    end_below,
+    kill_group,
+    receive,
+)
 from trunkline._internal.serialization import load
 from trunkline._internal.text import format_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
@@ -42,8 +47,7 @@ from trunkline.tools.isolation.messages import (
     ToolEnded,
     ToolReady,
     ToolSetup,
-    frame,
-    receive,
+    encode,
 )
 
 if TYPE_CHECKING:
@@ -51,9 +55,7 @@ if TYPE_CHECKING:
 
     from trunkline.tools.tool import Tool
 
-
 __all__ = ["CallRunner", "main"]
-
 
 _SLACK: Final = 64
 """Descriptors, threads and temporary files that a tool may keep from call to call: connections, pools, caches."""
@@ -62,21 +64,23 @@ _WORN: Final = 4
 """A call that leaves more than this part of its memory taken is the last one of its process."""
 
 _ROOM: Final = 64_000_000
-"""Bytes beside what a call may use, so that the process can still say that it was too much."""
+"""Bytes beside what a call may use, so that the process can still report that it was too much."""
 
 _TRACEBACK: Final = 8_000
+
+_KEPT: Final = 4096
+"""Bytes of the output that are kept for the debug log."""
+
+_READ: Final = 65536
+
+_PIPE: Final = 1 << 20
+"""The most that a pipe holds."""
 
 _decoder: Final = msgspec.msgpack.Decoder(ToHelper)
 
 
 class CallRunner:
-    """Serves one worker until it hangs up.
-
-    Args:
-        calls: Where calls come from.
-        others: Tells whether processes are left that a call started.
-        folder: For temporary files.
-    """
+    """Runs the calls of one worker until it hangs up; ``others`` tells whether a call has left processes behind."""
 
     def __init__(self, calls: socket.socket, others: Callable[[], bool], folder: str) -> None:
         self._calls = calls
@@ -108,20 +112,18 @@ class CallRunner:
             self._send(self._perform(tool, call))
 
     def _next(self) -> ToHelper | None:
-        payload = receive(self._calls)
+        payload = receive(self._calls.recv)
         return _decoder.decode(payload) if payload else None
 
     def _send(self, message: ToolReady | ToolBroken | CallResult) -> None:
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that came back from the tool, as its parent does
-        self._calls.sendall(frame(message))
+        self._calls.sendall(encode(message))
 
     def _perform(self, tool: Tool[..., Any], call: CallRequest) -> CallResult:
         """Run one call within its limits."""
-        _, most = resource.getrlimit(resource.RLIMIT_CPU)
         used = resource.getrusage(resource.RUSAGE_SELF)
-        seconds = int(used.ru_utime + used.ru_stime) + call.seconds
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds if most < 0 else min(seconds, most), most))
+        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + call.seconds)
         self._allow(self._memory)
         text, ok, trace, full = "", True, "", False
         try:
@@ -143,10 +145,8 @@ class CallRunner:
 
     def _allow(self, more: int) -> None:
         """Limit the address space to what was taken before the first call, and so much more."""
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        limit = self._base + more
-        with suppress(ValueError, OSError):  # a tool has set a lower one for good
-            resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
+        with suppress(ValueError, OSError):  # a tool has set a lower limit for good
+            _limit(resource.RLIMIT_AS, self._base + more)
 
     def _is_worn(self) -> bool:
         """Whether the last call left more behind than a call may."""
@@ -161,8 +161,13 @@ class CallRunner:
         return sum(len(list(Path(folder).iterdir())) for folder in ("/proc/self/fd", "/proc/self/task", self._folder))
 
 
+def _limit(name: int, value: int) -> None:
+    """Set a soft and hard limit of this process, within the hard limit of now."""
+    _, most = resource.getrlimit(name)
+    resource.setrlimit(name, (value if most < 0 else min(value, most), most))
+
+
 def _import(module: str) -> None:
-    """Import a module; one that is broken breaks the tool."""
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
@@ -185,23 +190,12 @@ def _trace(error: BaseException) -> str:
         return ""
 
 
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
-
-_KEPT: Final = 4096
-"""Bytes of what is printed that are kept for the record."""
-
-_READ: Final = 65536
-
-_PAUSE: Final = 0.001
-
-
 def main() -> None:
-    """Fork, run calls in one process and guard it in the other."""
-    calls, line = socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
+    """Fork, run calls in the child and guard it in the parent."""
+    calls, line = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     for sock in (calls, line):
         sock.set_inheritable(False)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     folder, lock = make_folder("trunkline-tool-")
     printed, output = os.pipe()
     guard = os.getpid()
@@ -216,16 +210,14 @@ def main() -> None:
         os.close(lock)
         _settle_in(guard, output, folder)
         CallRunner(calls, lambda: _others(guard), folder).serve()
-    # Without whatever a tool has registered for the end.
+    # Without what a tool has registered for the end.
     os._exit(0)
 
 
 def _settle_in(guard: int, output: int, folder: str) -> None:
-    """Make the process one that can be ended as a whole, and that ends with its guard."""
+    """Make this process the leader of a group, which ends with its guard."""
     os.setpgid(0, 0)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != guard:
-        os._exit(1)
+    die_with_parent(guard)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
@@ -241,8 +233,8 @@ def _others(guard: int) -> bool:
 
 def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
     """Wait until the worker hangs up or the runner ends; leave nothing of it."""
-    with contextlib.suppress(OSError):
-        os.setpgid(runner, runner)  # whichever of the two comes first
+    with suppress(OSError):
+        os.setpgid(runner, runner)  # the first of the two processes does it
     pidfd, tail, total = os.pidfd_open(runner), b"", 0
     threading.Thread(target=sweep, daemon=True).start()
     waiting = select.poll()
@@ -258,42 +250,13 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
         # Output without end is not read to its end.
         if ready != [printed]:
             break
-    status = _end(runner)
-    rest = _rest(printed)
-    tail, total = tail + rest, total + len(rest)
+    # Once the runner is waited for, its number may be another group's.
+    statuses = end_below(children, lambda ended: None if runner in ended else kill_group(runner))
+    rest = drain(printed, _PIPE)
     remove_folder(folder)
-    with contextlib.suppress(OSError):  # the worker is gone
-        line.sendall(msgspec.msgpack.encode(ToolEnded(status, tail[-_KEPT:], total)))
-
-
-def _rest(printed: int) -> bytes:
-    """Return what is left in a pipe, which is no more than it holds: no process writes to it any more."""
-    os.set_blocking(printed, False)
-    rest = b""
-    with contextlib.suppress(BlockingIOError):
-        while data := os.read(printed, _READ):
-            rest += data
-    return rest
-
-
-def _end(runner: int) -> int:
-    """Kill the runner, its group, and all that left the group; return how the runner ended."""
-    status: int | None = None
-    while True:
-        if status is None:  # after that its number may be another's
-            with contextlib.suppress(OSError):
-                os.killpg(runner, signal.SIGKILL)
-        for child in children(os.getpid()):
-            with contextlib.suppress(OSError):
-                os.kill(child, signal.SIGKILL)
-        try:
-            pid, ended = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return 0 if status is None else status
-        if pid == runner:
-            status = ended
-        elif not pid:
-            time.sleep(_PAUSE)
+    ended = ToolEnded(statuses.get(runner, 0), (tail + rest)[-_KEPT:], total + len(rest))
+    with suppress(OSError):  # the worker is gone
+        line.sendall(msgspec.msgpack.encode(ended))
 
 
 if __name__ == "__main__":

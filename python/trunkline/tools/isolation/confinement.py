@@ -9,7 +9,6 @@ import ctypes
 import errno
 import os
 import resource
-import signal
 import sys
 from contextlib import suppress
 from enum import StrEnum
@@ -22,7 +21,6 @@ __all__ = [
     "ResourceLimits",
     "Way",
     "become",
-    "die_with",
     "limit",
     "namespaces",
     "new_root",
@@ -41,7 +39,7 @@ _SAME_BITS: Final = 2 | 4 | 8 | 1024 | 2048
 _RELATIME: Final = 1 << 21
 _REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
 _INSIDE: Final = 1000
 """What the user is called inside a user namespace: not root, so that a new program image has no capabilities."""
@@ -105,17 +103,6 @@ class ResourceLimits(NamedTuple):
     processes: int
     disk: int
     output: int
-
-
-def die_with(parent: int) -> None:
-    """End this process when its parent does.
-
-    Args:
-        parent: The parent's number; 0 where it is in another namespace.
-    """
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def shut() -> None:

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
-import signal
-import socket
-import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
 from trunkline._internal.aio import off_the_loop
-from trunkline._internal.leftovers import MARK, end_marked, new_mark, sweep
+from trunkline._internal.child import Child, read_frame
+from trunkline._internal.leftovers import end_marked, sweep
+from trunkline._internal.processes import signal_name
 from trunkline._internal.serialization import pack
 from trunkline._internal.text import printable, scrub
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.tools.isolation.messages import (
-    HEAD,
     CallRequest,
     CallResult,
     ToolBroken,
     ToolEnded,
     ToolReady,
     ToolSetup,
-    frame,
-    longest,
+    encode,
 )
 from trunkline.tools.tool import MEMORY
 
@@ -37,25 +34,28 @@ if TYPE_CHECKING:
     from trunkline.tools.calls import Call
     from trunkline.tools.tool import Tool
 
-
 __all__ = ["FailedStart", "ToolProcess", "ToolProcessExited", "ToolProcessPool"]
-
 
 START: Final = 60.0
 """Seconds a process has to import the tool."""
+
+IDLE: Final = 60.0
+"""Seconds after which a process without work ends."""
 
 _END: Final = 5.0
 """Seconds in which a process and what it started are to be gone; what the system cannot kill is left behind."""
 
 _LAST_WORDS: Final = 0.5
-"""Seconds for the guard of a process that hung up to say how it ended."""
+"""Seconds for the guard of a process that hung up to report how it ended."""
 
-_POLL: Final = 0.002
+_ASIDE: Final = 64 * 1024
+"""Bytes of a frame beside the result: a traceback, an error."""
 
 _answers: Final[msgspec.msgpack.Decoder[ToolReady | ToolBroken | CallResult]] = msgspec.msgpack.Decoder(
     ToolReady | ToolBroken | CallResult
 )
 _ends: Final = msgspec.msgpack.Decoder(ToolEnded)
+_log = logging.getLogger("trunkline.tools")
 
 
 class FailedStart(Exception):
@@ -63,13 +63,7 @@ class FailedStart(Exception):
 
 
 class ToolProcessExited(Exception):
-    """The process ended in the middle of a call.
-
-    Args:
-        how: What became of it, as the end of a sentence about the tool.
-        output: The end of what it printed.
-        printed: How many bytes it printed in all.
-    """
+    """The process ended in the middle of a call; ``how`` is the end of a sentence about the tool."""
 
     def __init__(self, how: str, output: bytes = b"", printed: int = 0) -> None:
         super().__init__(how)
@@ -79,13 +73,11 @@ class ToolProcessExited(Exception):
 
 
 class ToolProcess:
-    """A process, and the way to it; make it with :meth:`start`."""
+    """A process with a guard, and a stream to each; make it with :meth:`start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
+    def __init__(self, child: Child) -> None:
         self.timer: asyncio.TimerHandle | None = None
-        self._process = process
-        self._mark = mark
-        self._pidfd: int | None = None
+        self._child = child
         self._ways: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._ended: asyncio.Task[ToolEnded | None] | None = None
 
@@ -96,38 +88,38 @@ class ToolProcess:
         Raises:
             FailedStart: The system has no process or descriptor left.
         """
-        pairs = []
         try:
-            pairs = [socket.socketpair() for _ in range(2)]
-            mark = new_mark()
-            process = cls(_spawned([theirs.fileno() for _, theirs in pairs], mark), mark)
-            for ours, _ in pairs:
-                process._ways.append(await asyncio.open_connection(sock=ours))
-            with contextlib.suppress(OSError):  # without a descriptor to spare, the timeout of a call has to do
-                process._pidfd = os.pidfd_open(process._process.pid)
-                asyncio.get_running_loop().add_reader(process._pidfd, process._guard_ended)
+            # Address space is limited there, and an arena for each thread would take much of it.
+            child = Child(
+                ("-P", "-m", "trunkline.tools.isolation.child"),
+                os.environ | {"MALLOC_ARENA_MAX": "1"},
+                sockets=2,
+                marked=True,
+                stdout=2,
+            )
         except OSError as error:
-            for ours, _ in pairs:
-                ours.close()
             raise FailedStart(str(error)) from error
-        finally:
-            for _, theirs in pairs:
-                theirs.close()
+        process = cls(child)
+        try:
+            for ours in child.sockets:
+                process._ways.append(await asyncio.open_connection(sock=ours))
+        except OSError as error:
+            child.close_sockets()
+            raise FailedStart(str(error)) from error
+        with suppress(OSError):  # without a descriptor to spare, the timeout of a call has to do
+            child.watch(process._guard_ended)
         return process
 
     async def load(self, setup: ToolSetup) -> None:
         """Let the process load the tool.
 
-        Args:
-            setup: The tool.
-
         Raises:
-            CrossingError: It cannot be imported there.
+            CrossingError: The tool cannot be imported there.
             FailedStart: Importing it takes too long, or ends the process.
         """
         try:
             async with asyncio.timeout(START):
-                answer = await self._ask(frame(setup), longest(0))
+                answer = await self._ask(setup, _ASIDE)
         except TimeoutError:
             raise FailedStart(f"importing its module took longer than {START:g} s") from None
         except ToolProcessExited as gone:
@@ -138,28 +130,21 @@ class ToolProcess:
     @property
     def alive(self) -> bool:
         """Whether the process can be asked for one more call."""
-        return self._ended is None and not self._ways[0][0].at_eof() and self._process.poll() is None
+        return self._ended is None and not self._ways[0][0].at_eof() and self._child.alive
 
     async def run(self, call: CallRequest) -> CallResult:
         """Run a call.
 
-        Args:
-            call: The call.
-
         Raises:
             ToolProcessExited: The process ended.
         """
-        answer = await self._ask(frame(call), longest(call.limit))
+        answer = await self._ask(call, 4 * call.limit + _ASIDE)
         if not isinstance(answer, CallResult):
             raise await self._gone()
         return answer
 
     def hang_up(self, patience: float = 0.0) -> asyncio.Task[ToolEnded | None]:
-        """Let the process be killed with everything it started; the task is done when that is over.
-
-        Args:
-            patience: Seconds it has to end by itself.
-        """
+        """Have the process killed with all it started, after some patience; the task is done when that is over."""
         if self._ended is None:
             if self.timer is not None:
                 self.timer.cancel()
@@ -167,98 +152,58 @@ class ToolProcess:
         return self._ended
 
     def _guard_ended(self) -> None:
-        """A guard that was killed has ended nothing, and what its tool started may hold the socket open."""
-        self._unwatch()
+        """Close the stream soon: a killed guard has ended nothing, and processes of its tool may hold the socket."""
         asyncio.get_running_loop().call_later(_LAST_WORDS, self._ways[0][1].transport.abort)
 
-    def _unwatch(self) -> None:
-        if self._pidfd is not None:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
-
-    async def _ask(self, message: bytes, most: int) -> ToolReady | ToolBroken | CallResult:
+    async def _ask(self, message: ToolSetup | CallRequest, most: int) -> ToolReady | ToolBroken | CallResult:
         reader, writer = self._ways[0]
         try:
-            writer.write(message)
-            size = int.from_bytes(await reader.readexactly(HEAD), "little")
-            if size > most:
-                raise await self._gone()
-            return _answers.decode(await reader.readexactly(size))
+            writer.write(encode(message))
+            return _answers.decode(await read_frame(reader, most))
         except (OSError, EOFError, msgspec.MsgspecError):
             raise await self._gone() from None
 
     async def _gone(self) -> ToolProcessExited:
-        # It may have closed its descriptors and go on; else its guard is about to say how it ended.
+        # It may have closed its descriptors and still run; else its guard is about to report how it ended.
         ended = await asyncio.shield(self.hang_up(_LAST_WORDS))
-        return (
-            ToolProcessExited("ended without a word")
-            if ended is None
-            else ToolProcessExited(_how(ended.status), ended.output, ended.printed)
-        )
+        if ended is None:
+            return ToolProcessExited("ended without a word")
+        if os.WIFSIGNALED(ended.status):
+            how = f"was killed by {signal_name(os.WTERMSIG(ended.status))}"
+        else:
+            how = f"ended its process with exit code {os.WEXITSTATUS(ended.status)}"
+        return ToolProcessExited(how, ended.output, ended.printed)
 
     async def _end(self, patience: float) -> ToolEnded | None:
         """Hang up, read how it ended, reap it."""
-        loop, ended = asyncio.get_running_loop(), None
+        ended = None
         reader, writer = self._ways[1]
-        reading = loop.create_task(reader.read(-1))
+        reading = asyncio.get_running_loop().create_task(reader.read(-1))
         await asyncio.wait({reading}, timeout=patience)
-        with contextlib.suppress(OSError, RuntimeError):  # the guard is gone
+        with suppress(OSError, RuntimeError):  # the guard is gone
             writer.write_eof()
         await asyncio.wait({reading}, timeout=_END)
-        with contextlib.suppress(OSError, asyncio.CancelledError, msgspec.MsgspecError):
+        with suppress(OSError, asyncio.CancelledError, msgspec.MsgspecError):
             if not reading.cancel():
                 ended = _ends.decode(reading.result())
-        deadline = loop.time() + _END
-        while self._process.poll() is None:
-            if loop.time() > deadline:
-                self._process.kill()
-            await asyncio.sleep(_POLL)
-        self._unwatch()
+        await self._child.wait(_END)
+        self._child.unwatch()
         if ended is None:
             # The guard was killed, as by its tool, and has ended nothing.
             await off_the_loop(self._clean)
         for _, writer in self._ways:
             writer.close()
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 await writer.wait_closed()
         return ended
 
     def _clean(self) -> None:
-        end_marked(self._mark)
+        end_marked(self._child.mark)
         sweep()
 
 
-def _spawned(descriptors: list[int], mark: str) -> subprocess.Popen[bytes]:
-    """Start the process: never forked from this one's state, and in a session of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "trunkline.tools.isolation.child", *map(str, descriptors)],
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        start_new_session=True,
-        # Address space is limited there, and an arena for each thread would take much of it.
-        env=os.environ | {"MALLOC_ARENA_MAX": "1", MARK: mark},
-    )
-
-
-def _how(status: int) -> str:
-    """Say how a process ended."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        named = number in {one.value for one in signal.Signals}
-        return f"was killed by {signal.Signals(number).name if named else f'signal {number}'}"
-    return f"ended its process with exit code {os.WEXITSTATUS(status)}"
-
-
-IDLE: Final = 60.0
-"""Seconds after which a process without work ends."""
-
-_log = logging.getLogger("trunkline.tools")
-
-
 class ToolProcessPool:
-    """Runs calls of one tool; nothing is started before the first.
+    """Runs calls of one tool; no process is started before the first.
 
     Args:
         tool: The tool.
@@ -288,16 +233,10 @@ class ToolProcessPool:
         self._closed = False
 
     async def run(self, arguments: str, call: Call | None, limit: int, timeout: float) -> tuple[str, bool]:  # noqa: ASYNC109
-        """Run a call as soon as a process is free for it.
-
-        Args:
-            arguments: As the model wrote them.
-            call: Which call it is.
-            limit: Characters of the result that are kept.
-            timeout: Seconds it may take, waiting for a process not counted.
+        """Run a call as soon as a process is free for it; the timeout does not count the wait for one.
 
         Returns:
-            What the model is told, and whether the tool returned.
+            What the model is told, of at most ``limit`` characters, and whether the tool returned.
 
         Raises:
             CrossingError: The tool cannot be imported in its process.
@@ -312,10 +251,8 @@ class ToolProcessPool:
             try:
                 process = await self._taken()
             except FailedStart as error:
-                return (
-                    f"Error: {name} gave no result: no process could be started for it: {printable(str(error))}.",
-                    False,
-                )
+                why = printable(str(error))
+                return f"Error: {name} gave no result: no process could be started for it: {why}.", False
             kept = False
             try:
                 async with asyncio.timeout(timeout):
@@ -331,9 +268,11 @@ class ToolProcessPool:
                 if kept:
                     self._keep(process)
                 else:
-                    # Whoever is cancelled meanwhile need not wait until it is gone.
+                    # A caller that is cancelled meanwhile need not wait until it is gone.
                     await asyncio.shield(self._drop(process))
-        return self._told(ran)
+        if ran.traceback:
+            self._debug("failed", ran.traceback)
+        return ran.text, ran.ok
 
     async def close(self) -> None:
         """End all processes, those with a call in them too, and wait until they are gone."""
@@ -392,17 +331,11 @@ class ToolProcessPool:
             self._drop(process)
 
     def _drop(self, process: ToolProcess) -> asyncio.Task[Any]:
-        """Let a process end."""
         self._all.discard(process)
         task = process.hang_up()
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
-
-    def _told(self, ran: CallResult) -> tuple[str, bool]:
-        if ran.traceback:
-            self._debug("failed", ran.traceback)
-        return ran.text, ran.ok
 
     def _debug(self, how: str, text: str) -> None:
         if _log.isEnabledFor(logging.DEBUG):

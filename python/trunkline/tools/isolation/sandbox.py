@@ -1,23 +1,24 @@
-"""Programs that nobody has read, run in a killable process: started, fed, ended, as seen from a worker."""
+"""Runs programs that nothing vouches for: the worker's side of a supervisor of confined programs."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
-from trunkline._internal.aio import off_the_loop
+from trunkline._internal.aio import off_the_loop, wait_uninterrupted
+from trunkline._internal.child import Child, read_frame
 from trunkline._internal.leftovers import remove_folder
+from trunkline._internal.processes import frame, signal_name
 from trunkline._internal.text import printable
 from trunkline.tools.isolation.confinement import WAYS
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NoSandbox", "NoWay", "ProgramResult", "Sandbox", "find_way"]
 
-_HEAD: Final = 4
 _LONGEST: Final = 1 << 28
 _START: Final = 120.0
 """Seconds for the first program of a process to find a place to run in, and for the system to start anything."""
@@ -46,7 +46,7 @@ _BURY: Final = "import os, sys; uid = int(sys.argv[1]); os.setgroups([]); os.set
 _log = logging.getLogger("trunkline.tools")
 
 _found: dict[tuple[str, ...], dict[str, str]] = {}
-"""The place that was found, by what may be used."""
+"""The place that was found, by the ways that may be used."""
 
 
 class NoSandbox(Exception):
@@ -63,7 +63,7 @@ class ProgramResult(NamedTuple):
     Attributes:
         ended: ``exit``; or why it was killed: ``time``, ``output``.
         status: As ``os.waitpid`` gives it; 0 where it was killed for a reason above.
-        out: What it printed, as far as it was heard.
+        out: What it printed, as far as it was read.
         err: The end of its error stream.
         many: Whether it had as many processes as it may.
     """
@@ -80,14 +80,10 @@ class ProgramResult(NamedTuple):
         return self.ended == "exit" and self.status == 0
 
     def how(self, limits: ResourceLimits) -> str:
-        """Say how it ended, on one printable line, as the end of a sentence about it.
-
-        Args:
-            limits: The limits that it ran under.
-        """
+        """Say how it ended under its limits, on one printable line, as the end of a sentence about it."""
         words = self.err.decode("utf-8", "replace").strip().splitlines()
         last = words[-1] if words else ""
-        # Of processes that fail at once, the lines are mixed: whose is the last one is chance.
+        # Of processes that fail at once, the lines are mixed: which is the last one is chance.
         refused = ("Resource temporarily unavailable", "can't start new thread")
         if self.many or any(why in line for line in words for why in refused):
             return "started too many processes"
@@ -98,9 +94,7 @@ class ProgramResult(NamedTuple):
         if last.startswith("MemoryError"):
             return f"used more than {limits.memory / 1e6:,.0f} MB"
         if os.WIFSIGNALED(self.status):
-            number = os.WTERMSIG(self.status)
-            named = number in {one.value for one in signal.Signals}
-            return f"was killed by {signal.Signals(number).name if named else f'signal {number}'}"
+            return f"was killed by {signal_name(os.WTERMSIG(self.status))}"
         code = os.WEXITSTATUS(self.status)
         return f"ended with exit code {code}" + (f": {printable(last, 200)}" if code and last else "")
 
@@ -108,21 +102,16 @@ class ProgramResult(NamedTuple):
 class Sandbox:
     """Runs programs one after the other; use it as ``async with Sandbox(limits) as sandbox``.
 
-    What it started is gone when it is left, when it is cancelled, and when this process dies.
-
-    Args:
-        limits: What each program may use.
-        ways: Ways of shutting a program in that may be used, as :class:`.confinement.Way` names
-            them; the best of them that there is here is taken.
+    What it started is gone when it is left, when it is cancelled, and when this process dies. Of the ways of
+    confining a program that may be used, it takes the best that there is here.
     """
 
     def __init__(self, limits: ResourceLimits, ways: tuple[str, ...] = WAYS) -> None:
         self._limits = limits
         self._ways = ways
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._reader: asyncio.StreamReader | None = None
-        self._transports: list[asyncio.BaseTransport] = []
-        self._writer: asyncio.WriteTransport | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._folder = ""
         self._uid = 0
         self.way = ""
@@ -141,11 +130,7 @@ class Sandbox:
         await self._leave()
 
     async def run(self, source: str, text: str = "") -> ProgramResult:
-        """Run a program.
-
-        Args:
-            source: The program.
-            text: Its standard input.
+        """Run a program with a text as its standard input.
 
         Raises:
             NoSandbox: It could not be started.
@@ -158,17 +143,14 @@ class Sandbox:
         return ProgramResult(said["ended"], said["status"], out, err, said["many"])
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
+        # The supervisor gets nothing of this process's environment but where to put files and find libraries.
+        env = {name: os.environ[name] for name in ("TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+        silent = subprocess.DEVNULL
         try:
-            process = self._process = _started()
+            self._process = Child(("-I", "-S", "-c", _BOOT, _ROOT), env, sockets=1, stdout=silent, stderr=silent)
         except OSError as error:
             raise NoSandbox(f"no process can be started: {error.strerror}") from None
-        self._reader = asyncio.StreamReader(limit=_LONGEST)
-        reader = self._reader
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
-        self._transports.append(transport)
-        self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
-        self._transports.append(self._writer)
+        self._reader, self._writer = await asyncio.open_connection(sock=self._process.sockets[0])
         known = _found.get(self._ways, {})
         self._write({"limits": list(self._limits), "ways": self._ways, "way": "", "python": "", **known})
         said = await self._read(_START)
@@ -186,15 +168,13 @@ class Sandbox:
 
     def _write(self, message: dict[str, Any]) -> None:
         assert self._writer is not None
-        data = msgspec.json.encode(message)
-        self._writer.write(len(data).to_bytes(_HEAD, "little") + data)
+        self._writer.write(frame(msgspec.json.encode(message)))
 
     async def _read(self, seconds: float) -> dict[str, Any]:
         assert self._reader is not None
         try:
             async with asyncio.timeout(seconds):
-                size = int.from_bytes(await self._reader.readexactly(_HEAD), "little")
-                said: dict[str, Any] = msgspec.json.decode(await self._reader.readexactly(min(size, _LONGEST)))
+                said: dict[str, Any] = msgspec.json.decode(await read_frame(self._reader, _LONGEST))
         except TimeoutError:
             raise NoSandbox("the process that runs programs gives no answer") from None
         except (OSError, EOFError, msgspec.MsgspecError):
@@ -202,55 +182,35 @@ class Sandbox:
         return said
 
     async def _leave(self) -> None:
-        """Stop, and wait for that even when cancelled meanwhile."""
+        """Stop, even if this is cancelled meanwhile."""
         stopping = asyncio.get_running_loop().create_task(self._stop())
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            await stopping
-            raise
+        await wait_uninterrupted(stopping)
+        stopping.result()
 
     async def _stop(self) -> None:
-        """Hang up, which ends whatever runs, and wait for that."""
-        process = self._process
-        if process is None:
+        """Hang up, which ends the program that runs, and wait for the supervisor."""
+        if self._process is None:
             return
-        # A transport closes its pipe itself; what was not given to one is closed here.
-        for pipe, transport in zip((process.stdout, process.stdin), [*self._transports, None, None], strict=False):
-            if transport is None and pipe is not None:
-                pipe.close()
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.abort()
-        loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + _LEAVE, 0.001
-        while process.poll() is None:
-            if loop.time() > deadline:
-                process.kill()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.05)
-        for transport in self._transports:
-            transport.close()
-        await asyncio.sleep(0)  # in which they do
-        if process.returncode and self._folder:
+        if self._writer is None:
+            self._process.close_sockets()
+        else:
+            self._writer.transport.abort()
+        if await self._process.wait(_LEAVE) and self._folder:
             # It was killed, and has not tidied up.
             await off_the_loop(self._tidy)
 
     def _tidy(self) -> None:
-        """End what a supervisor has left, where that can be told from others, and remove its files."""
+        """End what a supervisor has left, where that can be told from other processes, and remove its files."""
         if self._uid:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
+            with suppress(OSError, subprocess.SubprocessError):
                 subprocess.run([sys.executable, "-I", "-S", "-c", _BURY, str(self._uid)], check=False, timeout=_LEAVE)
         remove_folder(self._folder)
 
 
 def find_way(limits: ResourceLimits, ways: tuple[str, ...]) -> str:
-    """Return the best way of some that programs can be run in here; it is tried once a process.
+    """Return the best of some ways that programs can be confined in here; it is tried once a process.
 
     Waits for that in this thread, a tenth of a second as a rule.
-
-    Args:
-        limits: What a program may use.
-        ways: As for :class:`Sandbox`.
 
     Raises:
         NoWay: There is none.
@@ -267,18 +227,6 @@ def find_way(limits: ResourceLimits, ways: tuple[str, ...]) -> str:
         return pool.submit(lambda: asyncio.run(enter())).result()
 
 
-def _started() -> subprocess.Popen[bytes]:
-    """Start the supervisor, with nothing of this process's environment but where to put files and find libraries."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={name: os.environ[name] for name in ("TMPDIR", "LD_LIBRARY_PATH") if name in os.environ},
-    )
-
-
 def _clean(text: str) -> str:
-    """A text without lone surrogates, which no pipe can carry."""
+    """Replace lone surrogates, which no stream can carry."""
     return text.encode("utf-8", "replace").decode()

@@ -1,33 +1,40 @@
-"""Runs programs one after the other, each within walls, and leaves nothing of any: ``python -I -S -c ...``.
+"""Runs confined programs one after the other, and leaves nothing of any: ``python -I -S -c ... DESCRIPTOR PARENT``.
 
-It is started by :mod:`trunkline.tools.isolation.sandbox`, which writes to its standard input and reads its standard
-output: frames of a length (4 bytes, little-endian) and JSON. When its input ends, or its parent does, it ends whatever
-runs. Nobody's code runs in it. It imports the standard library only, as another user may have to be able to.
+:mod:`trunkline.tools.isolation.sandbox` starts it and talks to it over a socket: JSON in frames. When the socket or the
+parent ends, it ends the program that runs. No user code runs in this process. It imports the standard library only, as
+another user may have to be able to.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import select
 import signal
-import struct
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from trunkline._internal.leftovers import children, descendants, make_folder, remove_folder, sweep
+from trunkline._internal.leftovers import make_folder, remove_folder, sweep
+from trunkline._internal.processes import (
+    adopt_orphans,
+    children,
+    descendants,
+    die_with_parent,
+    drain,
+    end_below,
+    frame,
+    receive,
+)
 from trunkline.tools.isolation.confinement import (
     ConfinementError,
     ResourceLimits,
     Way,
     become,
-    die_with,
     limit,
     namespaces,
     new_root,
@@ -52,13 +59,7 @@ _ENVIRONMENT: Final = {
 
 
 class ProgramPlace(NamedTuple):
-    """Where programs run.
-
-    Attributes:
-        way: How they are shut in.
-        python: The interpreter.
-        uid: Their user, where they have their own.
-    """
+    """Where programs run: how they are confined, their interpreter, and their user where they have their own."""
 
     way: Way
     python: str
@@ -66,7 +67,7 @@ class ProgramPlace(NamedTuple):
 
 
 class Pipes(NamedTuple):
-    """The ends of pipes that a program has, and the one that says how it began and ended."""
+    """One side's ends of the pipes of a program; ``word`` carries how it began and ended."""
 
     stdin: int
     stdout: int
@@ -77,7 +78,7 @@ class Pipes(NamedTuple):
 def spawn(
     place: ProgramPlace, limits: ResourceLimits, others: int, source: str, folder: Path, pipes: Pipes, parent: int
 ) -> None:
-    """Put up the walls and become the program; in namespaces, leave two processes behind that wait for it.
+    """Confine this process and become the program; in namespaces, leave two processes behind that wait for it.
 
     Args:
         place: Where it runs.
@@ -85,13 +86,13 @@ def spawn(
         others: How many threads the user has outside.
         source: The program.
         folder: An empty one.
-        pipes: Its ends of the pipes; the fourth is told ``!`` and why it does not begin, or ``=`` and its status.
+        pipes: Its ends of the pipes; ``word`` is told ``!`` and why it does not begin, or ``=`` and its status.
         parent: The supervisor.
 
     Raises:
-        ConfinementError: A wall cannot be put up.
+        ConfinementError: A restriction cannot be set up.
     """
-    die_with(parent)
+    die_with_parent(parent)
     for ignored in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ignored, signal.SIG_IGN)
     with contextlib.suppress(OSError):
@@ -107,7 +108,7 @@ def spawn(
             _leave(pipes)
             os.waitpid(init, 0)
             os._exit(0)
-        die_with(0)
+        die_with_parent(0)
         os.close(held)
         if select.select([above], [], [], 0)[0]:
             os._exit(1)  # it is of another namespace, so only its pipe tells that the parent was gone before
@@ -117,8 +118,7 @@ def spawn(
         program = os.fork()
         if program:
             _leave(pipes, but=word)
-            status = 0
-            ended = 0
+            ended = status = 0
             while ended != program:
                 ended, status = os.wait()
             os.write(word, b"=%d" % status)
@@ -128,13 +128,13 @@ def spawn(
         if way.uid:
             os.chown(work, place.uid, place.uid)
             (work / "main.py").chmod(0o644)
-        die_with(parent)
+        die_with_parent(parent)
     os.chdir(work)
     os.setsid()
     become(way, place.uid)
     limit(way, limits, others)
     if not way.spaces:
-        die_with(parent)  # once more: another user's process has forgotten
+        die_with_parent(parent)  # once more: another user's process has forgotten
     for usual in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(usual, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -162,7 +162,7 @@ def pipes_of_a_program() -> tuple[Pipes, Pipes]:
 
 
 def kill_all_of(uid: int) -> None:
-    """Kill every process of a user at once, by one who is that user, too."""
+    """Kill every process of a user at once, by a process of that user."""
     killer = os.fork()
     if not killer:
         try:
@@ -173,12 +173,9 @@ def kill_all_of(uid: int) -> None:
     os.waitpid(killer, 0)
 
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_HEAD: Final = struct.Struct("<I")
 _READ: Final = 65536
 _TAIL: Final = 4096
 """Bytes of the error stream that are kept."""
-_PAUSE: Final = 0.001
 _CLOSE: Final = 4
 """So many processes below the limit count as having reached it: those that hit it may have ended meanwhile."""
 _PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
@@ -187,51 +184,52 @@ _TRIAL_SECONDS: Final = 20.0
 
 
 class _Over(Exception):
-    """Whoever asked is gone."""
+    """The parent is gone."""
 
 
 class SandboxSupervisor:
-    """Serves one parent.
+    """Serves one parent over a socket; ``alarm`` becomes readable when the parent has died."""
 
-    Args:
-        alarm: Becomes readable when the parent has died.
-        folder: For the files of programs.
-    """
-
-    def __init__(self, alarm: int, folder: str) -> None:
+    def __init__(self, line: int, alarm: int, folder: str) -> None:
+        self._line = line
         self._alarm = alarm
         self._folder = folder
 
     def serve(self) -> None:
-        """Find a place, then run what is asked."""
+        """Find a place, then run what is asked.
+
+        Raises:
+            _Over: The parent is gone.
+        """
         setup = self._next()
         limits = ResourceLimits(*setup["limits"])
         try:
             place = self._known(setup) if setup["way"] else self._found(limits, setup["ways"])
         except ConfinementError as refused:
-            _send({"refused": str(refused), "folder": self._folder})
+            self._send({"refused": str(refused), "folder": self._folder})
             return
         uid = place.uid if place.way is Way.UID else 0
-        _send({"way": place.way, "python": place.python, "folder": self._folder, "uid": uid})
+        self._send({"way": place.way, "python": place.python, "folder": self._folder, "uid": uid})
         while True:
             request = self._next()
-            _send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
+            self._send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
 
     def _next(self) -> dict[str, Any]:
-        """Read a frame.
+        payload = receive(self._read)
+        if not payload:
+            raise _Over
+        message: dict[str, Any] = json.loads(payload)
+        return message
 
-        Raises:
-            _Over: There is none any more.
-        """
-        data = b""
-        while len(data) < 4 or len(data) < 4 + _HEAD.unpack_from(data)[0]:
-            ready, _, _ = select.select([0, self._alarm], [], [])
-            more = b"" if self._alarm in ready else os.read(0, _READ)
-            if not more:
-                raise _Over
-            data += more
-        frame: dict[str, Any] = json.loads(data[4:])
-        return frame
+    def _read(self, size: int) -> bytes:
+        """Read what there is of so many bytes; none once the parent is gone."""
+        ready, _, _ = select.select([self._line, self._alarm], [], [])
+        return b"" if self._alarm in ready else os.read(self._line, size)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        data = frame(json.dumps(message).encode())
+        while data:
+            data = data[os.write(self._line, data) :]
 
     def _known(self, setup: dict[str, Any]) -> ProgramPlace:
         way = Way(setup["way"])
@@ -267,13 +265,7 @@ class SandboxSupervisor:
         raise ConfinementError("; ".join(dict.fromkeys(problems)))
 
     def run(self, place: ProgramPlace, limits: ResourceLimits, source: str, text: bytes) -> dict[str, Any]:
-        """Run a program to its end.
-
-        Args:
-            place: Where.
-            limits: What it may use.
-            source: The program.
-            text: Its input.
+        """Run a program with some input to its end.
 
         Returns:
             How it ended (``exit``, ``time``, ``output``), its status as of ``waitpid``, what it printed, whether it
@@ -309,12 +301,12 @@ class SandboxSupervisor:
     def _watch(
         self, place: ProgramPlace, limits: ResourceLimits, child: int, ours: Pipes, text: bytes
     ) -> dict[str, Any]:
-        """Feed a program and hear it out, until it ends or must."""
+        """Feed a program and read its output, until it ends or must."""
         deadline = time.monotonic() + limits.seconds
         pidfd = os.pidfd_open(child)
         output: dict[int, bytearray] = {ours.stdout: bytearray(), ours.stderr: bytearray(), ours.word: bytearray()}
         watched = select.poll()
-        for descriptor in (*output, pidfd, 0, self._alarm):
+        for descriptor in (*output, pidfd, self._line, self._alarm):
             watched.register(descriptor, select.POLLIN)
         watched.register(ours.stdin, select.POLLOUT)
         ended, rest = "", memoryview(text)
@@ -322,7 +314,7 @@ class SandboxSupervisor:
             while not ended:
                 left = deadline - time.monotonic()
                 ready = [descriptor for descriptor, _ in watched.poll(max(left, 0) * 1000)]
-                if 0 in ready or self._alarm in ready:
+                if self._line in ready or self._alarm in ready:
                     raise _Over
                 if ours.stdin in ready:
                     rest = _fed(ours.stdin, rest)
@@ -330,7 +322,9 @@ class SandboxSupervisor:
                         watched.unregister(ours.stdin)
                         _hang_up(ours.stdin)
                 for descriptor in output.keys() & ready:
-                    if not _read_output(descriptor, output[descriptor]):
+                    data = os.read(descriptor, _READ)
+                    output[descriptor] += data
+                    if not data:
                         watched.unregister(descriptor)
                 if sum(map(len, output.values())) > limits.output:
                     ended = "output"
@@ -341,7 +335,7 @@ class SandboxSupervisor:
             os.close(pidfd)
         status = self._end(place).get(child, 0)
         for descriptor, kept in output.items():
-            _drain(descriptor, kept, limits.output + _TAIL)
+            kept.extend(drain(descriptor, limits.output + _TAIL - len(kept)))
         word = bytes(output[ours.word])
         refused = word[1:].partition(b"\n")[0].decode("utf-8", "replace") if word.startswith(b"!") else ""
         if place.way.spaces and ended == "exit" and not refused:
@@ -358,26 +352,13 @@ class SandboxSupervisor:
 
     def _end(self, place: ProgramPlace) -> dict[int, int]:
         """Kill all that is below this process, and all of the program's user; return how the children ended."""
-        statuses: dict[int, int] = {}
-        while True:
-            for pid in children(os.getpid()) if place.way.spaces else descendants(os.getpid()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            if place.way is Way.UID:
-                kill_all_of(place.uid)
-            try:
-                while True:
-                    pid, status = os.waitpid(-1, os.WNOHANG)
-                    if not pid:
-                        break
-                    statuses[pid] = status
-            except ChildProcessError:
-                return statuses
-            time.sleep(_PAUSE)
+        if place.way.spaces:
+            return end_below(children)
+        return end_below(descendants, lambda _: kill_all_of(place.uid) if place.way is Way.UID else None)
 
 
 def _hang_up(descriptor: int) -> None:
-    """Close a pipe for whoever reads it, and keep its number."""
+    """Close a pipe for its reader, and keep its number."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor, inheritable=False)
     os.close(null)
@@ -393,46 +374,22 @@ def _fed(stdin: int, rest: memoryview) -> memoryview:
         return rest[:0]
 
 
-def _read_output(descriptor: int, output: bytearray) -> bool:
-    """Read what there is in a pipe; whether there may be more."""
-    data = os.read(descriptor, _READ)
-    output += data
-    return bool(data)
-
-
-def _drain(descriptor: int, output: bytearray, most: int) -> None:
-    """Read what is left in a pipe; no process writes to it any more."""
-    os.set_blocking(descriptor, False)
-    with contextlib.suppress(BlockingIOError):
-        while len(output) < most and (data := os.read(descriptor, _READ)):
-            output += data
-
-
-def _send(message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode()
-    data = _HEAD.pack(len(data)) + data
-    while data:
-        data = data[os.write(1, data) :]
-
-
 def main() -> None:
-    """Serve until the input ends; leave at once when the parent dies."""
-    parent = int(sys.argv[1])
+    """Serve until the socket ends; leave at once when the parent dies."""
+    line, parent = map(int, sys.argv[1:3])
+    os.set_inheritable(line, False)
     alarm, raised = os.pipe()
     os.set_blocking(raised, False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(raised)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        return
+    adopt_orphans()
+    die_with_parent(parent, signal.SIGTERM)
     folder, _ = make_folder("trunkline-code-")
     try:
         sweep()
         Path(folder).chmod(0o711)  # for a user who owns a folder in it
-        with contextlib.suppress(_Over, BrokenPipeError):
-            SandboxSupervisor(alarm, folder).serve()
+        with contextlib.suppress(_Over, ConnectionError):
+            SandboxSupervisor(line, alarm, folder).serve()
     finally:
         remove_folder(folder)
