@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from trunkline.llm.types import ReplyChoice
     from trunkline.types import Message
 
-
-__all__ = ["Agent", "BoundDialect", "CompiledAgent"]
-
-
 T = TypeVar("T")
 
 _TOOL_FIELDS: Final = {"role", "tool_call_id", "content"}

@@ -1,4 +1,4 @@
-"""wait_uninterrupted, interruptible sleep, shrinkable semaphore, loop in a thread."""
+"""Helpers for asyncio: uninterrupted waits, interruptible sleep, semaphores, an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ __all__ = [
 
 
 async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
-    """Wait for something that must not be left alone, whoever cancels meanwhile; the cancel is raised after it.
-
-    Args:
-        future: What to wait for; whoever calls looks at its result.
-        stop: Called at each cancel.
+    """Wait for a future to its end, call ``stop`` at each cancel meanwhile, and raise the cancel afterwards.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled, and the work is over.
@@ -50,17 +46,17 @@ async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], obj
             cancelled = error
             stop()
         except GeneratorExit:
-            # The caller's loop is gone, and nobody is left to wait.
+            # The caller's loop is gone.
             stop()
             raise
     if cancelled is not None:
-        # Looked at, so that nobody complains that it was not.
+        # Retrieved, so that asyncio does not report it.
         _ = future.cancelled() or future.exception()
         raise cancelled
 
 
 async def off_the_loop(function: Callable[[], object]) -> None:
-    """Call a function in a thread; in this one where the interpreter ends and starts none any more."""
+    """Call a function in a thread; in this one if the interpreter ends and starts none any more."""
     try:
         running = asyncio.get_running_loop().run_in_executor(None, function)
     except RuntimeError:
@@ -70,7 +66,7 @@ async def off_the_loop(function: Callable[[], object]) -> None:
 
 
 def current_task() -> asyncio.Task[Any] | None:
-    """The task that runs; None outside of an event loop."""
+    """Return the task that runs; None outside of an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -78,12 +74,7 @@ def current_task() -> asyncio.Task[Any] | None:
 
 
 def raised_by_user_code(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether user code raised an error itself, which is then data, and not the interpreter or a signal.
-
-    Args:
-        error: The error; no ``CancelledError``.
-        task: The task that called the user code.
-    """
+    """Whether an error other than a cancel was raised by user code, which ``task`` called, and not by a signal."""
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as in a worker
     if isinstance(error, GeneratorExit):
@@ -92,18 +83,14 @@ def raised_by_user_code(error: BaseException, task: asyncio.Task[Any] | None) ->
 
 
 class Timer(Protocol):
-    """A call that an event loop, or a clock of a test, makes later."""
+    """A call that an event loop, or a test's clock, makes later."""
 
     def cancel(self) -> None:
-        """Do not make it."""
+        """Cancel the call."""
 
 
 class InterruptibleSleep:
-    """Lets one task wait for a time that news may cut short.
-
-    Args:
-        sleep: Waits for a time.
-    """
+    """Lets one task wait for a time that :meth:`wake` may cut short."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[object]]) -> None:
         self._sleep = sleep
@@ -115,14 +102,7 @@ class InterruptibleSleep:
             self._future.set_result(None)
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until the bell rings or a time has passed.
-
-        Args:
-            seconds: How long; infinity for no such time.
-
-        Returns:
-            Whether the time has passed.
-        """
+        """Wait until woken, or some seconds; return whether the time has passed."""
         self._future = future = asyncio.get_running_loop().create_future()
         timer = None if seconds == math.inf else asyncio.ensure_future(self._sleep(max(0.0, seconds)))
         try:
@@ -135,12 +115,9 @@ class InterruptibleSleep:
 
 
 class ShrinkableSemaphore:
-    """Counts permits that are free.
+    """Counts free permits; releasing more adds to them.
 
     An ``asyncio.Semaphore`` looks at every waiter for each permit that is released, and cannot shrink.
-
-    Args:
-        free: How many there are. What is released beyond these adds to them.
     """
 
     __slots__ = ("_free", "_waiting")
@@ -150,7 +127,7 @@ class ShrinkableSemaphore:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self) -> None:
-        """Take one, in the order in which it was asked for."""
+        """Take one, first come, first served."""
         if self._free > 0:
             self._free -= 1
             return
@@ -160,11 +137,11 @@ class ShrinkableSemaphore:
             await mine
         except asyncio.CancelledError:
             if not mine.cancelled():
-                self.release(1)  # it had come, and nobody will use it
+                self.release(1)  # it was granted, and will not be used
             raise
 
     def release(self, count: int) -> None:
-        """Let others have so many; those that wait get them at once."""
+        """Add permits; waiters get them at once."""
         self._free += count
         while self._free > 0 and self._waiting:
             mine = self._waiting.popleft()
@@ -173,16 +150,12 @@ class ShrinkableSemaphore:
                 mine.set_result(None)
 
     def withdraw(self, count: int) -> None:
-        """Let there be so many fewer; those that are taken count as soon as they are released."""
+        """Remove permits; taken ones as soon as they are released."""
         self._free -= count
 
 
 class PerLoopSemaphore:
-    """A semaphore for whatever outlives event loops: each run may have a loop of its own, also in threads of their own.
-
-    Args:
-        size: Most holders at once in one loop.
-    """
+    """A semaphore of a size for each event loop: each run may have a loop of its own, in a thread of its own."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -251,12 +224,7 @@ _CLOSE_WITHIN = 4.0
 
 
 class LoopTask(Generic[T]):
-    """Work that is done in a home. It is over when it has ended, cancelled or not, and not before.
-
-    Args:
-        loop: The home's loop.
-        work: What to do.
-    """
+    """Work in another thread's loop. It is over when it has ended, cancelled or not, and not before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[None, None, T]) -> None:
         self._loop = loop
@@ -276,11 +244,11 @@ class LoopTask(Generic[T]):
             self._loop.call_soon_threadsafe(self._cancel)
 
     def wait(self) -> T:
-        """Block this thread until it is over; returns or raises what the work did."""
+        """Block this thread until it is over; return or raise the work's result."""
         return self._over.result().result()
 
     async def ended(self) -> T:
-        """Wait in any loop until it is over. A cancel is passed on, waited for and then raised."""
+        """Wait in any loop until it is over. A cancel is passed on, and raised after the end."""
         await wait_uninterrupted(asyncio.wrap_future(self._over), self.cancel)
         return self._over.result().result()
 
@@ -297,10 +265,7 @@ class LoopTask(Generic[T]):
 class LoopThread:
     """A thread that runs an event loop until :meth:`close`.
 
-    What child processes it starts live as long as it does: the kernel ends them with the thread that started them.
-
-    Args:
-        name: What the thread is called.
+    Child processes that it starts live as long as it does: the kernel ends them with the thread that started them.
     """
 
     def __init__(self, name: str) -> None:
@@ -312,22 +277,18 @@ class LoopThread:
         self._thread.start()
 
     def send(self, work: Coroutine[None, None, T]) -> LoopTask[T]:
-        """Do work there, from any thread."""
+        """Start work there, from any thread."""
         task = LoopTask(self._loop, work)
         with self._guard:
             self._tasks = {one for one in self._tasks if not one.over} | {task}
         return task
 
     def call(self, step: Callable[[], object]) -> None:
-        """Call something there soon, from any thread."""
+        """Call a function there soon, from any thread."""
         self._loop.call_soon_threadsafe(step)
 
     def close(self, last: Coroutine[None, None, None]) -> None:
-        """Cancel the work that is left, do one last thing, and end the thread.
-
-        Args:
-            last: What to do when the other work has ended.
-        """
+        """Cancel the work that is left, run ``last`` when it has ended, and end the thread."""
         if threading.current_thread() is self._thread:
             # It cannot wait for itself.
             task = self._loop.create_task(self._finish(last))
@@ -356,7 +317,7 @@ class LoopThread:
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop within seconds, whatever somebody's code still does in it."""
+    """Close a loop within seconds, even if user code in it does not end."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

@@ -16,8 +16,6 @@ from trunkline._internal.processes import HEAD, kill_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Child", "read_frame"]
-
 _POLL: Final = 0.005
 
 

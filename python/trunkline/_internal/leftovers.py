@@ -15,19 +15,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "MARK",
-    "end_marked",
-    "end_worker_processes",
-    "make_folder",
-    "marked",
-    "new_mark",
-    "remove_folder",
-    "sweep",
-]
-
 MARK: Final = "TRUNKLINE_PROCESS"
-"""Variable in the environment of a worker, of a tool's process, and so of all that they start, wherever it moves to."""
+"""Variable in the environment of a worker, of a tool's process, and so of all that they start."""
 
 _END: Final = 5.0
 """Seconds that are spent on processes that start others as fast as they are killed."""
@@ -36,7 +25,7 @@ _PATIENCE: Final = 2.0
 """Seconds in which the guard of an isolated tool ends by itself once its worker is gone."""
 
 _TIDY: Final = 3.0
-"""Seconds that are spent on folders at a time; a tool may have made a million. The next sweep goes on."""
+"""Seconds that are spent on folders at a time; a tool may have made a million. The next sweep removes more."""
 
 _PAUSE: Final = 0.005
 
@@ -53,12 +42,7 @@ def new_mark() -> str:
 
 
 def marked(mark: str, *, below: bool = True) -> list[int]:
-    """Return the processes that were started with a mark in their environment, but for this one.
-
-    Args:
-        mark: The mark.
-        below: Whether marks below it count as well.
-    """
+    """Return the processes with a mark, or one below it, in their environment, but for this process."""
     with suppress(OSError):
         return [
             int(folder.name)
@@ -78,12 +62,7 @@ def _carries(folder: Path, mark: str, below: bool) -> bool:
 
 
 def end_marked(mark: str, *, below: bool = True) -> None:
-    """Kill all processes with a mark, but for this one, until there is none.
-
-    Args:
-        mark: The mark.
-        below: Whether marks below it count as well.
-    """
+    """Kill all processes with a mark, or one below it, but for this process, until there is none."""
     deadline = time.monotonic() + _END
     while (found := marked(mark, below=below)) and time.monotonic() < deadline:
         for pid in found:
@@ -95,11 +74,7 @@ def end_marked(mark: str, *, below: bool = True) -> None:
 
 
 def end_worker_processes(mark: str) -> None:
-    """End what a dead worker has left: processes at once, guards of isolated tools when they do not end by themselves.
-
-    Args:
-        mark: The worker's mark.
-    """
+    """End the processes that a dead worker has left; guards of isolated tools get a while to end by themselves."""
     if not marked(mark):
         return
     end_marked(mark, below=False)
@@ -111,13 +86,7 @@ def end_worker_processes(mark: str) -> None:
 
 
 def make_folder(prefix: str) -> tuple[str, int]:
-    """Make a temporary folder that is kept from :func:`sweep` until this process ends or closes its lock.
-
-    Args:
-        prefix: The first part of its name.
-
-    Returns:
-        The folder, and the descriptor that locks it.
+    """Make a temporary folder that no :func:`sweep` removes until this process ends or closes the lock it also returns.
 
     Raises:
         OSError: It cannot be made.
@@ -138,7 +107,7 @@ def make_folder(prefix: str) -> tuple[str, int]:
 
 
 def sweep() -> None:
-    """Remove the temporary folders of tools and programs whose owner has died: those that nothing locks."""
+    """Remove the temporary folders of tools and programs that no process locks: their owner has died."""
     deadline = time.monotonic() + _TIDY
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
@@ -150,12 +119,7 @@ def sweep() -> None:
 
 
 def remove_folder(path: str, deadline: float | None = None) -> None:
-    """Remove a folder, however deep it is, and whatever rights were taken away in it; what cannot be removed stays.
-
-    Args:
-        path: The folder.
-        deadline: When to stop, by the monotonic clock; a few seconds from now if None.
-    """
+    """Remove a folder of any depth and rights; what cannot be removed by a deadline of the monotonic clock stays."""
     deadline = time.monotonic() + _TIDY if deadline is None else deadline
     _make_writable(path)
     with suppress(OSError), _open(os.open(path, _FOLDER)) as top:

@@ -15,21 +15,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "HEAD",
-    "adopt_orphans",
-    "children",
-    "descendants",
-    "die_with_parent",
-    "drain",
-    "end_below",
-    "frame",
-    "kill",
-    "kill_group",
-    "receive",
-    "signal_name",
-]
-
 HEAD: Final = struct.Struct("<I")
 """The length before each payload. The highest bit is free for a transport's own use: no payload has 2 GiB."""
 

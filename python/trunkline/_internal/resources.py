@@ -1,4 +1,4 @@
-"""RSS, machine memory, fd limit, GC tuning."""
+"""Memory of this process and machine, the limit of open files, and thresholds of the garbage collector."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.errors import ConfigError
-
-__all__ = ["Collector", "collector", "machine_memory", "make_room", "resident", "worker_share"]
-
 
 _SHARE = 0.8
 """The part of the machine's memory that workers may hold together."""
@@ -46,14 +43,10 @@ _SPARE: Final = 128
 
 
 def make_room(connections: int, wanted: int | None = None) -> int:
-    """See that this process may open so many connections more; its soft limit is raised where that is needed.
-
-    Args:
-        connections: How many must be possible at once (``max_concurrency``).
-        wanted: How many would be better, as idle ones to several servers count too; as many as must be if None.
+    """Raise the soft limit of open files for so many connections more, better for ``wanted``, which counts idle ones.
 
     Returns:
-        How many connections it may open now.
+        How many connections this process may open now.
 
     Raises:
         ConfigError: The hard limit is too low.
@@ -84,15 +77,11 @@ def _open() -> int:
 
 
 _RELAXED: Final = (50_000, 20, 50)
-"""Thresholds while rollouts grow. With Python's own a row-step of 4,096 rows costs about twice as much: what lives is
-walked again and again, and nothing is found."""
+"""Thresholds while rollouts grow. With Python's own a row-step of 4,096 rows costs about twice as much."""
 
 
 class Collector:
-    """Lets the collector look less often while runs are played here, in however many threads.
-
-    One that is switched off, or looks less often already, is left alone.
-    """
+    """Raises the collector's thresholds while runs take place here, unless it is off or the thresholds are high."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -111,7 +100,7 @@ class Collector:
                 self._before, self._meanwhile = found, gc.get_threshold()
 
     def restore(self) -> None:
-        """A run has ended; after the last one everything is as before, unless somebody else has changed it."""
+        """A run has ended; after the last one the thresholds are as before, unless other code has set them."""
         with self._guard:
             self._runs -= 1
             if not self._runs and self._before is not None:
@@ -121,4 +110,3 @@ class Collector:
 
 
 collector: Final = Collector()
-"""That of this process."""

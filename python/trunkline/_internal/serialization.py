@@ -1,8 +1,8 @@
-"""How user code reaches another process: a worker, or that of an isolated tool.
+"""Sends user code to another process: a worker, or the process of an isolated tool.
 
-What can be imported there crosses by name, ``module:qualname``. What lives in a script's ``__main__`` crosses by the
-script's path: the worker imports that file under another name, so its main guard keeps it from running again. The rest
-(notebooks, closures, ``python -c``) crosses by value with cloudpickle, which is an extra.
+An object that can be imported there crosses by name, ``module:qualname``. One that lives in a script's ``__main__``
+crosses by the script's path: the worker imports that file under another name, so its main guard keeps it from running
+again. All else (notebooks, closures, ``python -c``) crosses by value with cloudpickle, which is an extra.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from trunkline.errors import CrossingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SerializedObject", "fields_of", "importing_script", "load", "module_of", "pack", "resolve"]
-
 _SCRIPT = "__trunkline_main__"
 _SCRIPTS = {"__main__", _SCRIPT}
 _CALLABLE = 1  # extension type of a field that is itself a crossing
@@ -34,15 +32,10 @@ _state = {"importing": False}
 
 
 class SerializedObject(msgspec.Struct, frozen=True):
-    """One object on its way to a worker.
+    """One object as it crosses; ``what`` is the user's word for it, in error messages.
 
-    Attributes:
-        what: What the user calls it, for error messages.
-        module: Module to import; empty when it crosses by script or value.
-        script: Path of the script to import instead.
-        qualname: Where in the module the object, or the class of a struct, is found.
-        fields: Fields of a struct instance, msgpack.
-        pickled: The object itself, by cloudpickle.
+    ``module`` is empty for an object of a script or a pickled one; ``qualname`` names the object, or the class of a
+    struct whose ``fields`` are msgpack.
     """
 
     what: str
@@ -54,12 +47,7 @@ class SerializedObject(msgspec.Struct, frozen=True):
 
 
 def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
-    """Prepare an object for the way to a worker.
-
-    Args:
-        value: A function, a class, a ``@tool``, or a struct instance of importable class.
-        what: What the user calls it, for error messages.
-        by_value: Whether it may be pickled where it has no name.
+    """Serialize a function, a class, a ``@tool``, or a struct; ``by_value`` allows pickling one without a name.
 
     Raises:
         CrossingError: If it can be neither imported nor pickled there.
@@ -80,7 +68,7 @@ def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
 
 
 def load(serialized: SerializedObject) -> Any:
-    """Bring an object back in the worker.
+    """Rebuild an object in the worker.
 
     Raises:
         CrossingError: If its module cannot be imported there, or lacks it.
@@ -115,7 +103,7 @@ def load(serialized: SerializedObject) -> Any:
 
 
 def _filled(found: Any, serialized: SerializedObject) -> Any:
-    """Make a struct of a class that was found again, which may be another by now."""
+    """Make a struct of a class that may have changed meanwhile."""
     try:
         return msgspec.msgpack.decode(serialized.fields or b"", type=found, ext_hook=_load_field)
     except CrossingError:
@@ -128,7 +116,7 @@ def _filled(found: Any, serialized: SerializedObject) -> Any:
 
 
 def fields_of(serialized: SerializedObject) -> Any:
-    """Return the fields of what crosses as data, those of its own fields too; nothing is imported."""
+    """Return the fields of a serialized struct as data, nested ones too; nothing is imported."""
     if serialized.fields is None:
         return None
     return msgspec.msgpack.decode(
@@ -137,10 +125,7 @@ def fields_of(serialized: SerializedObject) -> Any:
 
 
 def _with_own(value: msgspec.Struct, hook: Callable[[object], msgspec.msgpack.Ext]) -> object:
-    """Return a struct, or its fields where structs stand in them that are called, as functions are: these cross alike.
-
-    Such as the rewards that one is made of: encoded as data, they would come back as data.
-    """
+    """Return a struct, or its fields if some hold callable structs: encoded as data, these would come back as data."""
     if value.__struct_config__.array_like or value.__struct_config__.tag is not None:
         return value
     names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
@@ -154,7 +139,7 @@ def _with_own(value: msgspec.Struct, hook: Callable[[object], msgspec.msgpack.Ex
 
 
 def _comes_back(value: object, kind: object) -> bool:
-    """Whether a value of a field is what it was once it is read again as data, since the field says what it is."""
+    """Whether a field's value survives being encoded as data and decoded by the field's type."""
     try:
         return bool(msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind) == value)
     except (TypeError, OverflowError, msgspec.MsgspecError):
@@ -162,7 +147,7 @@ def _comes_back(value: object, kind: object) -> bool:
 
 
 def _own(value: Any, hook: Callable[[object], msgspec.msgpack.Ext]) -> Any:
-    """Return a value of a field as it crosses; the value itself where nothing in it is called."""
+    """Return a field's value as it crosses; the value itself where it holds no callable struct."""
     if isinstance(value, msgspec.Struct):
         return hook(value) if callable(value) else value
     if isinstance(value, dict):
@@ -175,7 +160,7 @@ def _own(value: Any, hook: Callable[[object], msgspec.msgpack.Ext]) -> Any:
 
 
 def _pack_field(what: str, by_value: bool, value: object) -> msgspec.msgpack.Ext:
-    """Prepare a function that is a field of a struct, such as a strategy's value function."""
+    """Serialize a callable field of a struct, such as a strategy's value function."""
     if not callable(value):
         raise TypeError(f"{type(value).__name__} is no data")
     return msgspec.msgpack.Ext(_CALLABLE, msgspec.msgpack.encode(pack(value, what, by_value=by_value)))
@@ -221,7 +206,7 @@ def _by_name(value: Any, what: str) -> SerializedObject | None:
     name = module_of(value)
     if name:
         return SerializedObject(what=what, module=name, qualname=qualname)
-    # A script that a worker has imported goes on from there by its path, too.
+    # An object of a script that a worker has imported crosses from there by the script's path, too.
     script = getattr(module, "__file__", None)
     if script is not None and Path(script).is_file():
         return SerializedObject(what=what, script=str(Path(script).resolve()), qualname=qualname)
@@ -256,7 +241,6 @@ def _loses_fields(kind: type) -> bool:
 
 
 def _cloudpickle(what: str) -> ModuleType:
-    """Import the extra, or say how to do without."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from typing import Any
+from typing import Any, overload
 
 __all__ = [
     "HIDDEN",
@@ -23,7 +23,6 @@ __all__ = [
     "redact",
     "redact_command",
     "scrub",
-    "scrub_deep",
     "without_key",
     "without_secrets",
 ]
@@ -53,23 +52,16 @@ def _cells(char: str) -> int:
 
 
 def cells(text: str) -> int:
-    """How many terminal cells a printable text takes at most: a combining mark is counted as one."""
+    """The most terminal cells that a printable text takes: a combining mark is counted as one."""
     return len(text) if text.isascii() else sum(_cells(char) for char in text)
 
 
 def printable(text: str, width: int | None = None) -> str:
     """Escape everything in a text that could steer a terminal, and cut it to a width.
 
-    Line breaks, other control characters (those of ANSI sequences) and format characters (bidirectional
-    overrides) become escapes as in a Python string, so the result is always one line that shows in the order
-    in which it is stored. Backslashes are left alone: escaping twice changes nothing.
-
-    Args:
-        text: Any text, hostile or not.
-        width: The most terminal cells the result may take, or None. A cut text ends in an ellipsis.
-
-    Returns:
-        The text on one line.
+    Controls (line breaks, ANSI sequences) and formats (bidirectional overrides) become escapes as in a Python string,
+    so the result is one line that shows in the order in which it is stored. Backslashes stay: escaping twice changes
+    nothing. A text cut to ``width`` cells ends in an ellipsis.
     """
     if width is None:
         return "".join(map(_escape, text))
@@ -145,37 +137,29 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
 _KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
 
 
-def scrub(text: str) -> str:
-    """Replace lone surrogates, which no UTF-8 body can carry, by U+FFFD.
-
-    Args:
-        text: Any string.
-
-    Returns:
-        ``text`` itself when there was nothing to replace.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", text)
-    return text
+@overload
+def scrub(value: str) -> str: ...
 
 
-def scrub_deep(value: JSON) -> JSON:
-    """Apply :func:`scrub` to every string of a JSON value, keys included.
+@overload
+def scrub(value: JSON) -> JSON: ...
 
-    Args:
-        value: A value that ``json.loads`` could have made.
+
+def scrub(value: JSON) -> JSON:
+    """Replace lone surrogates, which UTF-8 cannot carry, by U+FFFD: in a text, or in every string of a JSON value.
 
     Raises:
         RecursionError: The value is nested too deeply.
     """
     if isinstance(value, str):
-        return scrub(value)
-    if isinstance(value, list):
-        return [scrub_deep(item) for item in value]
-    if isinstance(value, dict):
-        return {scrub(str(key)): scrub_deep(item) for key, item in value.items()}
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return _SURROGATE.sub("\ufffd", value)
+    elif isinstance(value, list):
+        return [scrub(item) for item in value]
+    elif isinstance(value, dict):
+        return {scrub(str(key)): scrub(item) for key, item in value.items()}
     return value
 
 
@@ -189,11 +173,11 @@ def loads(data: bytes | str) -> JSON:
         RecursionError: It is nested too deeply.
     """
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
-    return scrub_deep(json.loads(text, parse_constant=_no_constant))
+    return scrub(json.loads(text, parse_constant=_no_constant))
 
 
 def without_key(text: str, secret: str | tuple[str, ...]) -> str:
-    """Take a key, or several, out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
+    """Replace one or several known keys in a text. One too short to be a secret, such as ``EMPTY``, stays."""
     for each in (secret,) if isinstance(secret, str) else secret:
         if len(each) >= _SECRET_LENGTH:
             text = text.replace(each, "[key]")
@@ -201,19 +185,13 @@ def without_key(text: str, secret: str | tuple[str, ...]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Take out of a text whatever looks like a key, a bearer token, or a user and password in an address."""
+    """Replace in a text all that looks like a key, a bearer token, or a user and password in an address."""
     text = _QUERY.sub(rf"\1{HIDDEN}", _USER.sub("", text))
     return _KEY.sub(HIDDEN, _BEARER.sub(rf"\1 {HIDDEN}", text))
 
 
 def excerpt(data: bytes | str, limit: int = 200, secret: str | tuple[str, ...] = "") -> str:
-    """The beginning of something from outside, on one line and safe to print.
-
-    Args:
-        data: What was received.
-        limit: Most characters of it to show.
-        secret: A key that must not be shown, should the other side echo it; or several.
-    """
+    """The first ``limit`` characters of data from outside, on one printable line, without a key that it may echo."""
     if isinstance(data, bytes):
         # The secret could straddle the cut, so it is looked for in more than is shown.
         data = data[: 4 * limit + 4096].decode("utf-8", "replace")
@@ -230,18 +208,7 @@ _SECRET = re.compile(r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|pass
 
 
 def redact(value: JSON) -> JSON:
-    """A copy of a JSON value without secrets.
-
-    Values under names that stand for a secret are replaced, user names and passwords are cut out of
-    addresses, and what looks like a key or a bearer token is replaced wherever it stands, in names too: some are
-    addresses.
-
-    Args:
-        value: A JSON value.
-
-    Returns:
-        The copy.
-    """
+    """Return a copy of a JSON value :func:`without_secrets`, and without the texts that stand under a secret's name."""
     if isinstance(value, dict):
         return {
             without_secrets(name): HIDDEN if _SECRET.search(name) and isinstance(item, str) and item else redact(item)
@@ -253,19 +220,12 @@ def redact(value: JSON) -> JSON:
 
 
 def redact_command(command: list[str]) -> list[str]:
-    """A command line without secrets: values of options that are named like one are replaced too.
-
-    Args:
-        command: The arguments.
-
-    Returns:
-        As many arguments.
-    """
+    """Return a command line without secrets and without the values of options that are named like one."""
     safe: list[str] = []
     hide = False
     for argument in command:
         name, equals, _value = argument.partition("=")
-        secret = argument.startswith("-") and _SECRET.search(name.lstrip("-")) is not None
+        secret = argument.startswith("-") and bool(_SECRET.search(name.lstrip("-")))
         if hide:
             safe.append(HIDDEN)
         elif secret and equals:

@@ -1,4 +1,4 @@
-"""What user code prints, on its way to this process's standard error: escaped lines, within bounds."""
+"""Forwards output of user code to this process's standard error: escaped lines, within bounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-__all__ = ["OutputForwarder", "OutputLimit", "direct_stderr", "limited_output"]
 
 _BURST: Final = 256 * 1024
 _RATE: Final = 64 * 1024
@@ -34,15 +32,7 @@ _LAST: Final = 1 << 20
 
 
 class OutputLimit:
-    """Makes printable lines of what is printed, and drops what is too much.
-
-    Args:
-        name: What prints, for the line that says how much was dropped.
-        clock: Monotonic seconds.
-
-    Attributes:
-        taken: Bytes that were printed so far.
-    """
+    """Makes printable lines of output and drops what is too much; ``taken`` counts the bytes that were printed."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -60,14 +50,7 @@ class OutputLimit:
         return bool(self._line or self._dropped)
 
     def take(self, data: bytes) -> str:
-        """Take a piece of output.
-
-        Args:
-            data: The piece.
-
-        Returns:
-            Lines to show.
-        """
+        """Take a piece of output; return lines to show."""
         shown: list[str] = []
         start = 0
         self.taken += len(data)
@@ -109,12 +92,7 @@ class OutputLimit:
 
 
 class OutputForwarder:
-    """Shows the output of a process in a thread, until the process ends; nothing waits for the event loop.
-
-    Args:
-        name: What the process is called.
-        pid: The process, which is a child of this one.
-        output: The end of its pipe to read from; it is closed here.
+    """Shows the output of a child in a thread, until the child ends; it closes the pipe's end that it reads.
 
     Raises:
         OSError: No descriptor is left.
@@ -133,7 +111,7 @@ class OutputForwarder:
             raise
 
     def join(self, seconds: float) -> None:
-        """Wait until the output of a process that has ended is shown, for a while: standard error may be stuck."""
+        """Wait some seconds until the output of an ended process is shown: standard error may block."""
         self._thread.join(seconds)
 
     def _forward(self) -> None:
@@ -165,13 +143,7 @@ class OutputForwarder:
 
 
 class LimitedStream:
-    """Stands for standard output or error while user code runs in this process; all else is as of the stream behind.
-
-    Args:
-        direct: The stream behind.
-        limit: What limits both.
-        lock: Held while it is asked.
-    """
+    """Stands for standard output or error while user code runs in this process; all but writing is the stream's."""
 
     def __init__(self, direct: Any, limit: OutputLimit, lock: threading.Lock) -> None:
         self.direct = direct
@@ -182,13 +154,13 @@ class LimitedStream:
         return getattr(self.direct, name)
 
     def write(self, text: str) -> int:
-        """Show a text on standard error, as far as there is room."""
+        """Show a text on standard error, within the limit."""
         with self._lock:
             _show(self._limit.take(text.encode("utf-8", "backslashreplace")))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Show several."""
+        """Write texts."""
         for line in lines:
             self.write(line)
 
@@ -198,11 +170,7 @@ class LimitedStream:
 
 @contextmanager
 def limited_output(name: str) -> Iterator[None]:
-    """Show what is printed meanwhile on standard error, escaped and bounded; what bypasses ``sys.stdout`` is not seen.
-
-    Args:
-        name: What prints.
-    """
+    """Show on standard error what is printed meanwhile, escaped and bounded, but for what bypasses ``sys.stdout``."""
     limit, lock = OutputLimit(name), threading.Lock()
     streams = {field: LimitedStream(getattr(sys, field), limit, lock) for field in ("stdout", "stderr")}
     for field, stream in streams.items():
@@ -217,7 +185,7 @@ def limited_output(name: str) -> Iterator[None]:
         pauses.join()
         _show(limit.settle())
         for field, stream in streams.items():
-            if getattr(sys, field) is stream:  # else it was replaced meanwhile, and is no concern of ours
+            if getattr(sys, field) is stream:  # else it was replaced meanwhile
                 setattr(sys, field, stream.direct)
 
 
@@ -231,12 +199,12 @@ def _settle_in_pauses(limit: OutputLimit, lock: threading.Lock, over: threading.
 
 
 def direct_stderr() -> TextIO | None:
-    """Standard error, past what limits user code."""
+    """Return standard error without the limit of user code."""
     return getattr(sys.stderr, "direct", sys.stderr)
 
 
 def _show(text: str) -> None:
-    """Write to standard error: past Python's own, whose lock must not be held by a thread when the process ends."""
+    """Write to standard error, not through Python's stream: no thread may hold its lock when the process ends."""
     stream = direct_stderr()
     if not text or stream is None:
         return

@@ -1,4 +1,4 @@
-"""Values that a caller gave, checked: what each must be, and how an error says what it is instead."""
+"""Checks of values that a caller gave, and how their errors describe a value."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-__all__ = [
-    "check_bool",
-    "check_choice",
-    "check_float",
-    "check_int",
-    "check_size",
-    "check_text",
-    "parse_amounts",
-    "short_repr",
-    "type_phrase",
-]
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -44,11 +32,7 @@ _UNITS: Final = {"B": 1} | {
 
 
 def type_phrase(value: object) -> str:
-    """What a value is, in the words of an error message: ``a string``, ``an empty list``, ``null``, ``of type Path``.
-
-    Args:
-        value: Any value.
-    """
+    """Describe a value for an error message: ``a string``, ``an empty list``, ``null``, ``of type Path``."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     named = _KINDS.get(type(value))
@@ -60,11 +44,7 @@ def type_phrase(value: object) -> str:
 
 
 def short_repr(value: object) -> str:
-    """A value as Python writes it, on one printable line of at most 60 cells.
-
-    Args:
-        value: Any value, also one whose own ``repr`` fails.
-    """
+    """Return a value as Python writes it, on one printable line of at most 60 cells, even if its ``repr`` fails."""
     try:
         written = repr(value)
     except Exception:  # noqa: BLE001 - foreign code; a whole number of thousands of digits cannot be written either
@@ -73,16 +53,7 @@ def short_repr(value: object) -> str:
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Check a whole number.
-
-    Args:
-        name: What it is called, for the message.
-        value: What was given; a bool is no number.
-        low: The least it may be.
-        high: The most it may be; unlimited when None.
-
-    Returns:
-        The value.
+    """Return a whole number within bounds; a bool is none.
 
     Raises:
         ConfigError: It is none, or out of range.
@@ -96,18 +67,7 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
 def check_float(
     name: str, value: object, low: float, high: float = math.inf, *, above: bool = False, unit: str = ""
 ) -> float:
-    """Check a finite number.
-
-    Args:
-        name: What it is called, for the message.
-        value: What was given; a bool is no number, and neither are NaN and the infinities.
-        low: The least it may be.
-        high: The most it may be.
-        above: Whether ``low`` itself is too little.
-        unit: What it counts, for the message, such as ``seconds``.
-
-    Returns:
-        The value.
+    """Return a finite number from ``low``, or ``above`` it, to ``high``; a bool is none.
 
     Raises:
         ConfigError: It is none, or out of range.
@@ -133,15 +93,7 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_size(name: str, value: object, low: int = 1) -> int:
-    """Check an amount of memory.
-
-    Args:
-        name: What it is called, for the message.
-        value: What was given: bytes, or a text such as ``512MB`` or ``1.5GiB``.
-        low: The least it may be, in bytes.
-
-    Returns:
-        Bytes.
+    """Return an amount of memory in bytes; a text such as ``512MB`` or ``1.5GiB`` is read.
 
     Raises:
         ConfigError: It is none, or too little.
@@ -156,14 +108,7 @@ def check_size(name: str, value: object, low: int = 1) -> int:
 
 
 def check_text(name: str, value: object) -> str:
-    """Check a text that is to be sent or stored.
-
-    Args:
-        name: What it is called, for the message.
-        value: What was given.
-
-    Returns:
-        The value.
+    """Return a text that can be sent or stored.
 
     Raises:
         ConfigError: It is no string, or holds a lone surrogate, which UTF-8 cannot carry.
@@ -180,12 +125,7 @@ def check_text(name: str, value: object) -> str:
 
 
 def check_choice(name: str, value: object, *words: str) -> None:
-    """Check a setting that is one of some words.
-
-    Args:
-        name: What it is called, for the message.
-        value: What was given.
-        words: What it may be.
+    """Check a setting that must be one of some words.
 
     Raises:
         ConfigError: It is none of them.
@@ -195,17 +135,10 @@ def check_choice(name: str, value: object, *words: str) -> None:
 
 
 def parse_amounts(given: str, names: Collection[str], *, what: str, foreign: str, write: str) -> dict[str, float]:
-    """Read numbers by name from a command line: ``name=1,other=2.5``.
-
-    Args:
-        given: The text.
-        names: The names there are; each may be given once.
-        what: What they are together, for the message.
-        foreign: What is said of another name.
-        write: How it is written, for the message.
+    """Read numbers by name from a command line, ``name=1,other=2.5``; ``foreign`` says what an unknown name is.
 
     Raises:
-        ConfigError: A name or a number is none.
+        ConfigError: A name or a number is none, or a name is there twice.
     """
     found: dict[str, float] = {}
     for part in given.split(","):

@@ -1,4 +1,4 @@
-"""Engines that live outside this process: what hosting them has in common, wherever that is."""
+"""The common part of backends whose engines live outside this process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import ToWorker
 
-__all__ = ["RemoteBackend"]
-
 REST_WITHIN = 5.0
 """Seconds that an engine has to end its run; one that does not is killed."""
 
 
 class _Host(Protocol):
-    """A process or an actor."""
-
     def send(self, payload: bytes) -> None: ...
 
     def kill(self, why: str) -> None: ...
@@ -36,14 +32,7 @@ H = TypeVar("H", bound=_Host)
 
 
 class RemoteBackend(Generic[H]):
-    """The hosts of engines, by their seats, and which of them are at work on a run.
-
-    Args:
-        workers: How many there may be.
-
-    Attributes:
-        workers: The same.
-    """
+    """Keeps the hosts of engines by worker id, and which of them work on a run."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -55,15 +44,13 @@ class RemoteBackend(Generic[H]):
         self._inbox: Inbox | None = None
 
     def send(self, worker_id: int, message: ToWorker) -> None:
-        """Send a message; does nothing once the engine is gone."""
-        host = self._hosts.get(worker_id)
-        if host is not None:
+        """Send a message, unless the engine is gone."""
+        if host := self._hosts.get(worker_id):
             host.send(encode(message))
 
     def kill(self, worker_id: int, why: str) -> None:
         """Kill an engine, whether it answers or not."""
-        host = self._hosts.get(worker_id)
-        if host is not None:
+        if host := self._hosts.get(worker_id):
             host.kill(why)
 
     async def rest(self) -> None:
@@ -85,19 +72,17 @@ class RemoteBackend(Generic[H]):
             self._at_work.clear()
 
     def _packed(self, job: Job) -> tuple[int, bytes]:
-        """Return how many engines a job needs, and the message that begins it there."""
+        """Return how many engines a job needs, and the message that begins it."""
         number = max(parties(llm, self.workers) for llm in job.llms.values() if isinstance(llm, EndpointSpec))
         level = logging.getLogger("trunkline").getEffectiveLevel()
         return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
 
     def _give(self, worker_id: int, begin: bytes) -> int:
-        """Give a job to a host that is there."""
         self._begins[worker_id] = begin
         self._at_work.add(worker_id)
         self._hosts[worker_id].send(begin)
         return worker_id
 
     def _leave(self, worker_id: int) -> None:
-        """Note that an engine has ended its run."""
         self._at_work.discard(worker_id)
         self._moved.set()

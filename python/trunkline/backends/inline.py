@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import ToWorker
 
-__all__ = ["InlineBackend"]
-
 
 class InlineBackend:
     """Hosts one engine here; see :class:`~trunkline.protocol.backend.Backend`."""
@@ -37,19 +35,19 @@ class InlineBackend:
         return [0]
 
     async def replace(self, worker_id: int) -> int | None:
-        """There is no other: this process is the engine's."""
+        """Return None: there is no other process."""
         return None
 
     def send(self, worker_id: int, message: ToWorker) -> None:
-        """Hand a message over, one tick later, as over a socket: an engine is never re-entered while it sends."""
+        """Deliver a message one tick later, as over a socket: an engine is never re-entered while it sends."""
         if self._engine is not None:
             asyncio.get_running_loop().call_soon(self._engine.receive, message)
 
     def kill(self, worker_id: int, why: str) -> None:
-        """Nothing can be done about an engine that blocks its own loop."""
+        """Do nothing: an engine that blocks its own loop cannot be killed."""
 
     async def rest(self) -> None:
-        """Close the engine: there is nothing to keep of it."""
+        """Close the engine."""
         await self.close()
 
     async def close(self) -> None:

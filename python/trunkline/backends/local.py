@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from trunkline.protocol.backend import Inbox
     from trunkline.protocol.job import Job
 
-
-__all__ = ["LocalBackend", "WorkerProcess"]
-
-
 _GRACE = 2.0
 """Seconds a worker has to leave once its socket is closed."""
 
 _LAST_WORDS = 0.5
-"""Seconds to read what a dead worker had sent, should somebody else hold its end of the socket open."""
+"""Seconds to read what a dead worker had sent, should another process hold its end of the socket open."""
 
 
 class WorkerProcess:
@@ -67,13 +63,9 @@ class WorkerProcess:
     ) -> Self:
         """Start a worker process with two sockets: its channel, and a lifeline at whose end it ends.
 
-        What it prints comes to our standard error, escaped and bounded, so that a tool's print neither mixes with
-        results nor steers a terminal. ``-P`` keeps files of the current folder from replacing Python's own modules.
-
-        Args:
-            number: The worker's number.
-            deliver: Called with (number, payload) for each message.
-            gone: Called with (number, how it ended), last.
+        Its output comes to our standard error, escaped and bounded, so that a tool's print neither mixes with results
+        nor steers a terminal. ``-P`` keeps files of the current folder from replacing Python's own modules. Each
+        message is delivered with the worker's number, and last how the worker ended.
 
         Raises:
             WorkerError: The system has no process or descriptor left.
@@ -156,7 +148,7 @@ class WorkerProcess:
             self._channel.abort()
 
     def _lost(self, error: Exception | None) -> None:
-        """The socket was read to its end: nothing more will come."""
+        """Note that the socket was read to its end."""
         self._over = True
         self._farewell = asyncio.get_running_loop().create_task(self._say_gone(error))
 
@@ -166,11 +158,10 @@ class WorkerProcess:
             killed = self._why is None and code in (-signal.SIGKILL, -signal.SIGTERM)
             self._gone(self.number, WorkerExited(self._ended(code, error), killed))
         finally:
-            # Cancelled, too: who closes us waits for this.
+            # Also when this is cancelled: close() waits for it.
             self._said_gone.set()
 
     def _ended(self, code: int, error: Exception | None) -> str:
-        """How the process ended, in one line."""
         if error is not None and not isinstance(error, ConnectionError):
             return f"worker {self.number} broke the protocol: {error}"
         who = f"worker {self.number} (pid {self.pid})"
@@ -194,15 +185,10 @@ logger = logging.getLogger(__name__)
 
 
 class LocalBackend(RemoteBackend[WorkerProcess]):
-    """Hosts engines in processes of their own; see :class:`~trunkline.protocol.backend.Backend`.
+    """Hosts engines in processes; see :class:`~trunkline.protocol.backend.Backend`.
 
-    A process that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
-
-    Args:
-        workers: How many, at least 1; fewer are started when the run's concurrency is below that.
-
-    Attributes:
-        workers: The same.
+    It starts ``workers`` of them, at least 1, or fewer when the run's concurrency is below that. A process that rests
+    serves the next run, under the same number. One that dies meanwhile is replaced then.
     """
 
     def __init__(self, workers: int) -> None:
@@ -211,7 +197,7 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         self._closing = False
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
-        """Give the job to as many processes as it needs; those that are not there are started."""
+        """Give the job to as many processes as it needs, and start missing ones."""
         for worker_id, process in self._hosts.items():
             if not process.alive:
                 self._fallen.add(worker_id)
@@ -230,7 +216,7 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         return new
 
     async def close(self) -> None:
-        """End the processes and reap them, whoever cancels meanwhile."""
+        """End the processes and reap them, even if this is cancelled meanwhile."""
         self._closing = True
         processes = list(self._hosts.values())
         for process in processes:
@@ -241,7 +227,7 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         self._hosts.clear()
 
     async def _begin(self, worker_id: int | None, begin: bytes) -> int:
-        """Give a job to a process, or to one that is started for it."""
+        """Give a job to a process, or to a new one."""
         if worker_id is None:
             worker_id = next(self._worker_ids)
             process = self._hosts[worker_id] = WorkerProcess.start(worker_id, self._receive, self._gone)
@@ -250,14 +236,14 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
             try:
                 await process.listen()
             except BaseException:
-                # It was not greeted, and serves nobody.
+                # It was not greeted, and cannot serve.
                 self._fallen.add(worker_id)
                 raise
             process.send(encode(Hello(PROTOCOL, __version__)))
         return self._give(worker_id, begin)
 
     def _receive(self, worker_id: int, payload: memoryview) -> None:
-        """Pass on what an engine says."""
+        """Pass on a message of an engine."""
         message = decode_from_worker(payload)
         if self._inbox is not None:
             self._inbox.put_nowait((worker_id, message))
@@ -274,7 +260,6 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         self._leave(worker_id)
 
     async def _bury(self, worker_id: int) -> None:
-        """Let go of what is left of a process that is dead, or of no use."""
         process = self._hosts.pop(worker_id, None)
         if process is not None:
             await wait_uninterrupted(asyncio.ensure_future(process.close()))

@@ -27,18 +27,14 @@ if TYPE_CHECKING:
     from trunkline.protocol.backend import Event, Inbox
     from trunkline.protocol.job import Job
 
-
-__all__ = ["Actor", "ActorHandle", "RayBackend", "portion"]
-
-
 _PORTION = 8 * 1024 * 1024
 """About how many bytes of messages one call carries."""
 
 
 class Actor:
-    """A host that is told messages by one call and whose own are collected by another.
+    """A host in a Ray actor: one call brings messages, another collects the host's own.
 
-    One call of each kind is out at a time, so messages stay in order, and those that come up meanwhile share the next.
+    One call of each kind runs at a time, so messages stay in order, and those that come up meanwhile share the next.
     """
 
     def __init__(self) -> None:
@@ -47,17 +43,12 @@ class Actor:
         self._changed = asyncio.Event()
 
     async def tell(self, payloads: list[bytes]) -> None:
-        """Take messages of the controller.
-
-        Raises:
-            WorkerError: If one makes no sense now.
-            msgspec.MsgspecError: If one is no message.
-        """
+        """Take messages of the controller."""
         for payload in payloads:
             self._host.receive(payload)
 
     async def collect(self) -> list[bytes]:
-        """Wait until there are messages for the controller, and hand them over."""
+        """Wait for messages to the controller, and return them."""
         while not self._kept:
             self._changed.clear()
             await self._changed.wait()
@@ -66,7 +57,7 @@ class Actor:
         return payloads
 
     async def leave(self) -> None:
-        """End what runs, and leave nothing behind."""
+        """End the run and the engine."""
         await self._host.close()
 
     def _keep(self, payload: bytes) -> None:
@@ -92,13 +83,7 @@ _LAST_WORDS = 5.0
 
 
 class ActorHandle:
-    """An actor from its start to its end, and the two calls that are out to it: one tells, one collects.
-
-    Args:
-        number: The seat's number.
-        actor: Ray's handle of the actor.
-        deliver: Takes the number with each message of it, and that it is gone, last.
-    """
+    """An actor, a call that brings it messages, and one that collects its own; its end is delivered last."""
 
     def __init__(self, number: int, actor: Any, deliver: Callable[[int, Event], None]) -> None:
         self._number = number
@@ -113,7 +98,7 @@ class ActorHandle:
         self._collecting = asyncio.ensure_future(self._collect())
 
     def send(self, payload: bytes) -> None:
-        """Send one message; what is sent while a call is out shares the next."""
+        """Send one message; those sent while a call runs share the next."""
         self._out.append(payload)
         self._changed.set()
 
@@ -142,7 +127,7 @@ class ActorHandle:
                 ray.kill(self._actor, no_restart=True)
 
     async def _tell(self) -> None:
-        """Pass on what is sent. An actor that takes nothing more is ended; what it has sent is still collected."""
+        """Pass on messages. An actor that takes none any more is ended; what it has sent is still collected."""
         while True:
             while self._out:
                 payloads = portion(self._out)
@@ -159,7 +144,7 @@ class ActorHandle:
             await self._changed.wait()
 
     async def _collect(self) -> None:
-        """Deliver what the actor sends, until it is gone. What it says after that, nobody hears."""
+        """Deliver the actor's messages, until it is gone."""
         try:
             while True:
                 for payload in await _reply(self._actor.collect):
@@ -188,12 +173,12 @@ async def _reply(method: Any, *given: object) -> Any:
 
 
 def _was_killed(said: str) -> bool:
-    """Whether an actor's process or node was ended, as far as Ray can tell."""
+    """Whether an actor's process or node was ended, by Ray's message."""
     return "connection error code" in said or "node has died" in said
 
 
 def _told(error: BaseException) -> str:
-    """Return why, in one line: Ray adds numbers, guesses and advice."""
+    """Return the reason in one line: Ray adds numbers, guesses and advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     because = next((line for line in lines if line.startswith("The actor is dead because")), lines[-1])
     return printable(because.partition(" Some common causes include")[0], 300)
@@ -218,9 +203,6 @@ class RayBackend(RemoteBackend[ActorHandle]):
         runtime_env: What Ray provides to the actors, such as ``{"working_dir": "."}``: on other machines they must be
             able to import trunkline and the user's code.
 
-    Attributes:
-        workers: How many.
-
     Raises:
         ConfigError: If Ray is not installed.
     """
@@ -234,8 +216,8 @@ class RayBackend(RemoteBackend[ActorHandle]):
         self._actor: Any = None
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
-        """Join the cluster and give the job to as many actors as it needs; those that are not there are started."""
-        # Where actors live the environment is another one.
+        """Join the cluster, give the job to as many actors as it needs, and start missing ones."""
+        # Actors have an environment of their own, without the key.
         llms = {name: llm.with_key() for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
         number, begin = self._packed(msgspec.structs.replace(job, llm=llms))
         await self._join()
@@ -268,18 +250,18 @@ class RayBackend(RemoteBackend[ActorHandle]):
                 await cluster.leave()
 
     async def _join(self) -> None:
-        """Join the cluster, once, and again if that failed or somebody has left it for us."""
+        """Join the cluster, once, and again if that failed or other code has left it."""
         if self._joining is None or _is_lost(self._joining):
             self._actor = None
             self._joining = asyncio.ensure_future(cluster.join(self._address, self.workers, self._env))
-        # Not cut short when we are: close() could not undo half a connection.
+        # Not cancelled with this: close() could not undo half a connection.
         joined = await asyncio.shield(self._joining)
         if self._actor is None:
             options = _OPTIONS if self._env is None or joined.made else _OPTIONS | {"runtime_env": dict(self._env)}
             self._actor = cluster.load().remote(Actor).options(**options)
 
     def _begin(self, worker_id: int | None, begin: bytes) -> int:
-        """Give a job to an actor, or to one that is started for it."""
+        """Give a job to an actor, or to a new one."""
         if worker_id is None:
             worker_id = next(self._worker_ids)
             self._hosts[worker_id] = ActorHandle(worker_id, self._actor.remote(), self._received)
@@ -287,7 +269,7 @@ class RayBackend(RemoteBackend[ActorHandle]):
         return self._give(worker_id, begin)
 
     def _received(self, worker_id: int, event: Event) -> None:
-        """Pass on what an engine says, and that it is gone, last."""
+        """Pass on a message of an engine, and its end, last."""
         if worker_id not in self._hosts:
             return
         if isinstance(event, WorkerExited):
@@ -301,7 +283,7 @@ class RayBackend(RemoteBackend[ActorHandle]):
 
 
 def _is_lost(joining: asyncio.Task[Joined]) -> bool:
-    """Whether a connection did not come about, or is no more."""
+    """Whether a connection failed, or has ended."""
     if not joining.done():
         return False
     return joining.cancelled() or joining.exception() is not None or not cluster.load().is_initialized()

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
-__all__ = ["Joined", "check_extra", "join", "leave", "load"]
-
 logger = logging.getLogger(__name__)
 
 _OBJECT_STORE = 128 * 1024 * 1024
@@ -34,12 +32,7 @@ _KNOCK_WITHIN = 10.0
 
 
 class Joined(NamedTuple):
-    """How a connection came about.
-
-    Attributes:
-        made: Whether it was made just now; only then does it provide the ``runtime_env`` that was given.
-        ours: Whether it is ours, now or from before, and :func:`leave` is to follow.
-    """
+    """How a connection came about: made just now, so with the ``runtime_env`` given; ours to :func:`leave`."""
 
     made: bool
     ours: bool
@@ -48,9 +41,9 @@ class Joined(NamedTuple):
 class _Attendant:
     """A thread that starts and ends Ray.
 
-    Ray's processes die with the thread that has started them, so it lives as long as this process, and is a daemon:
-    those of an executor end before what is to be done at exit. In the main thread Ray would put a handler of its own in
-    the place of ours for SIGTERM.
+    Ray's processes die with the thread that has started them, so it lives as long as this process. It is a daemon, as
+    threads of an executor end before functions registered for exit run. In the main thread Ray would replace our
+    handler for SIGTERM.
     """
 
     def __init__(self) -> None:
@@ -58,7 +51,7 @@ class _Attendant:
         self._thread: Thread | None = None
 
     async def do(self, what: Callable[..., Any], *given: object) -> Any:
-        """Call something in the thread, and wait for it."""
+        """Call a function in the thread, and wait for it."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="trunkline-ray", daemon=True)
             self._thread.start()
@@ -69,7 +62,7 @@ class _Attendant:
     def _run(self) -> None:
         while True:
             future, what, given = self._work.get()
-            # From here on it cannot be cancelled: who waits may leave, the work is done.
+            # From here on it cannot be cancelled, even if its waiter is.
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(what(*given))
@@ -78,7 +71,7 @@ class _Attendant:
 
 
 class _Connection:
-    """Shared by all who need it: made for the first, undone after the last; one that was there before is left alone."""
+    """A connection made for its first user and undone after the last; an earlier one is left alone."""
 
     def __init__(self) -> None:
         self._users = 0
@@ -89,7 +82,7 @@ class _Connection:
         ray = load()
         made = not ray.is_initialized()
         if made:
-            # What is left of a connection that somebody else has shut down.
+            # The rest of a connection that other code has shut down.
             self._users = 0
             self._undo.close()
             self._connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", workers, runtime_env)
@@ -158,7 +151,7 @@ async def join(address: str | None, workers: int, runtime_env: Mapping[str, Any]
     """Connect this process to a Ray cluster, if it is not connected; :func:`leave` undoes it.
 
     Args:
-        address: Where it is, as Ray writes it. When None: the one that this process is connected to, else that of
+        address: As Ray writes it. When None: the cluster that this process is connected to, else that of
             ``RAY_ADDRESS``, as Ray's jobs have it, else a new one on this machine, on the loopback interface.
         workers: How many actors a new one is to have room for.
         runtime_env: What Ray is to provide to this process's actors, such as ``{"working_dir": "."}``.
@@ -172,15 +165,15 @@ async def join(address: str | None, workers: int, runtime_env: Mapping[str, Any]
 
 
 async def leave() -> None:
-    """Give up what :func:`join` has made; the last one disconnects, and ends a Ray of our own."""
+    """Give up a use of the connection; the last one disconnects, and ends a Ray of our own."""
     await _attendant.do(_connection.leave)
 
 
 def _knock(address: str) -> None:
-    """See whether somebody listens at an address: Ray itself may wait there for ever, and heed no signal meanwhile.
+    """Check that a server listens at an address: Ray may wait there for ever, and heed no signal meanwhile.
 
     Raises:
-        InfrastructureError: Nobody does.
+        InfrastructureError: None does.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
@@ -192,7 +185,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Let Ray send nothing home, and take back what it sets for the processes that it starts."""
+    """Switch Ray's usage reports off, and undo what it sets for the processes that it starts."""
     names = ("RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE")
     before = {name: os.environ.get(name) for name in names}
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -208,7 +201,7 @@ def _environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let a Ray that starts here listen on the loopback interface, which it does by itself on other systems only."""
+    """Let a Ray that starts here listen on the loopback interface alone."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
     before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     try:
@@ -219,7 +212,7 @@ def _on_loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _off_stdout() -> Iterator[None]:
-    """Log what Ray reports of its processes: it would print it among our results, and has no setting for that."""
+    """Log Ray's reports of its processes, which it would print among our results."""
     worker: Any = importlib.import_module("ray._private.worker")
 
     def log(data: Mapping[str, Any], *_: object, **__: object) -> None:
@@ -234,5 +227,5 @@ def _off_stdout() -> Iterator[None]:
 
 
 def _last(error: BaseException) -> str:
-    """Return the last line of what an error of Ray says: the ones before are tracebacks."""
+    """Return the last line of an error of Ray: the ones before are tracebacks."""
     return format_error(Exception((str(error).strip().splitlines() or [type(error).__name__])[-1]))

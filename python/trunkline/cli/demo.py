@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
     from trunkline.llm.http.client import HttpLLM
 
-
-__all__ = ["demo", "probe", "sim", "simulator"]
-
-
 _STOP = 10.0
 """Seconds a simulator has to stop."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import format_error, scrub, scrub_deep
+from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import check_int, check_text, short_repr, type_phrase
 from trunkline.agent import Agent
 from trunkline.compat.aggregate import Settings, as_client, settings
@@ -72,7 +72,7 @@ def conversation_of(given: object) -> list[Message]:
         read.append(dump(exclude_none=True) if callable(dump) else message)
     chat.check(read)
     # A copy, in which every text can be sent and stored.
-    read = scrub_deep(read)
+    read = scrub(read)
     _rename(read)
     return read
 

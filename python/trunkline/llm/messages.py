@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import scrub, scrub_deep
+from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr, type_phrase
 from trunkline.errors import ConfigError
 
@@ -135,7 +135,7 @@ def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
             try:
                 data = _sorted.encode(value) if field not in {"content", "tool_calls"} else _encoder.encode(value)
             except UnicodeEncodeError:
-                data = _encoder.encode(scrub_deep(value))
+                data = _encoder.encode(scrub(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConfigError(f"{role} message field {short_repr(field)} is not JSON: {error}") from None
         parts.append(_text(field) + b":" + data)

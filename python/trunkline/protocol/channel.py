@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-__all__ = ["Channel", "attach", "connect"]
-
 _MORE = 1 << 31
 """Bit of a length: the next frame belongs to the same message."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.text import printable, scrub_deep
+from trunkline._internal.text import printable, scrub
 from trunkline.errors import DamagedRunFile, InfrastructureError
 from trunkline.store.schema import APPLICATION_ID, HERE, READ_VERSIONS, SCHEMA_VERSION, FileVersions
 
@@ -69,7 +69,7 @@ def as_text(value: JSON) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        return msgspec.json.encode(scrub_deep(value)).decode()
+        return msgspec.json.encode(scrub(value)).decode()
 
 
 def damaged(path: Path, what: str) -> DamagedRunFile:

@@ -1,4 +1,4 @@
-"""Call ids, current call; results and errors as text."""
+"""Ids of tool calls, the current call, and results and errors as text for the model."""
 
 from __future__ import annotations
 
@@ -16,20 +16,6 @@ from trunkline.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-__all__ = [
-    "LIMIT",
-    "Call",
-    "Origin",
-    "as_text",
-    "bounded",
-    "calling",
-    "current_call",
-    "describe",
-    "fault",
-    "unreadable",
-]
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -53,15 +39,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Origin(NamedTuple):
-    """The turn that makes calls.
-
-    Attributes:
-        seed: Seed of the run.
-        task: Id of the task.
-        rollout: Number of the rollout in the task's tree.
-        path: The rollout's fork path.
-        turn: Number of the turn, from 0.
-    """
+    """The turn that makes calls: the run's seed, the task, the rollout's number and fork path, the turn's number."""
 
     seed: int
     task: str
@@ -95,7 +73,7 @@ def current_call() -> Call:
     return call
 
 
-class calling:  # noqa: N801 - a function to whoever reads it
+class calling:  # noqa: N801 - it reads as a function
     """Let a call be the current one in a ``with`` block."""
 
     __slots__ = ("_call", "_token")
@@ -119,11 +97,7 @@ _MESSAGE: Final = 2_000
 def as_text(value: object, limit: int = LIMIT) -> str:
     """Turn a tool's result into an observation.
 
-    A string stays as it is, None is the empty string, everything else becomes JSON.
-
-    Args:
-        value: What the tool returned.
-        limit: Most characters to keep; a longer text ends with a visible note.
+    A string stays as it is, None is the empty string, all else becomes JSON; a longer text is cut with a note.
 
     Raises:
         TypeError: The value is bytes, or cannot be JSON; the message says what to return instead.
@@ -146,7 +120,7 @@ def as_text(value: object, limit: int = LIMIT) -> str:
 
 
 def bounded(text: str, limit: int = LIMIT) -> str:
-    """Cut a text that is too long, with a note; replace NUL and lone surrogates, which servers choke on."""
+    """Cut a text that is too long, with a note; replace NUL and lone surrogates, which servers refuse."""
     total = len(text)
     if total > limit:
         text = f"{text[:limit]}\n[cut: the first {limit:,} of {total:,} characters]"
@@ -155,12 +129,7 @@ def bounded(text: str, limit: int = LIMIT) -> str:
 
 
 def describe(name: str, error: BaseException) -> str:
-    """Say what a tool raised; the text of a :class:`~trunkline.errors.ToolError` is for the model as it is.
-
-    Args:
-        name: The tool's name.
-        error: What it raised.
-    """
+    """Say what a tool raised; the text of a :class:`~trunkline.errors.ToolError` is for the model as it is."""
     message = message_of(error) or ""
     if isinstance(error, ToolError):
         return message
@@ -173,12 +142,7 @@ _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 
 
 def fault(text: str, error: str) -> str:
-    """Say where a text stops being JSON.
-
-    Args:
-        text: The text, without lone surrogates.
-        error: What msgspec says of it.
-    """
+    """Say where a text without lone surrogates stops being JSON, from the error that msgspec raised for it."""
     reason = error.removeprefix("JSON is malformed: ")
     if "truncated" in reason:
         return f"they end too early, after '{excerpt(text[-30:], 60)}'"
@@ -191,11 +155,7 @@ def fault(text: str, error: str) -> str:
 
 
 def unreadable(text: str) -> str:
-    """Say why a text is no tool call: it is no JSON, or JSON that names no tool.
-
-    Args:
-        text: All that the model wrote for the call.
-    """
+    """Say why the text of a tool call is none: it is no JSON, or JSON that names no tool."""
     text = scrub(text)
     try:
         msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""The state that the tools of one rollout work on: made fresh, kept in snapshots, restored where a rollout forks."""
+"""The protocol of a state that tools of one rollout share: made fresh, kept in snapshots, restored at forks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from trunkline.types import Task
-
-__all__ = ["Environment"]
 
 _METHODS: Final = ("fresh", "snapshot", "restore", "close")
 
@@ -29,7 +27,7 @@ class Environment:
 
     Attributes:
         replay: Whether calls that run again on a fresh environment lead to the same state. Say no for what also depends
-            on anything else: the time, other people's servers.
+            on anything else: the time, remote servers.
         timeout: Seconds that each of the methods may take.
         snapshots: How many snapshots of a tree are kept; the least recently used are dropped. 0 takes none.
         snapshot_bytes: Bytes of a tree's snapshots that are kept. A snapshot that is not bytes counts in

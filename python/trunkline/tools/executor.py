@@ -1,7 +1,7 @@
-"""Run one tool: loop, thread or process.
+"""Runs calls of one tool: on the event loop, in a daemon thread, or in a process.
 
-The standard executor joins its threads when the interpreter ends and never replaces one that hangs. A tool is
-foreign code that may never return, so here threads are daemons, and one that overran its time stops counting.
+The standard executor joins its threads when the interpreter ends and never replaces one that hangs. A tool may never
+return, so here threads are daemons, and one that overran its time stops counting.
 """
 
 from __future__ import annotations
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from trunkline.tools.calls import Call
     from trunkline.tools.tool import Tool
 
-
-__all__ = ["Executor", "ExhaustedError", "Raised", "Threads", "UserCodeRunner"]
-
-
 STUCK_FACTOR: Final = 4
 """How many times the pool's size may be stuck in tools that never return, before calls are refused."""
 
@@ -45,11 +41,7 @@ class ExhaustedError(RuntimeError):
 
 
 class Threads:
-    """A pool of daemon threads.
-
-    Args:
-        size: Most calls that run at once.
-    """
+    """A pool of daemon threads, in which at most ``size`` calls run at once."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -65,13 +57,6 @@ class Threads:
 
         Waiting for a free thread does not count against the timeout. After it the thread is left behind:
         Python cannot stop it, but it takes no slot.
-
-        Args:
-            function: Called without arguments, in a copy of the current context.
-            timeout: Seconds the function may run.
-
-        Returns:
-            What the function returned.
 
         Raises:
             TimeoutError: It ran too long.
@@ -91,7 +76,7 @@ class Threads:
             try:
                 await asyncio.wait({future}, timeout=timeout)
             finally:
-                # Timed out or cancelled: the thread goes on alone until its function returns.
+                # Timed out or cancelled: the thread runs on until its function returns.
                 if not future.done():
                     self._stuck += 1
                     future.add_done_callback(self._unstick)
@@ -135,7 +120,7 @@ class Threads:
                 result = ("returned", function())
             except BaseException as error:  # noqa: BLE001  (a tool may raise anything, SystemExit included)
                 result = ("raised", error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, with all that waited
                 loop.call_soon_threadsafe(_settle, future, result)
             del function, loop, future, result
 
@@ -153,32 +138,20 @@ GRACE: Final = 1.0
 
 
 class Raised(NamedTuple):
-    """What a function raised, which may be anything."""
+    """The error that a function raised."""
 
     error: BaseException
 
 
 class UserCodeRunner:
-    """Runs functions that may never return.
-
-    Args:
-        threads: Sync functions that run at once.
-    """
+    """Runs functions that may never return; at most ``threads`` sync ones at once."""
 
     def __init__(self, threads: int) -> None:
         self._threads = Threads(threads)
         self._left: set[asyncio.Future[Any]] = set()
 
     async def run(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
-        """Run a function and wait for it.
-
-        Args:
-            function: Called without arguments.
-            is_async: Whether that gives an awaitable, to be called on this loop; others are called in a thread.
-            timeout: Seconds it may take.
-
-        Returns:
-            What it returned, or :class:`Raised`.
+        """Run a function, async on this loop or sync in a thread; return what it returned, or :class:`Raised`.
 
         Raises:
             TimeoutError: It took too long.
@@ -215,7 +188,7 @@ class UserCodeRunner:
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=GRACE)
         if not done:
-            # It swallows its cancellation. Hold it, so that it is neither collected nor reported as lost.
+            # It ignores its cancellation. Held, so that it is neither collected nor reported as lost.
             self._left.add(task)
             task.add_done_callback(self._left.discard)
 
@@ -245,13 +218,7 @@ _log = logging.getLogger("trunkline.tools")
 
 
 class Executor:
-    """Runs calls of one tool.
-
-    Args:
-        tool: The tool.
-        user_code: Runs it in this process, unless it is isolated.
-        timeout: Seconds a call may take when the tool sets no limit.
-        limit: Characters of a result that are kept.
+    """Runs calls of one tool, which keep at most ``limit`` characters; ``timeout`` holds for a tool that sets none.
 
     Raises:
         ConfigError: The tool is isolated and cannot be found in another process.
@@ -270,17 +237,7 @@ class Executor:
     async def run(
         self, positional: list[Any], named: dict[str, Any], arguments: str, call: Call | None
     ) -> tuple[str, bool]:
-        """Run a call.
-
-        Args:
-            positional: Positional arguments of the function.
-            named: Its keyword arguments.
-            arguments: The text they were read from.
-            call: Which call it is, if that is known.
-
-        Returns:
-            What the model is told, and whether the tool returned.
-        """
+        """Run a call; return what the model is told, and whether the tool returned."""
         if self._processes is not None:
             return await self._processes.run(arguments, call, self._limit, self._timeout)
         function = partial(self._tool.__wrapped__, *positional, **named)
@@ -319,7 +276,7 @@ class Executor:
         return describe(self._tool.name, error)
 
     def _warn(self) -> None:
-        """Say once that a thread goes on, which takes the interpreter from everybody where it is stuck in C code."""
+        """Log once that a thread runs on, which blocks all others where it holds the interpreter's lock."""
         if not self._tool.is_async and not self._warned:
             self._warned = True
             _log.warning(

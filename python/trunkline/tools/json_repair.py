@@ -1,7 +1,7 @@
-"""Calls whose JSON is broken, repaired.
+"""Repairs tool calls whose JSON is broken.
 
-The repair itself is the library json-repair (MIT, no dependencies), an extra. It looks ahead again
-and again, so hostile text of a few kilobytes can keep it busy for seconds: what a turn may have repaired is bounded.
+The repair itself is the library json-repair (MIT, no dependencies), an extra. Hostile text of a few kilobytes can keep
+it busy for seconds, so the work for one turn is bounded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from trunkline._internal.text import JSON
 
-__all__ = ["RepairedCall", "mend", "need_library", "sound"]
-
 _LONGEST: Final = 4096
 _WORK: Final = 500_000
 """Work that the calls of one turn may cause, by :func:`_work`."""
@@ -35,19 +33,14 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RepairedCall(NamedTuple):
-    """A call as it runs.
-
-    Attributes:
-        call: The call, repaired if it had to be.
-        note: What the model is told about the repair, before the result; empty if there was none.
-    """
+    """A call as it runs, and the note about a repair that the model reads before the result; empty without one."""
 
     call: ToolCall
     note: str = ""
 
 
 def need_library() -> None:
-    """See to it that repairs can be made.
+    """Check that repairs can be made.
 
     Raises:
         ConfigError: The extra is not installed.
@@ -71,14 +64,7 @@ def sound(call: ToolCall) -> bool:
 
 
 def mend(calls: Sequence[ToolCall]) -> list[RepairedCall]:
-    """Repair the calls of one turn, in their order, as far as the work that a turn may cause goes.
-
-    Args:
-        calls: The calls as the model made them.
-
-    Returns:
-        One for each call; a call that needs no repair, or that no repair makes sound, is as it was.
-    """
+    """Repair the calls of one turn, in order, within the work for a turn; a call that cannot be repaired stays."""
     left, mended = _WORK, []
     for call in calls:
         repaired = None
@@ -90,10 +76,7 @@ def mend(calls: Sequence[ToolCall]) -> list[RepairedCall]:
 
 
 def _work(text: str) -> int:
-    """An estimate, in no unit, of what a repair costs at worst; more than any turn has for a text that is too long.
-
-    The library's time grows with the length, and with each of the brackets and quotes it has to make sense of.
-    """
+    """Estimate, in no unit, the worst cost of a repair: it grows with the length and with brackets and quotes."""
     if len(text) > _LONGEST:
         return _WORK + 1
     brackets, quotes = (sum(map(text.count, signs)) for signs in ("{[(", "\"'`\u201c\u201d"))
@@ -101,7 +84,7 @@ def _work(text: str) -> int:
 
 
 def _repaired(call: ToolCall) -> RepairedCall | None:
-    """Repair one call; None if that gives no sound one."""
+    """Repair one call; None where the result is not sound."""
     value = _value(call.arguments)
     try:
         # Arguments that were encoded twice are text that holds the object.
@@ -118,7 +101,7 @@ def _repaired(call: ToolCall) -> RepairedCall | None:
 
 
 def _value(text: str) -> JSON:
-    """Return what JSON makes of a text, None if nothing."""
+    """Return the JSON value of a text; None where it is no JSON."""
     try:
         return loads(text)
     except (ValueError, RecursionError):
@@ -126,5 +109,4 @@ def _value(text: str) -> JSON:
 
 
 def _library() -> ModuleType:
-    """Import the extra."""
     return importlib.import_module("json_repair")

@@ -1,4 +1,4 @@
-"""A tool from a definition in the OpenAI form and a function that does what it says."""
+"""Tools from a definition in the OpenAI form and a function that implements it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from trunkline._internal.text import JSON
 
-__all__ = ["DefinedTool", "definition_of"]
-
 _FORM: Final = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
 _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
@@ -30,8 +28,7 @@ _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 class DefinitionSchema(Schema):
     """Arguments as a definition describes them: one JSON object, whose members reach the function by name.
 
-    What a member must look like beyond its presence is between the model, the server and the function; only a
-    function that is a :class:`~trunkline.tools.tool.Tool` checks and converts them as it always does.
+    Only presence is checked here; a function that is a :class:`~trunkline.tools.tool.Tool` checks and converts them.
     """
 
     __slots__ = ("_own", "_reads", "_required", "_signature")
@@ -52,7 +49,7 @@ class DefinitionSchema(Schema):
             self._signature = None
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
-        """Read a call's arguments; see :meth:`trunkline.tools.schema.Schema.decode`.
+        """Read a call's arguments.
 
         Raises:
             BadArguments: It is no JSON object, a required member is missing, or the function takes others.
@@ -74,7 +71,7 @@ class DefinitionSchema(Schema):
 
 
 class DefinedTool(Tool[..., Any]):
-    """A tool that is told of as its owner wrote it.
+    """A tool whose definition reaches the model as its owner wrote it.
 
     Args:
         definition: What the model is told, in the form of chat completions; it is sent as it is.
@@ -124,11 +121,7 @@ class DefinedTool(Tool[..., Any]):
 
 
 def definition_of(given: JSON, place: str) -> dict[str, Any]:
-    """Check a tool definition, and return a copy of it.
-
-    Args:
-        given: What stands where a definition should.
-        place: What it is called, for the message.
+    """Return a copy of a checked tool definition, which error messages call ``place``.
 
     Raises:
         ConfigError: It is none; the message names the field.

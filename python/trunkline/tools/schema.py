@@ -1,4 +1,4 @@
-"""Signature -> JSON schema and decoder."""
+"""From a function's signature to a JSON schema and a decoder of arguments."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from trunkline._internal.text import JSON
 
-
-__all__ = ["BadArguments", "Docstring", "EnvironmentSlot", "Schema", "build", "parse"]
-
-
 _SECTION: Final = re.compile(
     r"^(args|arguments|parameters|returns?|yields?|raises|examples?|notes?|attributes|warnings?)\s*:\s*$",
     re.IGNORECASE,
@@ -33,12 +29,7 @@ _ENTRY: Final = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
 class Docstring(NamedTuple):
-    """The parts of a docstring that a model is shown.
-
-    Attributes:
-        summary: Everything before the first section, paragraphs kept, lines joined.
-        arguments: Text by parameter name.
-    """
+    """The parts of a docstring that a model reads: the text before the first section, and a text for each parameter."""
 
     summary: str
     arguments: dict[str, str]
@@ -87,7 +78,6 @@ def _join(lines: list[str]) -> str:
 
 
 Annotation = Any
-"""Whatever can stand after a parameter's colon."""
 
 _DEFS: Final = "#/$defs/"
 _PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
@@ -106,25 +96,14 @@ class BadArguments(ValueError):
 
 
 class EnvironmentSlot(NamedTuple):
-    """A parameter that the model never hears of: it gets the rollout's environment.
-
-    Attributes:
-        name: The parameter's name.
-        kind: The class it is annotated with.
-    """
+    """A parameter that the schema leaves out: the rollout's environment, of the class it is annotated with."""
 
     name: str
     kind: type[Environment]
 
 
 class Schema:
-    """What a function's arguments must look like.
-
-    Attributes:
-        parameters: JSON Schema of the arguments object.
-        docstring: What the function says about itself.
-        slot: The parameter that gets the environment; None where the function takes none.
-    """
+    """JSON Schema and decoder of a function's arguments, with its docstring and its slot for an environment, if any."""
 
     __slots__ = ("_decoder", "_names", "_positional", "_struct", "docstring", "parameters", "slot")
 
@@ -146,13 +125,7 @@ class Schema:
         self.slot = slot
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
-        """Read and convert a call's arguments.
-
-        Args:
-            arguments: The JSON text as the model wrote it; empty means no arguments.
-
-        Returns:
-            Positional and keyword arguments for the function; absent ones are left to its defaults.
+        """Read the JSON text of a call's arguments; return the positional and keyword arguments that it gives.
 
         Raises:
             BadArguments: It is no JSON, or a field does not fit.
@@ -216,11 +189,7 @@ class Schema:
 
 
 def build(function: Callable[..., Any], name: str) -> Schema:
-    """Make the schema of a function's arguments.
-
-    Args:
-        function: A function with an annotation on every parameter.
-        name: The tool's name, for messages.
+    """Make the schema of the function of a tool; every parameter needs an annotation.
 
     Raises:
         ConfigError: A parameter has no annotation, is ``*args`` or ``**kwargs``, or its type is not JSON;
@@ -257,7 +226,6 @@ def build(function: Callable[..., Any], name: str) -> Schema:
 def _slot(
     parameter: inspect.Parameter, kind: type[Environment], other: EnvironmentSlot | None, place: str
 ) -> EnvironmentSlot:
-    """Take a parameter for the one that gets the environment."""
     if other is not None:
         raise ConfigError(
             f"{place}: {other.name!r} and {parameter.name!r} both take an environment; a rollout has one, so keep one"
@@ -355,7 +323,7 @@ def _parameters(struct: type[msgspec.Struct], notes: dict[str, dict[str, Any]]) 
 
 
 def _inline(value: JSON, definitions: dict[str, JSON], kept: dict[str, JSON], inside: tuple[str, ...]) -> JSON:
-    """Put definitions where they are used: chat templates may not follow references. Recursive ones stay."""
+    """Replace references by their definitions, since chat templates may not follow them; recursive ones stay."""
     if isinstance(value, list):
         return [_inline(item, definitions, kept, inside) for item in value]
     if not isinstance(value, dict):

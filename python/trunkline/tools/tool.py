@@ -1,4 +1,4 @@
-"""@tool, Tool, Policy."""
+"""Tools: a function with a name, a description, a schema and a policy, made with ``@tool``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from trunkline._internal.validation import check_float, check_int, check_size, c
 from trunkline.errors import ConfigError
 from trunkline.tools.environment import Environment
 from trunkline.tools.schema import Schema, build
-
-__all__ = ["MEMORY", "NAME", "Tool", "ToolPolicy", "check_environment", "gives_awaitable", "policy", "tool"]
-
 
 MEMORY: Final = 4_000_000_000
 """Bytes that an isolated tool may use unless it says otherwise."""
@@ -37,11 +34,7 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     replay: bool = True
 
     def fits(self, tool: str, *, stateful: bool) -> None:
-        """Check that the options fit one another and the tool.
-
-        Args:
-            tool: Its name.
-            stateful: Whether it takes an environment.
+        """Check that the options fit one another, and a tool that takes an environment if it is stateful.
 
         Raises:
             ConfigError: They do not; the message says which, and why.
@@ -65,52 +58,6 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"tool {tool!r}: memory limits the process of an isolated tool; set isolated=True, or drop it"
             )
-
-
-def policy(
-    tool: str,
-    *,
-    timeout: float | None,
-    concurrency: int | None,
-    isolated: bool,
-    memory: int | str | None,
-    pure: bool,
-    side_effects: bool,
-    replay: bool,
-) -> ToolPolicy:
-    """Check the options of a tool.
-
-    Args:
-        tool: The tool's name.
-        timeout: Seconds.
-        concurrency: Calls at once.
-        isolated: Whether it runs in processes of its own.
-        memory: Bytes, or a text such as ``512MB``.
-        pure: Whether calls share results.
-        side_effects: Whether a call in doubt must not run again.
-        replay: Whether a recorded call may run again.
-
-    Raises:
-        ConfigError: One of them has a value it cannot have.
-    """
-    if timeout is not None:
-        check_float(f"tool {tool!r}: timeout", timeout, 0, above=True, unit="seconds")
-    if concurrency is not None:
-        check_int(f"tool {tool!r}: concurrency", concurrency, 1)
-    switches = {"isolated": isolated, "pure": pure, "side_effects": side_effects, "replay": replay}
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise ConfigError(f"tool {tool!r}: {name} must be true or false, not {short_repr(value)}")
-    return ToolPolicy(
-        timeout=timeout,
-        concurrency=concurrency,
-        isolated=isolated,
-        memory=None if memory is None else check_size(f"tool {tool!r}: memory", memory, _LEAST),
-        pure=pure,
-        side_effects=side_effects,
-        # What must not run twice does not run again to bring an environment anywhere, either.
-        replay=replay and not side_effects,
-    )
 
 
 if TYPE_CHECKING:
@@ -157,19 +104,7 @@ class Tool(Generic[P, R]):
         side_effects: bool = False,
         replay: bool = True,
     ) -> None:
-        """Wrap a function; see :func:`tool`.
-
-        Args:
-            function: Sync or async; every parameter annotated.
-            name: Overrides the function's own name.
-            description: Overrides the docstring's summary.
-            timeout: Seconds a call may take.
-            concurrency: Calls that run at once in one worker.
-            isolated: Run calls in processes of their own.
-            memory: What a call of an isolated tool may use.
-            pure: Let equal calls share one result.
-            side_effects: Never run a call again that may have run.
-            replay: Whether a recorded call may run again.
+        """Wrap a function; the options are those of :func:`tool`.
 
         Raises:
             ConfigError: The function cannot be described to a model, or an option is wrong.
@@ -181,21 +116,29 @@ class Tool(Generic[P, R]):
             raise ConfigError(
                 f"tool name {short_repr(self.name)} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
             )
-        self.policy = policy(
-            self.name,
+        place = f"tool {self.name!r}"
+        if timeout is not None:
+            check_float(f"{place}: timeout", timeout, 0, above=True, unit="seconds")
+        if concurrency is not None:
+            check_int(f"{place}: concurrency", concurrency, 1)
+        switches = {"isolated": isolated, "pure": pure, "side_effects": side_effects, "replay": replay}
+        for option, value in switches.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f"{place}: {option} must be true or false, not {short_repr(value)}")
+        self.policy = ToolPolicy(
             timeout=timeout,
             concurrency=concurrency,
             isolated=isolated,
-            memory=memory,
+            memory=None if memory is None else check_size(f"{place}: memory", memory, _LEAST),
             pure=pure,
             side_effects=side_effects,
-            replay=replay,
+            # A call that must not run twice does not run again for an environment, either.
+            replay=replay and not side_effects,
         )
         self.schema: Schema = build(function, self.name)
         self.policy.fits(self.name, stateful=self.schema.slot is not None)
-        self.description = check_text(
-            f"tool {self.name!r}: description", self.schema.docstring.summary if description is None else description
-        )
+        summary = self.schema.docstring.summary
+        self.description = check_text(f"{place}: description", summary if description is None else description)
         self.is_async = gives_awaitable(function)
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -231,7 +174,7 @@ class Tool(Generic[P, R]):
         return f"<Tool {self.name} {self.module}:{self.qualname}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By value: a tool that a name leads to is not pickled at all when it goes to a worker.
+        # A tool that can be imported goes to a worker by name, without pickling.
         options = {"name": self.name, "description": self.description} | msgspec.structs.asdict(self.policy)
         return _rebuild, (self.__wrapped__, options)
 
@@ -276,7 +219,7 @@ def tool(
 
     Async functions run on the worker's event loop, sync ones in threads, and isolated ones of both kinds in processes
     of their own, one call at a time in each. A process is killed with everything it started when a call takes too long
-    or uses too much memory; whatever a call does there, the model reads what became of it and nothing else is harmed.
+    or uses too much memory; the model reads how the call ended, and no other call is harmed.
 
     Args:
         function: The function, sync or async.
@@ -286,13 +229,13 @@ def tool(
         concurrency: Calls that run at once in one worker; others wait, which does not count as time they take. For an
             isolated tool the number of its processes, by default that of the CPUs; for others unlimited when None.
         isolated: Run each call in a process that can be killed. For tools that use much CPU, hang in C code, crash,
-            leak or run code that nobody has read. It is no sandbox: they run as the same user and see the same files.
+            leak or run code that was not reviewed. It is no sandbox: they run as the same user and see the same files.
         memory: What a call of an isolated tool may use beyond what its module takes, as address space: bytes, or a
             text such as ``"512MB"``; 4 GB when not given.
         pure: Equal arguments give equal results and nothing else happens: calls of one worker share one result, kept
             within 64 MB of the latest, and calls under way are joined. Results that say what went wrong are not kept.
-        side_effects: A call that may have run is never run again: before it begins, that it will is in the run file.
-            Where a run goes on and a call began without an observation on record, the rollout ends as
+        side_effects: A call that may have run is never run again: the run file has the intent before the call begins.
+            Where a resumed run finds a call that began without an observation on record, the rollout ends as
             ``unknown_effect``. Such calls do not run again to bring an environment to a fork point, either.
         replay: For a tool that takes an :class:`~trunkline.tools.environment.Environment`: whether a recorded call may
             run again to bring a fresh environment to a fork point. Say no where it has effects beyond the environment.
@@ -304,21 +247,18 @@ def tool(
         ConfigError: A parameter has no annotation, is variadic, or has a type a model cannot send; or options do not
             fit one another.
     """
-
-    def wrap(wrapped: Callable[..., Any]) -> Tool[..., Any]:
-        return Tool(
-            wrapped,
-            name=name,
-            description=description,
-            timeout=timeout,
-            concurrency=concurrency,
-            isolated=isolated,
-            memory=memory,
-            pure=pure,
-            side_effects=side_effects,
-            replay=replay,
-        )
-
+    wrap = functools.partial(
+        Tool,
+        name=name,
+        description=description,
+        timeout=timeout,
+        concurrency=concurrency,
+        isolated=isolated,
+        memory=memory,
+        pure=pure,
+        side_effects=side_effects,
+        replay=replay,
+    )
     return wrap if function is None else wrap(function)
 
 
@@ -335,11 +275,7 @@ def gives_awaitable(function: Callable[..., Any]) -> bool:
 
 
 def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
-    """Refuse an environment that does not fit the tools, before anything is paid for.
-
-    Args:
-        environment: What makes environments; None for none.
-        tools: The tools that are to work on them.
+    """Refuse an environment, a class or function that makes one, which does not fit the tools.
 
     Raises:
         ConfigError: It makes none, a tool takes another kind, or none takes it.

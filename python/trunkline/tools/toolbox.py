@@ -1,4 +1,4 @@
-"""Runs the calls of a turn; whatever happens becomes an observation the model can read. Pure tools share results."""
+"""Runs the calls of a turn; each result or failure becomes an observation for the model. Pure tools share results."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from trunkline.tools.calls import Origin
     from trunkline.tools.environment import Environment
 
-__all__ = ["Observation", "OnBegin", "Results", "Toolbox", "key_of"]
-
 OnBegin: TypeAlias = Callable[[Sequence[tuple[str, Call]]], Awaitable[None]]
-"""Is awaited with the names of tools that have side effects and the calls of them, before these begin."""
+"""Awaited with names of tools with side effects and their calls before these begin."""
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -46,14 +44,7 @@ _ASIDE: Final = 200
 
 
 def key_of(tool: str, positional: object, named: object, arguments: str) -> bytes:
-    """Return what equal calls have in common: the tool and the converted arguments, in one order.
-
-    Args:
-        tool: The tool's name.
-        positional: Positional arguments as the function gets them.
-        named: Keyword arguments, likewise.
-        arguments: The text they were read from, which stands for them where they are no JSON any more.
-    """
+    """Return what equal calls share: the tool and the converted arguments, or their text if they are no JSON."""
     try:
         return _encoder.encode((tool, positional, named))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
@@ -61,14 +52,7 @@ def key_of(tool: str, positional: object, named: object, arguments: str) -> byte
 
 
 class Results:
-    """Results by key, the latest ones.
-
-    Args:
-        size: Bytes that are kept.
-
-    Attributes:
-        hits: By tool, how many calls got a result that another one had worked for.
-    """
+    """The latest results by key, up to a size; ``hits`` counts by tool the calls that another one worked for."""
 
     def __init__(self, size: int = SIZE) -> None:
         self.hits: Counter[str] = Counter()
@@ -79,14 +63,9 @@ class Results:
     async def get(
         self, tool: str, key: bytes, work: Callable[[], Coroutine[Any, Any, tuple[str, bool]]]
     ) -> tuple[str, bool, bool]:
-        """Return the result of a call, working for it if nobody has or does.
+        """Return the result of a call: a kept one, that of an equal call that runs, or a new one.
 
-        Work goes on while anybody waits for it. What fails is not kept, and told to those who waited for it.
-
-        Args:
-            tool: The tool's name.
-            key: See :func:`key_of`.
-            work: Makes the result: the text, and whether it is one.
+        Work runs on while a call waits for it. A failure is told to those that waited, and not kept.
 
         Returns:
             The text, whether it is a result, and whether another call had worked for it.
@@ -118,12 +97,9 @@ def _size(key: bytes, text: str) -> int:
 
 
 class Observation(NamedTuple):
-    """What the model is told about one call.
+    """What the model reads about one call: the result or what went wrong, and whether the tool returned.
 
-    Attributes:
-        text: The result, or what went wrong.
-        ok: Whether the tool ran and returned.
-        micros: Wall time in microseconds, waiting for its turn included; 0 where the result of another call was given.
+    ``micros`` is the wall time in microseconds, waiting included; 0 where another call had worked for the result.
     """
 
     text: str
@@ -139,9 +115,8 @@ class Toolbox:
         timeout: Seconds a call may take when its tool sets no limit.
         limit: Characters of a result that are kept.
         threads: Sync tools that run at once.
-        parallel: Calls of one turn that run at once; the others wait their turn.
-        repair: Whether calls of broken JSON are repaired where possible (:mod:`trunkline.tools.json_repair`), and the
-            observation says so; else the observation says what is wrong with them.
+        parallel: Calls of one turn that run at once.
+        repair: Whether calls of broken JSON are repaired where possible (:mod:`trunkline.tools.json_repair`).
 
     Raises:
         ConfigError: One is no tool, two share a name, an option is out of range, or the library for repairs is missing.
@@ -198,17 +173,10 @@ class Toolbox:
     async def call(
         self, name: str, arguments: str, environment: Environment | None = None, call: Call | None = None
     ) -> Observation:
-        """Run one call.
+        """Run one call, whose name is empty and whose arguments are all of its text where a dialect could not read it.
 
-        Args:
-            name: The tool's name as the model wrote it; empty for a call that a dialect could not read.
-            arguments: Its arguments as the model wrote them; of a call that could not be read, all of it.
-            environment: What the rollout's tools work on, where it has one.
-            call: Which call it is, for :func:`~trunkline.tools.calls.current_call`.
-
-        Returns:
-            The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a
-            timeout. Only cancellation is raised, and that an isolated tool cannot be imported in its process.
+        An unknown tool, arguments that do not fit, an exception and a timeout become errors for the model. Only
+        cancellation is raised, and that an isolated tool cannot be imported in its process.
         """
         start = time.perf_counter_ns()
         with calling(call):
@@ -223,17 +191,13 @@ class Toolbox:
         origin: Origin | None = None,
         begin: OnBegin | None = None,
     ) -> list[Observation]:
-        """Run the calls of one turn concurrently; those that take the environment one after the other, in call order.
+        """Run the calls of one turn concurrently, those that take the environment one after the other; in call order.
 
         Args:
             calls: The calls.
-            environment: What the rollout's tools work on, where it has one.
+            environment: The rollout's, where it has one.
             origin: The turn that makes them, which gives each its id.
-            begin: Awaited before any of them begins, if there are some with side effects, with the tools' names and
-                these calls. It may raise.
-
-        Returns:
-            One observation a call, in call order.
+            begin: Awaited before any of them begins if some have side effects; it may raise.
 
         Raises:
             CrossingError: An isolated tool cannot be imported in its process.
@@ -263,15 +227,7 @@ class Toolbox:
     async def replay(
         self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
     ) -> list[Observation | None]:
-        """Run the calls of a recorded turn again that take the environment, in call order.
-
-        Args:
-            calls: The calls.
-            environment: One in the state before that turn.
-            origin: The turn that made them, so that each has the id it had.
-
-        Returns:
-            For each call its observation; None for one that does not take the environment, and was not run.
+        """Run the calls of a recorded turn again that take the environment; the others give None.
 
         Raises:
             ForkRefused: One of them must not run again.
@@ -290,15 +246,7 @@ class Toolbox:
         ]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
-        """Await a method of an environment, which is anybody's code.
-
-        Args:
-            environment: The environment.
-            method: The method's name.
-            *given: Its arguments.
-
-        Returns:
-            What it returned.
+        """Await a method of an environment, which is user code.
 
         Raises:
             EnvironmentFailed: It raised, or took longer than the environment's own limit.
@@ -314,10 +262,9 @@ class Toolbox:
         return value
 
     async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
-        """Repair the calls of one turn, where that is wanted."""
         if not self._repair or all(map(sound, calls)):
             return [RepairedCall(call) for call in calls]
-        # In a thread: a hostile text can take long.
+        # In a thread: hostile text can take long.
         return await asyncio.to_thread(mend, calls)
 
     def _stateful(self, mended: RepairedCall) -> bool:
@@ -343,22 +290,18 @@ class Toolbox:
     async def _run(
         self, mended: RepairedCall, environment: Environment | None, call: Call | None = None
     ) -> Observation:
-        """Run a call of a turn, and say first what was done to it."""
         seen = await self.call(mended.call.name, mended.call.arguments, environment, call)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
     async def close(self) -> None:
-        """Leave nothing behind: no process, no idle thread, no task that ends when told to.
-
-        May be called more than once. Threads that hang end with this process.
-        """
+        """End all processes, idle threads and tasks. May be called again; threads that hang end with this process."""
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
         await self._user_code.close()
 
     async def _call(
         self, name: str, arguments: str, environment: Environment | None, call: Call | None
     ) -> tuple[str, bool, bool]:
-        """Return what the model is told, whether the tool returned, and whether another call had worked for it."""
+        """Return the text for the model, whether the tool returned, and whether another call had worked for it."""
         found = self._tools.get(name)
         if found is None:
             return self._unknown(name, arguments), False, False
@@ -381,7 +324,6 @@ class Toolbox:
 
 
 def _filled(found: Tool[..., Any], environment: Environment | None) -> dict[str, Environment]:
-    """Return the argument that a tool gets from us."""
     slot = found.schema.slot
     if slot is None:
         return {}

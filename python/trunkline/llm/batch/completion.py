@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from trunkline._internal.text import excerpt, scrub, scrub_deep
+from trunkline._internal.text import excerpt, scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import LLMError, ReplyError, TrunklineError
 from trunkline.llm.response import read
@@ -136,7 +136,7 @@ def _body(completions: Sequence[Completion]) -> bytes:
     try:
         body = {
             "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
-            "usage": scrub_deep(_usage(completions)),
+            "usage": scrub(_usage(completions)),
             "prompt_token_ids": completions[0].prompt_token_ids,
         }
         return msgspec.json.encode(body)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from trunkline.sim.server.options import Settings
 
-__all__ = ["serve"]
-
 
 def serve(
     settings: Settings | None = None,

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
     from trunkline.tools.tool import Tool
 
-__all__ = ["CallRunner", "main"]
-
 _SLACK: Final = 64
 """Descriptors, threads and temporary files that a tool may keep from call to call: connections, pools, caches."""
 

@@ -1,4 +1,4 @@
-"""The walls around a program: what it sees, who it is, and limits that the kernel keeps.
+"""Confines a program: what it sees, its user, and limits that the kernel keeps.
 
 Runs in a process that has imported nothing but the standard library; see :mod:`.sandbox_supervisor`.
 """
@@ -15,20 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = [
-    "WAYS",
-    "ConfinementError",
-    "ResourceLimits",
-    "Way",
-    "become",
-    "limit",
-    "namespaces",
-    "new_root",
-    "shut",
-    "taken",
-    "unused",
-]
-
 _NEW: Final = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 """Mounts, host name, IPC, processes, network."""
 _NEW_USER: Final = 0x10000000
@@ -42,9 +28,9 @@ _REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
 _INSIDE: Final = 1000
-"""What the user is called inside a user namespace: not root, so that a new program image has no capabilities."""
+"""The user id inside a user namespace: not root, so that a new program image has no capabilities."""
 _HIGH: Final = 0x60000000
-"""User ids from here on are given to nobody by hand, nor to containers."""
+"""User ids from here on are not given to people, nor to containers."""
 _SPREAD: Final = 1 << 24
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/etc/ld.so.cache")
@@ -54,23 +40,20 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class ConfinementError(Exception):
-    """A wall cannot be set up here; the message says which and why."""
+    """A restriction cannot be set up here; the message says which and why."""
 
 
 class Way(StrEnum):
-    """How a program is shut in, from the best on.
-
-    Attributes:
-        ROOT: Namespaces made by root, and in them a user id that nobody else has.
-        USER: Namespaces made by a user, and in them no privileges.
-        UID: No namespaces; a user id that nobody else has.
-        LIMIT: No namespaces; the user's own id, who may have but so many more processes.
-    """
+    """How a program is confined, from the best on."""
 
     ROOT = "root"
+    """Namespaces made by root, and in them a user id of its own."""
     USER = "user"
+    """Namespaces made by a user, and in them no privileges."""
     UID = "uid"
+    """No namespaces; a user id of its own."""
     LIMIT = "limit"
+    """No namespaces; the user's own id, with a limit on further processes."""
 
     @property
     def spaces(self) -> bool:
@@ -106,7 +89,7 @@ class ResourceLimits(NamedTuple):
 
 
 def shut() -> None:
-    """Let no process of the same user look into this one."""
+    """Keep processes of the same user from reading this one."""
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -128,11 +111,7 @@ def namespaces(way: Way) -> None:
 
 
 def new_root(root: str, disk: int) -> None:
-    """Mount a file system with what a Python program needs to read, and folders to write in that are gone with it.
-
-    Args:
-        root: An empty folder.
-        disk: Bytes that may be written.
+    """Mount a file system in an empty folder: what a Python program reads, and folders to write so many bytes in.
 
     Raises:
         ConfinementError: Something cannot be mounted.
@@ -237,12 +216,9 @@ def become(way: Way, uid: int) -> None:
 
 
 def limit(way: Way, limits: ResourceLimits, others: int) -> None:
-    """Set the limits of this process and of all it starts, and see that the one of processes is kept.
+    """Set the limits of this process and of all it starts, and check that the one of processes is kept.
 
-    Args:
-        way: How the program is shut in.
-        limits: The limits.
-        others: How many threads the user has outside.
+    ``others`` is how many threads the user has outside.
 
     Raises:
         ConfinementError: The kernel does not keep this user from starting processes.

@@ -12,8 +12,6 @@ from trunkline._internal.processes import frame
 from trunkline._internal.serialization import SerializedObject
 from trunkline.tools.calls import Call
 
-__all__ = ["CallRequest", "CallResult", "ToHelper", "ToolBroken", "ToolEnded", "ToolReady", "ToolSetup", "encode"]
-
 
 class ToolSetup(msgspec.Struct, tag=True, array_like=True):
     """The first message: the tool, where modules are found, and the bytes that a call may use.

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from trunkline.tools.calls import Call
     from trunkline.tools.tool import Tool
 
-__all__ = ["FailedStart", "ToolProcess", "ToolProcessExited", "ToolProcessPool"]
-
 START: Final = 60.0
 """Seconds a process has to import the tool."""
 

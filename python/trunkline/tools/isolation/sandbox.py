@@ -19,15 +19,13 @@ from trunkline._internal.aio import off_the_loop, wait_uninterrupted
 from trunkline._internal.child import Child, read_frame
 from trunkline._internal.leftovers import remove_folder
 from trunkline._internal.processes import frame, signal_name
-from trunkline._internal.text import printable
+from trunkline._internal.text import printable, scrub
 from trunkline.tools.isolation.confinement import WAYS
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from trunkline.tools.isolation.confinement import ResourceLimits
-
-__all__ = ["NoSandbox", "NoWay", "ProgramResult", "Sandbox", "find_way"]
 
 _LONGEST: Final = 1 << 28
 _START: Final = 120.0
@@ -135,7 +133,7 @@ class Sandbox:
         Raises:
             NoSandbox: It could not be started.
         """
-        self._write({"source": _clean(source), "stdin": _clean(text)})
+        self._write({"source": scrub(source), "stdin": scrub(text)})
         said = await self._read(self._limits.seconds + _SLACK)
         if said["refused"]:
             raise NoSandbox(printable(said["refused"], 300))
@@ -225,8 +223,3 @@ def find_way(limits: ResourceLimits, ways: tuple[str, ...]) -> str:
         return _found[ways]["way"]
     with ThreadPoolExecutor(1) as pool:  # this thread may have an event loop already
         return pool.submit(lambda: asyncio.run(enter())).result()
-
-
-def _clean(text: str) -> str:
-    """Replace lone surrogates, which no stream can carry."""
-    return text.encode("utf-8", "replace").decode()

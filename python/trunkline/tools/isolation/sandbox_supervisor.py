@@ -43,9 +43,6 @@ from trunkline.tools.isolation.confinement import (
     unused,
 )
 
-__all__ = ["Pipes", "ProgramPlace", "kill_all_of", "main", "pipes_of_a_program", "spawn"]
-
-
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -141,7 +138,7 @@ def spawn(
     for number, descriptor in enumerate(pipes[:3]):
         os.dup2(descriptor, number)
     home = {"HOME": str(work), "TMPDIR": str(work)}
-    os.execve(place.python, [place.python, "-s", "-B", "-X", "utf8", "main.py"], _ENVIRONMENT | home)  # noqa: S606 - as it should be
+    os.execve(place.python, [place.python, "-s", "-B", "-X", "utf8", "main.py"], _ENVIRONMENT | home)  # noqa: S606 - no shell is meant
 
 
 def _leave(pipes: Pipes, but: int = -1) -> None:
@@ -177,7 +174,7 @@ _READ: Final = 65536
 _TAIL: Final = 4096
 """Bytes of the error stream that are kept."""
 _CLOSE: Final = 4
-"""So many processes below the limit count as having reached it: those that hit it may have ended meanwhile."""
+"""So many processes below the limit count as having reached it: some may have ended meanwhile."""
 _PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 _TRIAL: Final = "print(6 * 7)"
 _TRIAL_SECONDS: Final = 20.0
