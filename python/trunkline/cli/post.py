@@ -21,7 +21,6 @@ from trunkline.cli.tables import grid, labelled, share
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
-from trunkline.protocol.job import reward_name
 from trunkline.runner.amend import Rescored, extract_run, report_run, rescore
 from trunkline.scoring.aggregators.aggregate import AGGREGATORS, aggregate, check_aggregator
 from trunkline.scoring.aggregators.base import Aggregator, Decision
@@ -32,6 +31,7 @@ from trunkline.scoring.metrics import Estimate, accuracy
 from trunkline.scoring.reports.extractive import LEAST, LIMIT
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import CACHED
+from trunkline.scoring.rewards.base import full_name
 from trunkline.store.export.export import FORMATS
 from trunkline.store.export.export import export as write
 from trunkline.store.export.target import STDOUT
@@ -67,7 +67,7 @@ def score(ctx: click.Context, /, run: str, **given: Any) -> None:
     if reward is None:
         raise ConfigError("--reward none scores nothing: name a reward")
     out = given["out"]
-    tell(f"scores {printable(run if out is None else out)} by {printable(reward_name(reward), 80)}")
+    tell(f"scores {printable(run if out is None else out)} by {printable(full_name(reward), 80)}")
     found = rescore(run, reward, out=out, keep_verdicts=given["keep_verdicts"], anew=given["anew"])
     if given["as_json"]:
         put(json.dumps(msgspec.to_builtins(found, enc_hook=str), indent=2))

@@ -48,6 +48,7 @@ __all__ = [
     "describe",
     "forks_inside",
     "from_packed",
+    "import_path",
     "likeliest_of",
     "live",
     "pack_job",
@@ -297,12 +298,12 @@ class Job(msgspec.Struct, kw_only=True):
         return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
 
 
-class EncodedJob(msgspec.Struct):
-    """A job on the wire: data as it is, user code as crossings, the keys beside it and in no file.
+_PLAIN = ("seed", "cache", "budget", "task_budget", "stopping", "weights", "parties", "traced")
+"""Fields of a job that are data and are encoded unchanged."""
 
-    The agent travels without its tools, dialect and environment, which travel beside it; every other field goes along
-    by itself.
-    """
+
+class EncodedJob(msgspec.Struct):
+    """A job as data: user code as serialized objects; tools, dialect and environment beside the agent; keys apart."""
 
     agent: Agent
     tools: list[SerializedObject]
@@ -324,29 +325,33 @@ class EncodedJob(msgspec.Struct):
     traced: str
     path: list[str]
 
+    def load_agent(self) -> Agent:
+        """Return the agent with its tools, dialect and environment, importing user code from the job's path."""
+        sys.path[:0] = [entry for entry in self.path if entry not in sys.path]
+        return msgspec.structs.replace(
+            self.agent,
+            tools=[load(tool) for tool in self.tools],
+            dialect=self.dialect if isinstance(self.dialect, str) else load(self.dialect),
+            environment=None if self.environment is None else load(self.environment),
+        )
+
+
+def import_path() -> list[str]:
+    """Return ``sys.path`` with absolute entries."""
+    return [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - entries may be empty, or no folders
+
 
 def pack_job(job: Job) -> bytes:
-    """Encode a job for worker processes.
-
-    Raises:
-        CrossingError: Naming the first thing in it that cannot cross.
-        ConfigError: If the LLM is a live object.
-    """
+    """Encode a job with its secrets for worker processes; raises as :func:`as_packed`."""
     packed = as_packed(job)
     packed.secrets = {name: llm.secret for name, llm in packed.llms.items() if llm.secret is not None}
     return msgspec.msgpack.encode(packed)
 
 
 def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
-    """Return a job as data, without its secrets.
+    """Return a job as data without secrets; CrossingError names the first object that cannot be serialized.
 
-    Args:
-        job: The job.
-        by_value: Whether what has no name may be pickled.
-
-    Raises:
-        CrossingError: Naming the first thing in it that cannot cross.
-        ConfigError: If the LLM is a live object.
+    With ``by_value`` objects without an importable name are pickled. A live LLM is a ConfigError.
     """
     if live(job.llms):
         raise ConfigError(
@@ -366,57 +371,28 @@ def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
         reward=None if job.reward is None else serialized(job.reward, f"reward {short_name(job.reward)!r}"),
         llms={name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)},
         secrets={},
-        seed=job.seed,
-        cache=job.cache,
         filters=[serialized(one, f"filter {name_of(one)}") for one in job.filters],
-        budget=job.budget,
-        task_budget=job.task_budget,
-        stopping=job.stopping,
-        weights=job.weights,
         program=None if job.program is None else serialized(job.program, f"program {_named(job.program)}"),
-        parties=job.parties,
-        traced=job.traced,
-        path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
+        path=import_path(),
+        **{name: getattr(job, name) for name in _PLAIN},
     )
 
 
 def unpack_job(data: bytes) -> Job:
-    """Decode a job in a worker, importing the user's code.
-
-    Raises:
-        CrossingError: If some of it cannot be imported here.
-    """
+    """Decode a job in a worker; raises as :func:`from_packed`."""
     return from_packed(msgspec.msgpack.decode(data, type=EncodedJob))
 
 
 def from_packed(packed: EncodedJob) -> Job:
-    """Return the job that data stands for, importing the user's code.
-
-    Raises:
-        CrossingError: If some of it cannot be imported here.
-    """
-    sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
-    dialect = packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect)
+    """Return the job of its encoding; CrossingError if user code in it cannot be imported here."""
     return Job(
-        agent=msgspec.structs.replace(
-            packed.agent,
-            tools=[load(tool) for tool in packed.tools],
-            dialect=dialect,
-            environment=None if packed.environment is None else load(packed.environment),
-        ),
+        agent=packed.load_agent(),
         strategy=load(packed.strategy),
         reward=None if packed.reward is None else load(packed.reward),
         llm={name: llm.with_secret(packed.secrets.get(name)) for name, llm in packed.llms.items()},
-        seed=packed.seed,
-        cache=packed.cache,
         filters=[load(one) for one in packed.filters],
-        budget=packed.budget,
-        task_budget=packed.task_budget,
-        stopping=packed.stopping,
-        weights=packed.weights,
         program=None if packed.program is None else load(packed.program),
-        parties=packed.parties,
-        traced=packed.traced,
+        **{name: getattr(packed, name) for name in _PLAIN},
     )
 
 
@@ -434,7 +410,7 @@ def settings(job: Job) -> dict[str, Any]:
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "filters": [{"kind": name_of(one), "options": _options(one)} for one in job.filters],
-        "reward": None if job.reward is None else reward_name(job.reward),
+        "reward": None if job.reward is None else full_name(job.reward),
         "program": None if job.program is None else _program_name(job.program),
         "team": job.program.settings() if isinstance(job.program, Team) else None,
         "llm": describe(job.llms[MAIN]) if MAIN in job.llms else None,
@@ -447,11 +423,6 @@ def settings(job: Job) -> dict[str, Any]:
         "stopping": msgspec.to_builtins(job.stopping),
         "timing_dependent": job.timing,
     }
-
-
-def reward_name(reward: Reward) -> str:
-    """Return what a reward is called, with the options that its values depend on."""
-    return full_name(reward)
 
 
 def _program_name(program: ProgramFunction) -> str:

@@ -17,14 +17,13 @@ from trunkline._internal.text import printable
 from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, CrossingError, RunFileError
-from trunkline.protocol.job import reward_name
 from trunkline.runner.stored_job import STORED, scored_by, stored_judges
 from trunkline.scoring import notes
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.notes import Graded, Verdict, as_noted, graded, why_unscored
 from trunkline.scoring.reports.extractive import Reported, extract_tree
-from trunkline.scoring.rewards.base import policy_of
+from trunkline.scoring.rewards.base import full_name, policy_of
 from trunkline.scoring.rewards.grading import Grader
 from trunkline.store.amend import Amender, copied
 from trunkline.store.reader import RunReader
@@ -201,7 +200,7 @@ class _Scoring:
         self._run = run
         self._reward = reward
         self._judges = judges
-        self._name = reward_name(reward)
+        self._name = full_name(reward)
         self._known = rescorings(run.reader.meta)
         self._names = run.task_ids()
         self._before = run.reader.settings.get("reward")
@@ -226,7 +225,7 @@ class _Scoring:
             )
         )
         facts: dict[str, Any] = {"settings": reader.settings | {"reward": self._name}, **self._stands()}
-        if (job := scored_by(reader.meta, self._reward)) is not None:
+        if (job := scored_by(reader.path, reader.meta, self._reward)) is not None:
             facts[STORED] = job
         self._run.note(**facts)
 
@@ -336,7 +335,7 @@ async def arescore(
         # First: what is wrong with the run is said before anything is written.
         judges = _Judges(reader, keep=keep_verdicts)
     async with Grader(reward) as grader:  # one that cannot be opened here changes nothing
-        if out is not None and not _is_begun(path, target, reward_name(reward)):
+        if out is not None and not _is_begun(path, target, full_name(reward)):
             await asyncio.to_thread(_copy, path, target, reward, judges)
             anew = False
         with Amender.open(target) as run:

@@ -11,8 +11,9 @@ from trunkline._internal.text import from_difference, printable, quoted, redact
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects import builtin as dialects
-from trunkline.protocol.job import region_of, reward_name
+from trunkline.protocol.job import region_of
 from trunkline.scoring.notes import clear
+from trunkline.scoring.rewards.base import full_name
 from trunkline.store.derive import taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
@@ -118,7 +119,7 @@ class SourceRun:
         dialect = redact(msgspec.to_builtins(dialects.describe(dialects.find(agent.dialect)), enc_hook=str))
         if there.get("dialect") != dialect:
             raise self._changed("dialect", f"{_shown(there.get('dialect'))} there, {_shown(dialect)} here")
-        reward, before = None if job.reward is None else reward_name(job.reward), self.settings.get("reward")
+        reward, before = None if job.reward is None else full_name(job.reward), self.settings.get("reward")
         if before is not None and reward != before:
             raise self._changed("reward", f"{_shown(before)} there, {_shown(reward)} here")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.rewards import Reward
     from trunkline.strategies.base import Strategy
 
-__all__ = ["Options", "ResolvedOptions", "resolve_options"]
+__all__ = ["Options", "with_defaults"]
 
 
 class Options(TypedDict, total=False):
@@ -101,45 +99,20 @@ class Options(TypedDict, total=False):
     watch: Callable[[Snapshot], None] | None
 
 
-class ResolvedOptions(msgspec.Struct, kw_only=True):
-    """The options of one run, those that were left out with their defaults; see :class:`Options`."""
-
-    llm: Any = None
-    strategy: Any = None
-    reward: Any = None
-    workers: int | None = None
-    seed: int | None = None
-    cache: Any = None
-    start_from: Any = None
-    budget: Any = None
-    task_budget: Any = None
-    enough: int | None = None
-    tail: str = "censor"
-    settled: Any = None
-    out: Any = None
-    filters: Any = ()
-    groups: int | None = None
-    max_tasks: int | None = None
-    pool: Any = None
-    durable: bool = False
-    resume: Any = False
-    grace: float = 10.0
-    worker_memory: int | None = None
-    weights: str | None = None
-    program: Any = None
-    labels: Any = None
-    metrics: Any = None
-    tracing: Any = False
-    watch: Any = None
+_DEFAULTS: Final[Options] = {
+    **dict.fromkeys(Options.__annotations__, None),  # type: ignore[typeddict-item]
+    "tail": "censor",
+    "filters": (),
+    "durable": False,
+    "resume": False,
+    "grace": 10.0,
+    "tracing": False,
+}
 
 
-def resolve_options(options: Mapping[str, Any]) -> ResolvedOptions:
-    """Return options with their defaults.
-
-    Raises:
-        TypeError: There is no such option.
-    """
-    unknown = [name for name in options if name not in ResolvedOptions.__struct_fields__]
+def with_defaults(options: Options) -> Options:
+    """Return options, with defaults for those that are absent; raise TypeError for an unknown name."""
+    unknown = [name for name in options if name not in _DEFAULTS]
     if unknown:
-        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(ResolvedOptions.__struct_fields__)}")
-    return ResolvedOptions(**options)
+        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(_DEFAULTS)}")
+    return {**_DEFAULTS, **options}

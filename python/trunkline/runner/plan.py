@@ -31,7 +31,7 @@ from trunkline.observability.prometheus import Metrics
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.continue_from import SourceRun
-from trunkline.runner.options import Options, ResolvedOptions, resolve_options
+from trunkline.runner.options import Options, with_defaults
 from trunkline.runner.preflight import Outline, check, check_budgets, check_out, outline, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
@@ -97,20 +97,16 @@ def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
     return BorrowedBackend(pool.backend)
 
 
-def watchers(told: ResolvedOptions) -> tuple[str, list[Observer]]:
-    """Return what engines are to tell for traces (see ``Job.traced``), and who observes.
-
-    Raises:
-        ConfigError: One is no observer, or its library is missing.
-    """
-    if told.metrics is not None and not isinstance(told.metrics, Metrics):
-        raise ConfigError(f"metrics must be a trunkline.Metrics, not {short_repr(told.metrics)}")
-    if not isinstance(told.tracing, bool | Tracing):
-        raise ConfigError(f"tracing must be True or a trunkline.Tracing, not {short_repr(told.tracing)}")
-    observers: list[Observer] = [] if told.metrics is None else [told.metrics]
-    if told.tracing is False:
+def watchers(metrics: object, tracing: object) -> tuple[str, list[Observer]]:
+    """Return ``Job.traced`` and the observers; raise ConfigError for an object of another type."""
+    if metrics is not None and not isinstance(metrics, Metrics):
+        raise ConfigError(f"metrics must be a trunkline.Metrics, not {short_repr(metrics)}")
+    if not isinstance(tracing, bool | Tracing):
+        raise ConfigError(f"tracing must be True or a trunkline.Tracing, not {short_repr(tracing)}")
+    observers: list[Observer] = [] if metrics is None else [metrics]
+    if tracing is False:
         return "", observers
-    tracing = Tracing() if told.tracing is True else told.tracing
+    tracing = Tracing() if tracing is True else tracing
     return "content" if tracing.content else "spans", [*observers, tracing]
 
 
@@ -131,7 +127,7 @@ class RunSpec:
     """
 
     def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
-        told = resolve_options(options)
+        told = self._told = with_defaults(options)
         self._changed: list[Change] = []
         self._described: dict[str, Any]
         if importing_script():
@@ -139,55 +135,62 @@ class RunSpec:
                 f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "
                 'put the call under  if __name__ == "__main__":'
             )
-        if told.labels is not None and not isinstance(told.labels, Mapping):
-            raise ConfigError(f"labels must be a mapping, not {told.labels!r:.60}")
-        self._start_from = None if told.start_from is None else _path_of(told.start_from)
-        self._out = _out(told.out)
-        self._resume = _resume(told)
-        self._durable = _durable(told)
-        self._resumable = ResumableRun.at(self._out, partial=self._resume == "force") if self._resume else None
+        if told["labels"] is not None and not isinstance(told["labels"], Mapping):
+            raise ConfigError(f"labels must be a mapping, not {told['labels']!r:.60}")
+        self._start_from = None if told["start_from"] is None else _path_of(told["start_from"])
+        self._out = _out(told["out"])
+        self._forced = told["resume"] == "force"
+        if told["resume"] not in (True, False, "force"):
+            raise ConfigError(f"resume must be true, false or 'force', not {short_repr(told['resume'])}")
+        if told["resume"] and self._out is None:
+            raise ConfigError("resume goes on with the run at out: give out as well")
+        if not isinstance(told["durable"], bool):
+            raise ConfigError(f"durable must be true or false, not {short_repr(told['durable'])}")
+        self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
         if self._resumable is None:
-            self._begin(agent, tasks, told)
+            self._begin(agent, tasks)
         else:
-            self._go_on(agent, tasks, told, self._resumable)
-        self._job.traced, self._observers = watchers(told)
+            self._go_on(agent, tasks, self._resumable)
+        self._job.traced, self._observers = watchers(told["metrics"], told["tracing"])
         conceal(*self._job.llms.values())
-        self._backend = make_backend(self._job, told.workers, len(self._tasks), told.pool)
-        self._grace = check_float("grace", told.grace, 0, unit="seconds")
-        self._memory = _memory(told.worker_memory, self._backend.workers)
-        self._watch = told.watch
+        self._backend = make_backend(self._job, told["workers"], len(self._tasks), told["pool"])
+        self._grace = check_float("grace", told["grace"], 0, unit="seconds")
+        self._memory = _memory(told["worker_memory"], self._backend.workers)
 
-    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: ResolvedOptions) -> None:
-        """Describe a run that begins."""
+    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None) -> None:
+        """Describe a new run."""
         with nullcontext() if self._start_from is None else SourceRun(self._start_from) as earlier:
-            listed = check_tasks(tasks if earlier is None else earlier.tasks(_listed(tasks)))
-            self._describe(_job(agent, told, None if earlier is None else earlier.seed), listed, told)
+            if earlier is not None:
+                tasks = earlier.tasks(None if tasks is None else check_tasks(tasks))
+            self._describe(agent, check_tasks(tasks), None if earlier is None else earlier.seed)
             if earlier is not None:
                 earlier.check(self._job)
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
-        self._seed = self._job.seed if self._start_from else told.seed
+        self._seed = self._job.seed if self._start_from else self._told["seed"]
 
-    def _go_on(
-        self, agent: Agent | Team, tasks: Iterable[Task] | None, told: ResolvedOptions, there: ResumableRun
-    ) -> None:
-        """Describe a run that goes on in its file, which needs an earlier one for nothing any more."""
-        self._describe(_job(agent, told, there.seed), there.tasks() if tasks is None else check_tasks(tasks), told)
+    def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, there: ResumableRun) -> None:
+        """Describe a run that is resumed in its file; its ``start_from`` run is not read again."""
+        self._describe(agent, there.tasks() if tasks is None else check_tasks(tasks), there.seed)
         if self._start_from is not None:
             self._described["continues"] = there.continues(self._start_from)
         self._described = there.joined(self._described)
-        self._changed = there.compare(self._described, self._tasks, forced=self._resume == "force")
+        self._changed = there.compare(self._described, self._tasks, forced=self._forced)
         self._seed = self._job.seed
 
-    def _describe(self, job: Job, tasks: list[Task], told: ResolvedOptions) -> None:
-        """Note what the run does, and what of that its file says."""
-        self._job, self._tasks = job, tasks
+    def _describe(self, agent: Agent | Team, tasks: list[Task], seed: int | None) -> None:
+        """Make the job and its settings for the run file."""
+        told, self._tasks = self._told, tasks
+        job = self._job = _job(agent, told, seed)
         if isinstance(job.program, Team):
             job.program.check(tasks)
         check_budgets(job, tasks)
-        self._refill = Refill.of(told.groups, told.max_tasks, len(tasks))
-        wanted = None if self._refill is None else self._refill._asdict()
-        kept = {"trunkline": __version__, "refill": wanted, "labels": dict(told.labels or {})}
-        self._described = settings(job) | kept
+        self._refill = Refill.of(told["groups"], told["max_tasks"], len(tasks))
+        refill = None if self._refill is None else self._refill._asdict()
+        self._described = settings(job) | {
+            "trunkline": __version__,
+            "refill": refill,
+            "labels": dict(told["labels"] or {}),
+        }
 
     @property
     def over(self) -> bool:
@@ -230,26 +233,27 @@ class RunSpec:
         return outline(self._job, tasks, described, workers, self._out, taken, finished)
 
 
-def _job(agent: Agent | Team, told: ResolvedOptions, seed: int | None) -> Job:
+def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
     """Return what a run does with each task; its seed is this one, where it was given none and there is one."""
-    program = told.program
+    program, given = told["program"], told["seed"]
+    seed = seed if given is None else given
     if isinstance(agent, Team):
         if program is not None:
             raise ConfigError("a team is a program: leave program out")
         agent, program = agent.agent, agent
     return Job(
         agent=agent,
-        strategy=Chain() if told.strategy is None else told.strategy,
-        reward=told.reward,
-        llm=as_llms(told.llm),
-        seed=_seed(seed) if told.seed is None else told.seed,
-        cache=None if told.cache is None else place(told.cache),
-        filters=told.filters,
-        budget=told.budget,
-        task_budget=told.task_budget,
+        strategy=Chain() if told["strategy"] is None else told["strategy"],
+        reward=told["reward"],
+        llm=as_llms(told["llm"]),
+        seed=secrets.randbits(31) if seed is None else seed,
+        cache=None if told["cache"] is None else place(told["cache"]),
+        filters=told["filters"],
+        budget=told["budget"],
+        task_budget=told["task_budget"],
         program=program,
-        stopping=Stopping(enough=told.enough, tail=told.tail, settled=told.settled),
-        weights=told.weights,
+        stopping=Stopping(enough=told["enough"], tail=told["tail"], settled=told["settled"]),
+        weights=told["weights"],
     )
 
 
@@ -276,32 +280,6 @@ def _memory(told: int | None, workers: int) -> int | None:
     if told is not None:
         check_int("worker_memory", told, _LEAST_MEMORY)
     return (told or worker_share(workers)) if workers else None
-
-
-def _resume(told: ResolvedOptions) -> Any:
-    """Check whether to go on with a run that is there."""
-    if told.resume not in (True, False, "force"):
-        raise ConfigError(f"resume must be true, false or 'force', not {short_repr(told.resume)}")
-    if told.resume and told.out is None:
-        raise ConfigError("resume goes on with the run at out: give out as well")
-    return told.resume
-
-
-def _durable(told: ResolvedOptions) -> bool:
-    """Check whether commits are to survive a loss of power."""
-    if not isinstance(told.durable, bool):
-        raise ConfigError(f"durable must be true or false, not {short_repr(told.durable)}")
-    return told.durable
-
-
-def _seed(known: int | None) -> int:
-    """Return the seed of a run that was given none."""
-    return secrets.randbits(31) if known is None else known
-
-
-def _listed(tasks: Iterable[Task] | None) -> list[Task] | None:
-    """Return tasks as a checked list, if there are any."""
-    return None if tasks is None else check_tasks(tasks)
 
 
 def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
@@ -383,10 +361,10 @@ class PreparedRun(RunSpec):
             self._tasks,
             self._writer,
             self._backend,
-            self._watch,
+            self._told["watch"],
             taken,
             self._refill,
-            durable=self._durable,
+            durable=self._told["durable"],
             grace=self._grace,
             memory=self._memory,
             observers=self._observers,
@@ -398,27 +376,27 @@ class PreparedRun(RunSpec):
             self.path,
             self._described,
             self._tasks,
-            durable=self._durable,
+            durable=self._told["durable"],
             facts={STORED: self._stored()},
             state="running" if self._start_from is None else "beginning",
-            over_stub=bool(self._resume),
+            over_stub=bool(self._told["resume"]),
         )
 
     def _open(self) -> RunWriter:
         """Open the run's file to go on in it."""
         return RunWriter.open(
             self.path,
-            durable=self._durable,
+            durable=self._told["durable"],
             settings=self._described,
             facts={STORED: self._stored()},
             changed=[str(change) for change in self._changed],
             forced=any(gives_meaning(change.field) for change in self._changed),
-            partial=self._resume == "force",
+            partial=self._forced,
         )
 
     def _stored(self) -> dict[str, Any]:
         """What ``trunkline resume`` is to go by."""
-        return store_job(self._job, self._backend.workers, durable=self._durable)
+        return store_job(self._job, self._backend.workers, durable=self._told["durable"])
 
     def _take_over(self) -> dict[int, TakenRow]:
         """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""

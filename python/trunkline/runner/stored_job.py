@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,9 @@ from trunkline._internal.serialization import fields_of, load, pack
 from trunkline._internal.text import printable, redact
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.job import EncodedJob, as_packed, from_packed, live, reward_name
+from trunkline.protocol.job import EncodedJob, as_packed, from_packed, import_path, live
 from trunkline.scoring.filters.base import check
+from trunkline.scoring.rewards.base import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,14 +36,9 @@ STORED = "job"
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``trunkline resume`` goes by.
+    """A job in a run file; ``packed`` is None where ``why`` says that it cannot be stored.
 
-    Attributes:
-        packed: The job; None where it cannot be stored, and without its reward where that cannot be.
-        why: Then, why not.
-        folder: Where the run was begun.
-        workers: How many workers it had.
-        durable: Whether it was durable.
+    ``packed`` lacks the reward where that alone cannot be stored.
     """
 
     packed: EncodedJob | None = None
@@ -54,31 +49,19 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def store_job(job: Job, workers: int, *, durable: bool) -> dict[str, Any]:
-    """Return a job as it stands in a run file.
-
-    Args:
-        job: The job.
-        workers: How many workers it has.
-        durable: Whether the run is durable.
-    """
+    """Return a job as a run file holds it."""
     packed, why = _pack(job)
-    stored = StoredJob(packed=packed, why=why, folder=_here(), workers=workers, durable=durable)
-    made: dict[str, Any] = msgspec.to_builtins(stored)
-    return made
+    try:
+        folder = str(Path.cwd())
+    except OSError:
+        folder = ""
+    return _written(StoredJob(packed=packed, why=why, folder=folder, workers=workers, durable=durable))
 
 
 def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
-    """Return the job of a run file, importing the code that it names.
+    """Return the job of a run file and change to the folder in which the run was begun, if that still exists.
 
-    The current folder becomes that in which the run was begun, where it still is there.
-
-    Args:
-        path: The file.
-        meta: Its table of that name.
-
-    Raises:
-        ConfigError: It has none; the message says why.
-        CrossingError: Some of it cannot be imported here.
+    ConfigError says why the file has no job, CrossingError which user code cannot be imported here.
     """
     stored = _stored(path, meta)
     if stored.packed is None or stored.why:
@@ -92,29 +75,15 @@ def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
 
 
 def stored_judges(path: Path, meta: Mapping[str, str]) -> tuple[tuple[Filter, ...], Agent]:
-    """Return the filters of a run file, and the agent whose turns they read, importing the code of these alone.
-
-    Args:
-        path: The file.
-        meta: Its table of that name.
-
-    Raises:
-        ConfigError: It does not have them; the message says why.
-        CrossingError: Some of it cannot be imported here.
-    """
+    """Return the filters of a run file and the agent whose turns they read; raises as :func:`stored_job`."""
     stored = _stored(path, meta)
     packed = stored.packed
     if packed is None:
         raise ConfigError(printable(stored.why, 300))
-    sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
     there = bool(stored.folder) and Path(stored.folder).is_dir()
     with contextlib.chdir(stored.folder) if there else contextlib.nullcontext():
-        agent = msgspec.structs.replace(
-            packed.agent,
-            tools=[load(tool) for tool in packed.tools],
-            dialect=packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect),
-        )
-        # Whether there is a reward is for the scoring to say.
+        agent = packed.load_agent()
+        # The scoring checks whether there is a reward.
         return check([load(one) for one in packed.filters], scored=True), agent
 
 
@@ -129,34 +98,32 @@ def _stored(path: Path, meta: Mapping[str, str]) -> StoredJob:
         ) from None
 
 
-def scored_by(meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
-    """Return the job of a run file with another reward, as it stands there; None where the file has none.
-
-    Args:
-        meta: The file's table of that name.
-        reward: The reward that the run is to be gone on with.
-    """
+def scored_by(path: Path, meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
+    """Return the job of a run file with another reward, as the file holds it; None where the file has no job."""
     try:
-        stored = msgspec.json.decode(meta.get(STORED, ""), type=StoredJob)
-    except (msgspec.MsgspecError, ConfigError):
+        stored = _stored(path, meta)
+    except ConfigError:
         return None
     if stored.packed is not None:
         try:
-            serialized = pack(reward, f"reward {reward_name(reward)!r}", by_value=False)
-            here = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - entries may be empty, or no folders
-            path = [*stored.packed.path, *(entry for entry in here if entry not in stored.packed.path)]
-            packed, why = _openly(msgspec.structs.replace(stored.packed, reward=serialized, path=path))
+            serialized = pack(reward, f"reward {full_name(reward)!r}", by_value=False)
+            paths = [*dict.fromkeys([*stored.packed.path, *import_path()])]
+            packed, why = _openly(msgspec.structs.replace(stored.packed, reward=serialized, path=paths))
         except CrossingError as problem:
             packed, why = None, str(problem)
-        # Without its reward it cannot be gone on with, but its filters are still to be had.
+        # Without its reward the run cannot be resumed, but its filters can still be loaded.
         packed = packed or msgspec.structs.replace(stored.packed, reward=None)
         stored = msgspec.structs.replace(stored, packed=packed, why=why)
+    return _written(stored)
+
+
+def _written(stored: StoredJob) -> dict[str, Any]:
     made: dict[str, Any] = msgspec.to_builtins(stored)
     return made
 
 
 def _pack(job: Job) -> tuple[EncodedJob | None, str]:
-    """Return the job as data, or why that cannot be."""
+    """Return the job as data, or why it cannot be stored."""
     if stays := live(job.llms):
         return None, f"its LLM is a live {stays}"
     if any(isinstance(llm, EndpointSpec) and llm.secret is not None for llm in job.llms.values()):
@@ -172,15 +139,8 @@ def _openly(packed: EncodedJob) -> tuple[EncodedJob | None, str]:
     """Return a job as data, or why it may not be in a file."""
     parts = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
     fields = [fields_of(part) for part in parts if part is not None]
-    # As it would stand in the file, and what does so as bytes.
+    # As the file would hold it, with the bytes of serialized objects decoded.
     seen = msgspec.json.decode(msgspec.json.encode([packed, fields]))
     if redact(seen) != seen:
         return None, "something in it looks like a key, and is in no file"
     return packed, ""
-
-
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return ""
