@@ -67,7 +67,7 @@ AnyLLM = EndpointSpec | BatchLLM | LLM
 
 
 def as_llms(given: Any) -> dict[str, AnyLLM]:
-    """Return the LLMs of a run by name, given one or several; ConfigError where one is no LLM or has no valid name."""
+    """Return the run's LLMs by name from what a user gave; ConfigError for anything else."""
     if not isinstance(given, Mapping):
         return {MAIN: _as_one(given)}
     if not given:
@@ -93,7 +93,7 @@ def _as_one(llm: Any) -> AnyLLM:
 
 
 def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: bool) -> None:
-    """Refuse agents whose LLM is missing, prices that only some have, and LLMs that no agent calls (``alone``)."""
+    """Refuse agents without their LLM, LLMs that no agent asks (with ``alone``), prices of only some LLMs."""
     for agent in agents:
         if agent.llm not in llms:
             asked = f"the LLM {short_repr(agent.llm)}" if agent.llm else "the LLM without a name"
@@ -115,7 +115,7 @@ def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: b
 
 
 def prices_of(llms: Mapping[str, AnyLLM]) -> dict[str, Price]:
-    """Return prices of LLMs, by the names of their endpoints in the run file; empty without a price."""
+    """Return prices by the recorded name of an endpoint; empty without a price."""
     found: dict[str, Price] = {}
     for name, llm in llms.items():
         found |= prices_named(name, _prices(llm))
@@ -130,7 +130,7 @@ def _prices(llm: AnyLLM) -> dict[str, Price]:
 
 
 def live(llms: Mapping[str, AnyLLM]) -> str | None:
-    """Return the type of the first LLM that cannot leave this process; None where all can."""
+    """Return the class name of an LLM that cannot leave this process; None where all can."""
     return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, EndpointSpec)), None)
 
 
@@ -140,7 +140,7 @@ def describe(llm: AnyLLM) -> dict[str, Any]:
 
 
 def region_of(strategy: Strategy) -> str | None:
-    """Return the region whose log-probabilities a strategy needs; None for none. Raises ConfigError."""
+    """Return the region whose log-probabilities a strategy needs, or None; ConfigError for an unknown region."""
     region = getattr(strategy, "uncertain", None)
     if region is not None and not (isinstance(region, str) and region in REGIONS):
         known = ", ".join(REGIONS)
@@ -149,7 +149,7 @@ def region_of(strategy: Strategy) -> str | None:
 
 
 def likeliest_of(strategy: Strategy) -> int:
-    """Return how many of the likeliest tokens a strategy needs, if it needs a region. Raises ConfigError."""
+    """Return how many top log-probabilities a strategy needs at each token."""
     return check_int(f"{type(strategy).__name__}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
 
 
@@ -158,7 +158,7 @@ def forks_inside(strategy: Strategy) -> bool:
 
 
 def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
-    """Refuse a strategy that needs what the agent does not request, or the LLM cannot do, and say how it is set."""
+    """Refuse a strategy whose log-probabilities or forks inside turns the agent or its LLM does not provide."""
     name = type(strategy).__name__
     whose = "" if agent.name == "agent" else f" of {short_repr(agent.name)}"
     region = region_of(strategy)
@@ -179,14 +179,14 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
 
 
 class Refill(NamedTuple):
-    """Draw on at most ``max_tasks`` tasks until ``groups`` groups were kept."""
+    """Number of groups to keep, and the most tasks that may be started for them."""
 
     groups: int
     max_tasks: int
 
     @classmethod
     def of(cls, groups: int | None, max_tasks: int | None, tasks: int) -> Refill | None:
-        """Check these options of a run of so many tasks; None where they were not given. Raises ConfigError."""
+        """Check ``groups`` and ``max_tasks`` of a run of so many tasks; None where neither is given."""
         if groups is None:
             if max_tasks is not None:
                 raise ConfigError("max_tasks says how many tasks groups may take: give groups as well")
@@ -199,24 +199,7 @@ class Refill(NamedTuple):
 
 
 class Job(msgspec.Struct, kw_only=True):
-    """What to do with every task.
-
-    Attributes:
-        agent: Plays the rollouts.
-        strategy: Decides where rollouts start.
-        reward: Scores finished rollouts; None leaves them unscored.
-        llm: Endpoints as data, or a batch engine or live LLM, which stays in its process; or several by their names.
-        seed: Seed of the run; every draw's seed derives from it.
-        cache: File of cached replies; None for none.
-        filters: Judge each tree once it is complete.
-        budget: The most that the run may spend.
-        task_budget: The most that each task may spend.
-        stopping: When a tree ends before its strategy is done.
-        weights: The version of the weights that the run begins with; None where it is not known.
-        program: Plays a rollout; the agent's loop when None.
-        parties: How many workers share the limits of the LLMs by leases; 0 for one worker with limits of its own.
-        traced: What is recorded of every rollout for traces: nothing, ``spans``, or their ``content`` as well.
-    """
+    """What a run does with every task; ``parties`` engines share the LLM limits; ``traced`` is "spans" or "content"."""
 
     agent: Agent
     strategy: Strategy
@@ -260,34 +243,34 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def llms(self) -> Mapping[str, AnyLLM]:
-        """The LLMs by their names; a single one has the name ``MAIN``."""
+        """LLMs by name; the empty name for a single one."""
         return self.llm if isinstance(self.llm, Mapping) else {MAIN: self.llm}
 
     @property
     def askers(self) -> list[Agent]:
-        """Agents that are known to call an LLM: a team's roles, or the run's own; a program may have more."""
+        """Agents known to ask: a team's roles, or the run's agent, beside which a program may have more."""
         if isinstance(self.program, Team):
             return [member.agent for member in self.program.members.values()]
         return [self.agent]
 
     def _with_tools_of_all(self) -> Agent:
-        """The agent with the tools of all roles, for strategies that look for one by its name."""
+        """The agent with the tools of all askers, for strategies that look for one by its name."""
         tools = {tool.name: tool for agent in self.askers for tool in agent.tools}
         return msgspec.structs.replace(self.agent, tools=tuple(tools.values()))
 
     @property
     def prices(self) -> dict[str, Price]:
-        """Prices by the names of endpoints in the run file; empty without one."""
+        """Prices by the recorded name of an endpoint; empty without a price."""
         return prices_of(self.llms)
 
     @property
     def prices_of_llm(self) -> dict[str, dict[str, Price]]:
-        """The prices of each LLM, by its name."""
+        """Prices of each LLM, by its name."""
         return {name: prices_of({name: llm}) for name, llm in self.llms.items()}
 
     @property
     def profiled(self) -> bool:
-        """Whether calls are recorded with their agent's name."""
+        """Whether calls are recorded with the agent that asked."""
         return self.program.profiling if isinstance(self.program, Team) else True
 
     @property
@@ -349,10 +332,7 @@ def pack_job(job: Job) -> bytes:
 
 
 def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
-    """Return a job as data without secrets; CrossingError names the first object that cannot be serialized.
-
-    With ``by_value`` objects without an importable name are pickled. A live LLM is a ConfigError.
-    """
+    """Return a job as data without secrets; CrossingError names the first object that cannot be serialized."""
     if live(job.llms):
         raise ConfigError(
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
@@ -426,6 +406,7 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def _program_name(program: ProgramFunction) -> str:
+    """Return module and name of a program, as far as it has them."""
     module = module_of(program)
     return f"{module}:{_named(program)}" if module else _named(program)
 
@@ -435,7 +416,7 @@ def _named(environment: Any) -> str:
 
 
 def _options(given: Strategy | Filter) -> Any:
-    """Return the options of a strategy or a filter as data; functions by their names."""
+    """Return the options of a strategy or filter as data, functions by their names."""
     try:
         return msgspec.to_builtins(given, enc_hook=_called)
     except (TypeError, msgspec.MsgspecError):
@@ -449,12 +430,12 @@ def _called(option: object) -> str:
 
 
 def slots_for(job: Job, requests: int) -> int:
-    """Return how many tasks at a time keep so many requests in flight."""
+    """Return how many concurrent tasks keep so many requests in flight."""
     return max(2, math.ceil(1.25 * requests / at_once(job.strategy)))
 
 
 def parties(llm: EndpointSpec, workers: int) -> int:
-    """Return how many workers can share an LLM's limits: each needs a slot."""
+    """Return how many engines can share an LLM's limits: each needs a slot."""
     return min(workers, llm.max_concurrency, llm.limits.endpoint_concurrency or workers)
 
 

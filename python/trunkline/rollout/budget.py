@@ -88,11 +88,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_budget(text: str) -> Budget:
-    """Read a budget from a command line: ``tokens=1e6,money=5``.
-
-    Raises:
-        ConfigError: It is none; the message says what is wrong with it.
-    """
+    """Read a budget from a command line: ``tokens=1e6,money=5``."""
     found = parse_amounts(
         text,
         Budget.__struct_fields__,
@@ -106,17 +102,7 @@ def read_budget(text: str) -> Budget:
 
 
 def prompt_bound(core: CoreTree, leaf: int, compiled: CompiledAgent, context: int | None = None) -> int:
-    """The most prompt tokens that the next turn can have.
-
-    What the server reported of the last turn on the path that the same agent was asked for with that path, and a token
-    for each byte since; a token stands for a byte at least, but for those that the chat template puts in.
-
-    Args:
-        core: The tree.
-        leaf: The node whose path is the conversation.
-        compiled: Who is asked.
-        context: What is sent instead of that path, of which nothing is known but its bytes.
-    """
+    """Return the most prompt tokens of the next turn: last usage reported on the path, plus the bytes since."""
     if context is not None:
         body = core.request_context(context, compiled.head, compiled.constant)
         return len(body) + body.count(b'"role":') * _MESSAGE + _TEMPLATE
@@ -131,20 +117,14 @@ def prompt_bound(core: CoreTree, leaf: int, compiled: CompiledAgent, context: in
 
 
 def _measures(core: CoreTree, node: int, facts: NodeView, compiled: CompiledAgent) -> bool:
-    """Whether what the server reported of a node is the length of its path, as this agent is sent it."""
+    """Whether the usage reported for a node measures its path as this agent is sent it."""
     if facts.kind != TURN or facts.agent != compiled.agent.name:
         return False
     return facts.context is None or drift_of(core, node) is not None
 
 
 def turn_cost(prompt: int, generated: int | None, prices: Mapping[str, Price]) -> dict[str, int | None]:
-    """The most that a model turn can cost.
-
-    Args:
-        prompt: Its prompt tokens, at most.
-        generated: Tokens that it may generate; None where nothing limits them.
-        prices: Prices by base URL; the highest counts.
-    """
+    """Return the most that a model turn can cost, at the highest price; None where it has no limit."""
     most: dict[str, int | None] = {"calls": 1, "prompt": prompt, "generated": generated}
     most["tokens"] = most["micro_dollars"] = None
     if generated is not None:
@@ -154,7 +134,7 @@ def turn_cost(prompt: int, generated: int | None, prices: Mapping[str, Price]) -
 
 
 def _dearest(prices: Mapping[str, Price]) -> list[Price]:
-    """Each price with nothing cached, and with all of it, which may cost more."""
+    """Return each price with no token cached and with all cached, which may cost more."""
     every = list(prices.values())
     return every + [
         Price(prompt=price.cached, generated=price.generated) for price in every if price.cached is not None
@@ -162,7 +142,7 @@ def _dearest(prices: Mapping[str, Price]) -> list[Price]:
 
 
 def format_refusal(refusal: Refusal) -> str:
-    """What a ledger says, with money as people count it."""
+    """Return a ledger's refusal as text, with money in units of the price."""
     if refusal.currency != "micro_dollars" or refusal.wanted is None:
         return str(refusal)
     wanted, left, limit = (amount / _MILLION for amount in (refusal.wanted, refusal.left, refusal.limit))

@@ -36,13 +36,7 @@ __all__ = [
 
 
 class CarriedOver(NamedTuple):
-    """How much of a tree was there before its run began.
-
-    Attributes:
-        rollouts: Rollouts, the first ones.
-        marks: Marks, likewise.
-        growing: Which of the rollouts had not ended.
-    """
+    """How many rollouts and marks a tree had before its run began, and which of the rollouts were growing."""
 
     rollouts: int = 0
     marks: int = 0
@@ -50,21 +44,12 @@ class CarriedOver(NamedTuple):
 
     @classmethod
     def of(cls, core: CoreTree) -> CarriedOver:
-        """All that there is of a tree."""
+        """Return the counts of a tree as it is now."""
         return cls(core.rollouts, len(core.marks()), tuple(core.growing))
 
 
 class ForkRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a fork says of its rollouts that is not on the tree.
-
-    Attributes:
-        first: The first of them.
-        n: How many there are.
-        turn: The turn that they go on inside of.
-        at: How many of its tokens are kept.
-        steps: Model turns that each may take.
-        sampling: What their first turns are sampled with.
-    """
+    """What a fork says of its rollouts that the tree does not hold: prefix kept of a turn, step limit, sampling."""
 
     first: int
     n: int
@@ -75,31 +60,23 @@ class ForkRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def by(cls, fork: Fork, numbers: Sequence[int]) -> ForkRecord:
-        """What a fork says of the rollouts that it opened."""
+        """Return the record of a fork that opened these rollouts."""
         inside = fork.point if fork.at is not None else None
         return cls(numbers[0], len(numbers), inside, fork.at, fork.steps, fork.sampling)
 
     @property
     def kept(self) -> KeptPrefix | None:
-        """What its rollouts go on from, where they fork inside a turn."""
+        """The prefix of a turn that its rollouts continue; None where they begin a turn."""
         return None if self.turn is None or self.at is None else KeptPrefix(self.turn, self.at)
 
     @property
     def says(self) -> bool:
-        """Whether it says anything."""
+        """Whether the record holds more than the tree does."""
         return (self.at, self.steps, self.sampling) != (None, None, None)
 
 
 class RoundMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A round has begun.
-
-    Attributes:
-        round: Which one; the first is 0.
-        told: Ended rollouts that the strategy was asked about.
-        go: Who waited and goes on, with the model turns on its path.
-        stop: Who waited and is stopped, with the reason.
-        forks: What was opened, where a fork says more of it than the tree does.
-    """
+    """A round began: ended rollouts told to the strategy, turns of those continued, reasons of those stopped, forks."""
 
     round: int
     told: tuple[int, ...] = ()
@@ -109,14 +86,7 @@ class RoundMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CutMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Growth was cut.
-
-    Attributes:
-        cut: The word for it; see :class:`~trunkline.store.schema.TreeEnding`.
-        why: In words.
-        keep: Whether those that grew stay as they are.
-        spared: Who grew and is not cut: its program was over.
-    """
+    """Growth was cut: word of the ending, reason, whether growing rollouts stay open, rollouts already over."""
 
     cut: str
     why: str
@@ -125,46 +95,27 @@ class CutMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RefusedMark(msgspec.Struct, frozen=True):
-    """A budget did not pay.
-
-    Attributes:
-        refused: For how many rollouts that were to start.
-        why: What its ledger says.
-    """
+    """A budget refused to pay for so many new rollouts; ``why`` is the ledger's text."""
 
     refused: int
     why: str
 
 
 class JudgedMark(msgspec.Struct, frozen=True):
-    """Filters have judged the tree.
-
-    Attributes:
-        judged: How many rollouts it had.
-    """
+    """Filters judged the tree when it had so many rollouts."""
 
     judged: int
 
 
 class ServedMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Those who waited to spend of the task's budget were served.
-
-    Attributes:
-        served: Who may, with the node where it stands.
-        denied: Who may not, with what the ledger says.
-    """
+    """Budget requests were answered: granted ones with the leaf of their rollout, denied ones with the reason."""
 
     served: dict[int, int]
     denied: dict[int, str] = {}
 
 
 class SpentMark(msgspec.Struct, frozen=True):
-    """Something was paid for out of the task's budget.
-
-    Attributes:
-        spent: How much, of each currency with a limit.
-        rollout: By whom.
-    """
+    """A rollout spent amounts of the task's limited currencies."""
 
     spent: dict[str, int]
     rollout: int
@@ -178,16 +129,12 @@ _KINDS: dict[str, type[Mark]] = {
 
 
 def write(core: CoreTree, mark: Mark) -> None:
-    """Write a mark into a tree."""
+    """Append a mark to a tree."""
     core.mark(msgspec.json.encode(mark).decode())
 
 
 def _read(core: CoreTree) -> Iterator[tuple[int, Mark]]:
-    """Yield the marks that are a session's, each with its number.
-
-    Raises:
-        TreeError: One is damaged.
-    """
+    """Yield the checkpoint marks of a tree with their numbers; TreeError for a damaged one."""
     for number, text in enumerate(core.marks()):
         kind = _KINDS.get(text[2:].partition('"')[0])
         if kind is not None:
@@ -198,20 +145,7 @@ def _read(core: CoreTree) -> Iterator[tuple[int, Mark]]:
 
 
 class Checkpoint:
-    """How far the session had come that grew a tree before.
-
-    Args:
-        core: The tree.
-        taken: How much of it is an earlier run's, whose session decided nothing for this one; only what it said of
-            rollouts that have not begun still holds.
-
-    Attributes:
-        last: The round that began last; None where the strategy was not asked yet.
-        told: Ended rollouts that the strategy was asked about.
-        endings: What has changed how growth ends, in order.
-        judged: Whether filters have judged the tree.
-        unresolved: By rollout, which call may have taken effect: it ends for that, and spends nothing again.
-    """
+    """State of an earlier runner of the same tree, read from its marks; of a source run only fork records count."""
 
     def __init__(self, core: CoreTree, taken: CarriedOver) -> None:
         self.last: RoundMark | None = None
@@ -249,47 +183,47 @@ class Checkpoint:
                 self._since[mark.rollout] = Counter(mark.spent)
 
     def fork(self, rollout: int) -> ForkRecord | None:
-        """What the fork of a rollout said of it."""
+        """Return the record of a rollout's fork."""
         return self._forks.get(rollout)
 
     def took(self, rollout: int) -> bool:
-        """Whether a rollout ended because it took all the steps that its fork gave it."""
+        """Whether a rollout ended because it used the steps that its fork allowed."""
         fork = self.fork(rollout)
         limited = fork is not None and fork.steps is not None
         return limited and self._core.rollout(rollout).error == _TOOK
 
     @property
     def released(self) -> set[int]:
-        """Who was let go in the last round, and has not moved since."""
+        """Rollouts that were continued in the last round and have made no turn since."""
         core, going = self._core, {} if self.last is None else self.last.go
         return {number for number, turns in going.items() if number in core.growing and self._turns(number) == turns}
 
     @property
     def stopped(self) -> dict[int, str]:
-        """Who was stopped in the last round and has not ended yet, with the reason."""
+        """Rollouts that were stopped in the last round and have not ended, with the reason."""
         stop = {} if self.last is None else self.last.stop
         return {number: why for number, why in stop.items() if number in self._core.growing}
 
     @property
     def decided(self) -> dict[int, str | None]:
-        """Who was served last and has not moved since; with why not, where it was denied."""
+        """Rollouts whose budget request was answered last and that have not moved since; a reason if denied."""
         denied = {number: why for number, why in self._served.denied.items() if number in self._core.growing}
         return denied | {number: None for number in self._served.served if self._stands(number)}
 
     @property
     def spent(self) -> Counter[str]:
-        """What was spent of the task's budget; what is in flight will be spent again."""
+        """Amounts spent of the task's budget, without those in flight, which are spent again."""
         return sum((spent for number, spent in self._since.items() if not self._stands(number)), self._spent)
 
     @property
     def unsettled(self) -> dict[int, int]:
-        """Model turns that came out of the last service, and that nothing says the cost of, by their rollouts."""
+        """Turns that were granted last and whose cost is not recorded, by rollout."""
         served = self._served.served.items()
         turns = {number: self._after(number, node) for number, node in served if number not in self._since}
         return {number: turn for number, turn in turns.items() if turn is not None}
 
     def settle(self, rollout: int, spent: dict[str, int]) -> None:
-        """Write down what something did cost that was served last."""
+        """Record the cost of something that was granted last."""
         write(self._core, SpentMark(spent, rollout))
         self._since[rollout] = Counter(spent)
 
@@ -297,7 +231,7 @@ class Checkpoint:
         return self._core.rollout(number).turns
 
     def _stands(self, number: int) -> bool:
-        """Whether a rollout goes on from where it was served last."""
+        """Whether a rollout is still at the leaf where its request was granted."""
         facts = self._core.rollout(number)
         return (
             facts.termination is None
@@ -306,7 +240,7 @@ class Checkpoint:
         )
 
     def _after(self, number: int, node: int) -> int | None:
-        """The turn of a rollout that follows a node."""
+        """Return the turn of a rollout that follows a node."""
         path = self._core.path(self._core.rollout(number).leaf)
         turn = next(iter(path[path.index(node) + 1 :]), None)
         return turn if turn is not None and self._core.node(turn).kind == TURN else None

@@ -28,19 +28,7 @@ __all__ = ["ProgramDriver", "ProgramFunction", "agent_loop"]
 
 
 async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
-    """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
-
-    What is a call and what an answer, the agent's dialect says. A turn that is neither is told so and costs a turn, or
-    ends the rollout, as the agent is set. A turn that was cut off, as by the token limit, ends the rollout as
-    ``max_tokens``: half a tool call must not be run, and half an answer must not be scored as one.
-
-    Args:
-        rollout: The try to grow.
-        compiled: The agent that plays it.
-
-    Raises:
-        Finished: Always, unless an error ends the rollout first.
-    """
+    """Ask the model and run its tool calls, until an answer or a limit raises :class:`Finished`."""
     limit = compiled.agent.max_tool_calls
     while rollout.turn < compiled.agent.max_turns:
         choice = await rollout.ask(compiled)
@@ -70,13 +58,7 @@ class ProgramFunction(Protocol):
 
 
 class ProgramDriver:
-    """Plays the rollouts of one tree.
-
-    Args:
-        program: The program.
-        core: The tree.
-        seed: The run's seed.
-    """
+    """Plays a user's program on the rollouts of one tree."""
 
     def __init__(self, program: Program, core: CoreTree, seed: int) -> None:
         self._program = program
@@ -84,15 +66,11 @@ class ProgramDriver:
         self._seed = seed
 
     def opened(self, rollout: int) -> None:
-        """Note that a rollout was opened, in the same step."""
+        """Record a new rollout in the step that opened it."""
         self._journal.opened(rollout)
 
     async def play(self, rollout: Rollout) -> None:
-        """Play a rollout from where it stands on its tree to its end.
-
-        Raises:
-            Finished: Always, unless an error ends the rollout first.
-        """
+        """Play a rollout from its position on the tree until :class:`Finished` or an error."""
         rollout.catch_up()
         executor = ProgramExecutor(rollout)
         play = ProgramContext(rollout, executor, self._journal, self._program, self._seed)
@@ -112,7 +90,7 @@ class ProgramDriver:
         play.finish(answer)
 
     async def _run(self, play: ProgramContext) -> Any:
-        """Run the program, whose mistakes end one rollout and never the run."""
+        """Run the program; its mistakes become errors of this rollout."""
         own = asyncio.current_task()
         try:
             return await self._program.function(play)

@@ -36,15 +36,7 @@ Use = tuple[int, int, int]
 
 
 class KeptSnapshot(NamedTuple):
-    """A snapshot that is kept.
-
-    Attributes:
-        node: The state it was taken at.
-        rollout: Whose it was.
-        turns: Model turns on the path to the state.
-        snapshot: What the environment gave.
-        size: Its bytes, where it is bytes.
-    """
+    """A snapshot with the node and rollout it was taken at, its turns, and its size where it is bytes."""
 
     node: int
     rollout: int
@@ -54,15 +46,7 @@ class KeptSnapshot(NamedTuple):
 
 
 class SnapshotCache:
-    """Keeps the snapshots that were used last.
-
-    Which these are depends on rounds, rollouts and turns alone, never on who was faster: once one was dropped, an
-    older one is not taken in any more.
-
-    Args:
-        most: How many are kept.
-        most_bytes: How many bytes of them.
-    """
+    """Keeps the most recently used snapshots, in logical order of round, rollout and turns, never in arrival order."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -77,22 +61,15 @@ class SnapshotCache:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """Bytes of all snapshots."""
         return self._bytes
 
     def next_round(self) -> None:
-        """Note that whatever is used from now on is used later than all before."""
+        """Begin a round: its uses count as later than all before."""
         self._round += 1
 
     def put(self, node: int, rollout: int, turns: int, snapshot: Any) -> None:
-        """Take in the snapshot of a state, unless it is too large or too old to be kept.
-
-        Args:
-            node: The state.
-            rollout: Whose it is.
-            turns: Model turns on the path to it.
-            snapshot: The snapshot.
-        """
+        """Keep the snapshot of a node, unless it is too large or older than one that was dropped."""
         size = memoryview(snapshot).nbytes if isinstance(snapshot, bytes | bytearray | memoryview) else 0
         use = (self._round, rollout, turns)
         if size > self._most_bytes or use <= self._dropped:
@@ -104,14 +81,7 @@ class SnapshotCache:
             self._bytes -= self._kept.pop(self._dropped).size
 
     def find(self, path: Sequence[int], rollout: int) -> KeptSnapshot | None:
-        """Return the snapshot of the last state on a path that has one; it counts as used.
-
-        Several rollouts may have passed a state; the snapshot is that of the first one.
-
-        Args:
-            path: Nodes from the root on.
-            rollout: Who wants it.
-        """
+        """Return the snapshot of the last node on a path that has one, of its first rollout; it counts as used."""
         on_path = set(path)
         passed = [use for use, kept in self._kept.items() if kept.node in on_path]
         if not passed:
@@ -129,7 +99,7 @@ _BEFORE = 20
 
 
 class RolloutPosition(Protocol):
-    """Where a rollout stands on its tree."""
+    """The position of a rollout on its tree."""
 
     id: int
     task: Task
@@ -139,15 +109,7 @@ class RolloutPosition(Protocol):
 
 
 class EnvironmentManager:
-    """What the environments of one tree have in common.
-
-    Args:
-        tree: The tree.
-        compiled: The agent that plays it.
-        strategy: Who forks it.
-        read_turn: Returns a turn of the tree as the program was given it.
-        seed: The run's seed.
-    """
+    """Makes, snapshots and closes the environments of one tree."""
 
     def __init__(
         self,
@@ -169,16 +131,12 @@ class EnvironmentManager:
         self._warned: set[str] = set()
 
     def next_round(self) -> None:
-        """A round begins."""
+        """Begin a round."""
         if self._snapshots is not None:
             self._snapshots.next_round()
 
     def of(self, rollout: RolloutPosition) -> EnvironmentHandle | None:
-        """Return the state of a rollout that begins in this round, called in logical order; None without environment.
-
-        Args:
-            rollout: The rollout.
-        """
+        """Return the environment of a rollout that begins in this round; None where the agent has none."""
         if self.compiled.agent.environment is None:
             return None
         path = self.tree.core.path(rollout.leaf)
@@ -186,14 +144,14 @@ class EnvironmentManager:
         return EnvironmentHandle(self, rollout, path, kept)
 
     def origin(self, step: RecordedStep) -> Origin:
-        """Return the turn that made the calls of a step: that of the rollout that took it."""
+        """Return the origin of a step's calls: the rollout whose turn made them."""
         core = self.tree.core
         path = tuple(core.state(step.observations[-1])[0])
         owner = next(number for number in range(core.rollouts) if core.rollout(number).path == path)
         return Origin(self._seed, self.tree.task.id, owner, path, step.number)
 
     async def take(self, environment: Environment, rollout: RolloutPosition) -> None:
-        """Take a snapshot of where a rollout stands, if it may be needed."""
+        """Snapshot a rollout's environment, if a fork may need it."""
         if not self._forks or not environment.snapshots:
             return
         try:
@@ -208,7 +166,7 @@ class EnvironmentManager:
         self._snapshots.put(rollout.leaf, rollout.id, rollout.turn, snapshot)
 
     async def close(self, environment: Environment) -> None:
-        """Close an environment. A rollout that is cancelled meanwhile does not cut that short."""
+        """Close an environment; cancelling the caller does not interrupt it."""
         task = asyncio.get_running_loop().create_task(self._close(environment))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -221,21 +179,14 @@ class EnvironmentManager:
             self.warn("not closed", error)
 
     def warn(self, what: str, error: Exception) -> None:
-        """Log what went wrong, once for each kind of it: a tree can have thousands of rollouts."""
+        """Log an error once for each kind, as a tree can have thousands of rollouts."""
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("task %r, %s: %s (said once a task)", self.tree.task.id, what, format_error(error))
 
 
 class EnvironmentHandle:
-    """The environment of one rollout.
-
-    Args:
-        manager: What it shares with the others of its tree.
-        rollout: The rollout.
-        path: Nodes from the root to where it begins.
-        kept: The snapshot to begin with, if there is one.
-    """
+    """The environment of one rollout: restored from a snapshot or started fresh, then replayed to its node."""
 
     def __init__(
         self, manager: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], kept: KeptSnapshot | None
@@ -248,12 +199,7 @@ class EnvironmentHandle:
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """Have the environment, in the state of the node where the rollout begins, until the program is over.
-
-        Raises:
-            EnvironmentFailed: It could not be made.
-            ForkRefused: The state cannot be had.
-        """
+        """Provide the environment in the rollout's first state; raises EnvironmentFailed or ForkRefused."""
         activity = self._rollout.activity
         activity.leave()
         environment = self._made()
@@ -270,12 +216,12 @@ class EnvironmentHandle:
             await self._manager.close(environment)
 
     async def passed(self) -> None:
-        """Note that the rollout has come to another state."""
+        """Snapshot the state that the rollout has reached."""
         if self.environment is not None:
             await self._manager.take(self.environment, self._rollout)
 
     def _made(self) -> Environment:
-        """Make an environment that holds nothing."""
+        """Return a new environment of the agent."""
         try:
             made = self._manager.compiled.agent.environment()
         except Exception as error:
@@ -286,7 +232,7 @@ class EnvironmentHandle:
         return made
 
     async def _bring(self, environment: Environment) -> None:
-        """Bring an environment to the state: from a snapshot or the start, and over the calls that it missed."""
+        """Restore or start the environment, and replay the calls since."""
         manage = self._manager.compiled.toolbox.manage
         if self._kept is None:
             await manage(environment, "fresh", self._rollout.task)
@@ -302,7 +248,7 @@ class EnvironmentHandle:
             )
 
     async def _again(self, step: RecordedStep, environment: Environment) -> int:
-        """Run the calls of a step again, and compare what they say with the record; returns how many there were."""
+        """Replay the calls of a step, compare their observations with the record, and return how many ran."""
         compiled, tree = self._manager.compiled, self._manager.tree
         calls = compiled.dialect.read(self._manager.read_turn(step.turn)).calls
         if not calls or not step.observations:  # calls that have not run yet are not on record

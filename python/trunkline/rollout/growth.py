@@ -20,7 +20,7 @@ __all__ = ["Barrier", "RunningRollouts"]
 
 
 class Barrier:
-    """Counts rollouts that grow, and holds those that wait for the next round."""
+    """Counts growing rollouts and holds those that wait for the next round."""
 
     def __init__(self) -> None:
         self._growing = 0
@@ -28,25 +28,18 @@ class Barrier:
         self._still = asyncio.Event()
 
     def start(self) -> None:
-        """One more rollout grows."""
+        """Count one more growing rollout."""
         self._growing += 1
         self._still.clear()
 
     def end(self) -> None:
-        """One of those that grow has ended."""
+        """Count one growing rollout less."""
         self._growing -= 1
         if not self._growing:
             self._still.set()
 
     async def wait(self, rollout: int) -> None:
-        """Wait for the next round.
-
-        Args:
-            rollout: The id of one that grows.
-
-        Raises:
-            Exception: What :meth:`go` was given for it.
-        """
+        """Hold a growing rollout until :meth:`go`, whose exception is raised here."""
         turn = self._waiting[rollout] = asyncio.get_running_loop().create_future()
         self.end()
         try:
@@ -58,17 +51,17 @@ class Barrier:
 
     @property
     def waiting(self) -> set[int]:
-        """Who waits."""
+        """Rollouts that wait."""
         return set(self._waiting)
 
     async def rest(self) -> list[int]:
-        """Wait until nobody grows; returns who waits, ascending."""
+        """Wait until no rollout grows; return those that wait, ascending."""
         while self._growing:
             await self._still.wait()
         return sorted(self._waiting)
 
     def go(self, rollout: int, end: Exception | None = None) -> None:
-        """Let one that waits go on, or end with an exception."""
+        """Release a waiting rollout, or end it with an exception."""
         turn = self._waiting.pop(rollout)
         self.start()
         if end is None:
@@ -78,18 +71,7 @@ class Barrier:
 
 
 class RunningRollouts:
-    """The tasks that play rollouts.
-
-    Args:
-        core: The tree.
-        barrier: Where they wait between two rounds.
-        checkpoint: What was decided before, where this goes on with a tree.
-
-    Attributes:
-        ending: How growth ended.
-        over: Whether it was cut: nothing starts any more.
-        sealed: Whether no fork is paid for any more: nothing starts, and what grows goes on.
-    """
+    """Tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
 
     def __init__(self, core: CoreTree, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
         self.ending = TreeEnding()
@@ -106,11 +88,11 @@ class RunningRollouts:
             self._take(mark)
 
     def __len__(self) -> int:
-        """How many rollouts can be cut, those included whose task has not run yet."""
+        """How many rollouts can be cut, those whose task has not run yet included."""
         return len(set(self._core.growing) - self._leaving)
 
     def enter(self, rollout: int) -> None:
-        """Note that the current task plays a rollout; raises :class:`Finished` if growth is over."""
+        """Register the current task as a rollout's; raises :class:`Finished` if growth is over."""
         if self.over and rollout not in self._spared:
             self._cut.add(rollout)
             raise self._end()
@@ -128,17 +110,11 @@ class RunningRollouts:
         self._leaving.discard(rollout)
 
     def kept(self, rollout: int) -> bool:
-        """Whether a rollout was cut and is to stay as it is, growing."""
+        """Whether a rollout was cut and stays open on the tree."""
         return self._keep and rollout in self._cut
 
     def cut(self, word: str, why: str, *, keep: bool = False) -> None:
-        """End all growth. The first one counts.
-
-        Args:
-            word: See :class:`~trunkline.store.schema.TreeEnding`.
-            why: In words.
-            keep: Leave those that grow as they are.
-        """
+        """End all growth, once; with ``keep`` growing rollouts stay open on the tree."""
         if self.over:
             return
         self._note(CutMark(word, why, keep, tuple(sorted(self._leaving))))
@@ -150,24 +126,19 @@ class RunningRollouts:
                 task.cancel()
 
     def caught(self, rollout: int) -> Finished:
-        """Turn a cancellation into the end of a rollout that was cut; raises it again for any other."""
+        """Return the end of a rollout whose cancellation was a cut; raise any other cancellation again."""
         task = asyncio.current_task()
         if task is None or rollout not in self._cut or task.uncancel():
             raise asyncio.CancelledError
         return self._end()
 
     def refuse(self, why: str, rollouts: int = 0) -> None:
-        """Note that a budget did not pay for something.
-
-        Args:
-            why: What its ledger says.
-            rollouts: Rollouts that were to start.
-        """
+        """Record that a budget refused to pay, and for how many new rollouts."""
         if rollouts or self.ending.word == "finished":
             self._note(RefusedMark(rollouts, why))
 
     def _note(self, mark: CutMark | RefusedMark) -> None:
-        """Take something in that changes how growth ends, and write it down."""
+        """Record a mark in the tree and apply it."""
         write(self._core, mark)
         self._take(mark)
 

@@ -24,12 +24,7 @@ __all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "write_pr
 
 
 def write_prompt(tree: Tree, agent: Agent) -> None:
-    """Write the prompt into a tree that has none.
-
-    Args:
-        tree: The tree.
-        agent: Who plays; its system prompt and what its dialect adds come first.
-    """
+    """Write system prompt, dialect and task messages into an empty tree."""
     core, node = tree.core, ROOT
     if len(core) > 1:
         return
@@ -39,14 +34,7 @@ def write_prompt(tree: Tree, agent: Agent) -> None:
 
 
 def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:
-    """Plant a tree and open the rollouts that a strategy begins with, for one that nobody will grow.
-
-    Args:
-        tree: A tree with nothing in it.
-        agent: Who was to play.
-        strategy: Where rollouts were to start.
-        seed: The run's seed.
-    """
+    """Write the prompt and open the first forks of a tree that will not be grown."""
     write_prompt(tree, agent)
     for move in moves(strategy, "start", View(tree, [], seed)):
         if isinstance(move, Fork):
@@ -54,13 +42,7 @@ def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:
 
 
 def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
-    """Ask a hook, which may be anybody's code; a strategy without it has nothing to say.
-
-    Raises:
-        ConfigError: At the start: it raised, yields what is no fork, or no fork at all. Nothing is paid for yet.
-        StrategyError: Later on, or on the tree of an earlier run: it raised, or yields what is no move. That ends the
-            task alone.
-    """
+    """Call a strategy's hook and check its moves: ConfigError before anything was paid for, StrategyError later."""
     name, task = type(strategy).__name__, view.tree.task.id
     error = ConfigError if hook == "start" and not view.taken else StrategyError
     ask = getattr(strategy, hook, None)
@@ -83,17 +65,7 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
 
 
 def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
-    """Refuse forks beyond the rollouts that were planned: a strategy that always wants one more would never end.
-
-    Args:
-        strategy: Whose forks they are.
-        wanted: What its hooks yield for a round.
-        opened: Rollouts it has opened before.
-
-    Raises:
-        ConfigError: At the start; nothing is paid for yet.
-        StrategyError: Later on.
-    """
+    """Refuse forks beyond the planned rollouts, so that a strategy cannot grow for ever."""
     asked, planned = sum(move.n for move in wanted if isinstance(move, Fork)), strategy.rollouts()
     if opened + asked > planned:
         error = StrategyError if opened else ConfigError
@@ -104,19 +76,7 @@ def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
 def check_moves(
     strategy: Strategy, wanted: Sequence[Move], core: CoreTree, waiting: Collection[int], *, inside: bool, program: bool
 ) -> None:
-    """Refuse moves that cannot be made, before any of them is.
-
-    Args:
-        strategy: Whose moves they are.
-        wanted: The moves.
-        core: The tree.
-        waiting: Who waits between two steps.
-        inside: Whether a rollout can fork inside a turn.
-        program: Whether a program plays, which may ask again before anything was observed.
-
-    Raises:
-        StrategyError: Saying which.
-    """
+    """Refuse impossible moves with a StrategyError before any of them is made."""
     for move in wanted:
         if isinstance(move, Drop) and move.rollout >= core.rollouts:
             raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
@@ -133,18 +93,7 @@ def _is_turn(core: CoreTree, point: int | None) -> bool:
 
 
 def open_fork(core: CoreTree, fork: Fork) -> list[int]:
-    """Open the rollouts of a fork.
-
-    Args:
-        core: The tree.
-        fork: The fork.
-
-    Returns:
-        Their ids, in the order of their draws.
-
-    Raises:
-        StrategyError: The point is no state, or with ``at`` no turn of more tokens.
-    """
+    """Open the rollouts of a fork and return their ids in draw order; StrategyError where the point is no state."""
     point = prompt(core) if fork.point is None else fork.point
     group = fork.subgroup
     if fork.at is not None:
@@ -163,7 +112,7 @@ def open_fork(core: CoreTree, fork: Fork) -> list[int]:
 
 
 def _before(core: CoreTree, turn: int, at: int) -> int:
-    """The state before a turn that is gone on from inside."""
+    """Return the state before a turn that is continued from one of its tokens."""
     if turn >= len(core) or core.node(turn).kind != TURN:
         raise StrategyError(f"node {turn} is no model turn, so no token of it can be drawn again")
     tokens = core.tokens_of(turn)
@@ -174,6 +123,6 @@ def _before(core: CoreTree, turn: int, at: int) -> int:
 
 
 def _owner(core: CoreTree, turn: int) -> int:
-    """The subgroup of the rollout that came through a turn first."""
+    """Return the subgroup of the first rollout that passes a turn."""
     facts = map(core.rollout, range(core.rollouts))
     return next(rollout.subgroup for rollout in facts if turn in core.path(rollout.leaf))

@@ -38,27 +38,7 @@ _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 
 
 class Rollout:
-    """One try of one task. A program is a coroutine over it: ask, observe, finish.
-
-    Args:
-        core: The task's tree.
-        id: The rollout's id in it; it has just been opened.
-        task: The task.
-        seed: The run's seed.
-        sampler: Who answers.
-        sink: Where it says that it grew.
-        batcher: Those that grow from the same fork; None where it grows alone.
-        sampling: What its first turn is sampled with, where that is not what the agent says.
-        between: Called before every turn of its own but the first; it may wait there, and raise :class:`Finished`.
-        kept: What its first turn goes on from, where it forks inside a turn.
-        task_budget: Pays for what it does; None where nothing is limited.
-
-    Attributes:
-        environment: What its tools work on; None where its agent has no environment.
-        effects: What its tool calls may have done.
-        began: When it began to grow here, in seconds of the monotonic clock.
-        place: What it waits for: ``model``, ``tool``, ``budget``, ``strategy``, ``run file`` or ``program``.
-    """
+    """One try of one task, with its position on the tree; a program asks, observes and finishes through it."""
 
     def __init__(
         self,
@@ -102,19 +82,7 @@ class Rollout:
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
     async def ask(self, compiled: CompiledAgent) -> ReplyChoice:
-        """Let the model move: send the conversation, append the turn to the tree.
-
-        Args:
-            compiled: The agent that moves.
-
-        Returns:
-            What the model said.
-
-        Raises:
-            LLMError: If no usable reply came.
-            EndpointError: If the endpoint serves nobody.
-            Finished: The budget does not allow one more turn.
-        """
+        """Append the model's next turn; raises LLMError, EndpointError, or Finished where the budget refuses."""
         if self._last_turn is not None:
             choice, self._last_turn = self._last_turn, None
             self.turn += 1
@@ -142,17 +110,12 @@ class Rollout:
         return usable(turn.choice)
 
     def catch_up(self) -> None:
-        """Stand where the tree has the rollout, which its program knows better than this object."""
+        """Move to the rollout's position on the tree, which a program's replay has changed."""
         facts = self.core.rollout(self.id)
         self.leaf, self.turn = facts.leaf, facts.turns
 
     def take_up(self, last_turn: ReplyChoice | None, tool_calls: int) -> None:
-        """Stand where the tree has the rollout, which was opened by an earlier run and has not ended.
-
-        Args:
-            last_turn: The last turn, where nothing came of it yet: the next :meth:`ask` returns it and asks nobody.
-            tool_calls: Tool calls it has made.
-        """
+        """Move to the position of a rollout of an earlier run; the next :meth:`ask` returns ``last_turn``."""
         facts = self.core.rollout(self.id)
         self.leaf = facts.leaf
         self.tool_calls = tool_calls
@@ -163,17 +126,17 @@ class Rollout:
         self.turn = facts.turns - (last_turn is not None)
 
     def join(self, batcher: SampleBatcher | None) -> None:
-        """Ask for the next turn together with other draws of the same state, if there are any."""
+        """Ask for the next turn together with other draws of the same state."""
         self._batcher = batcher
 
     async def _pay(self, task_budget: TaskBudget, compiled: CompiledAgent) -> Reservation:
-        """Set aside what the next turn can cost; nobody waits for this rollout meanwhile."""
+        """Reserve the cost of the next turn."""
         self.activity.leave()
         self.place = "budget"
         return await task_budget.turn(self.id, self.leaf, compiled, 0 if self._kept is None else self._kept.tokens)
 
     async def _fly(self, ask: TurnRequest) -> Turn:
-        """Get the next turn as soon as one more may be in flight."""
+        """Get the next turn once one more may be in flight."""
         self.activity.ask(ask.compiled.agent.llm)
         self.place = "run file"
         await self.sink.reserve()
@@ -191,7 +154,7 @@ class Rollout:
             self.place = "program"
 
     async def _traced(self, ask: TurnRequest, recorder: TraceRecorder) -> Turn:
-        """Get the next turn, and note how long it took."""
+        """Get the next turn and record its span."""
         started, node, failed = recorder.now(), None, None
         try:
             turn = await self._next(ask)
@@ -205,7 +168,7 @@ class Rollout:
             recorder.turned(self.id, ask.compiled, started, node, failed)
 
     async def _next(self, ask: TurnRequest) -> Turn:
-        """Get the next turn: with the siblings' where it is a draw of their fork."""
+        """Get the next turn, in one request with other draws of its fork."""
         batcher, self._batcher = self._batcher, None
         outcome = (await self.sampler.ask([ask]))[0] if batcher is None else await batcher.ask(ask)
         if isinstance(outcome, RolloutError):
@@ -213,16 +176,7 @@ class Rollout:
         return outcome
 
     async def use(self, compiled: CompiledAgent, calls: Sequence[ToolCall]) -> None:
-        """Run the tool calls of a turn at once and append their observations in call order.
-
-        Args:
-            compiled: The agent whose tools they are.
-            calls: The calls, as the agent's dialect read them.
-
-        Raises:
-            Finished: The budget does not allow them.
-            InfrastructureError: That one with side effects will begin cannot be written down.
-        """
+        """Run the tool calls of a turn concurrently and append their observations in call order."""
         self.activity.leave()
         self.place = "tool"
         if self.task_budget is not None:
@@ -255,36 +209,18 @@ class Rollout:
             self.activity.run()
 
     def tell(self, compiled: CompiledAgent, problem: str) -> None:
-        """Tell the model what is wrong with its turn, in a message of the user; it counts as a failed tool call.
-
-        Args:
-            compiled: The agent that moved.
-            problem: What is wrong.
-        """
+        """Tell the model what is wrong with its turn, as a user message and a failed tool call."""
         message = messages.encode({"role": "user", "content": problem})
         self.leaf = self.core.observe(self.id, message, self.sampler.name(compiled.agent.name), 0, True)
         self.sink.grew(len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
-        """End the rollout here.
-
-        Args:
-            answer: Its answer, if it has one.
-            termination: Why it ends.
-            reason: What the record says of it, where the termination does not say it all.
-
-        Raises:
-            Finished: Always; the session catches it.
-        """
+        """Raise :class:`Finished`; ``reason`` is recorded where the termination does not say it all."""
         raise Finished(termination, answer, reason)
 
 
 def usable(choice: ReplyChoice) -> ReplyChoice:
-    """Return a choice that the server ended as it should.
-
-    Raises:
-        LLMError: It did not; ContentFiltered where its provider's filter cut in.
-    """
+    """Return a choice that the server completed; ContentFiltered or LLMError for one that it broke off."""
     if choice.finish == "content_filter":
         raise ContentFiltered("the provider's filter withheld the reply")
     if choice.finish in _BROKEN_OFF:
@@ -293,14 +229,7 @@ def usable(choice: ReplyChoice) -> ReplyChoice:
 
 
 def calls_before(core: CoreTree, node: int, compiled: CompiledAgent, calls: Callable[[int], Sequence[ToolCall]]) -> int:
-    """Return how many tool calls were made on the path to a node; 0 for an agent without a limit, which asks nobody.
-
-    Args:
-        core: The tree.
-        node: The node; calls of its own have not been made yet.
-        compiled: The agent that plays it.
-        calls: Returns the tool calls of a turn.
-    """
+    """Return how many tool calls the path to a node made; 0 for an agent without a limit."""
     if compiled.agent.max_tool_calls is None:
         return 0
     return sum(len(calls(turn)) for turn in core.path(node)[:-1] if core.node(turn).kind == TURN)
@@ -313,19 +242,7 @@ def go_on(
     read_turn: Callable[[int], ReplyChoice],
     calls: Callable[[int], Sequence[ToolCall]],
 ) -> None:
-    """Put a rollout where it stands on its tree.
-
-    Where the model moves next, it is asked, with the seed that this draw has in any run. Where its last turn is on the
-    tree and nothing came of it yet, the program is given that turn again: its tool calls are run now. All observations
-    of a turn come onto the tree together, so there are none or all.
-
-    Args:
-        rollout: One that has been made for a rollout of the tree, and was asked nothing yet.
-        core: The tree.
-        compiled: The agent that plays it.
-        read_turn: Returns a turn of the tree as the program is to see it.
-        calls: Returns the tool calls of a turn.
-    """
+    """Move a rollout to its position on the tree; a last turn without observations is played again."""
     facts = core.rollout(rollout.id)
     waiting = read_turn(facts.leaf) if core.node(facts.leaf).kind == TURN else None
     rollout.take_up(waiting, calls_before(core, facts.leaf, compiled, calls))

@@ -24,13 +24,7 @@ EffectKey = tuple[int, int, int]
 
 
 class _Intent(msgspec.Struct):
-    """A mark: a call with side effects is about to begin.
-
-    Attributes:
-        intent: Which one.
-        tool: The tool.
-        id: The call's id.
-    """
+    """Mark: a call with side effects, by rollout, turn and index, is about to begin."""
 
     intent: EffectKey
     tool: str
@@ -38,11 +32,7 @@ class _Intent(msgspec.Struct):
 
 
 class _Effect(msgspec.Struct):
-    """A mark: what came of such a call is on record, in the same delta.
-
-    Attributes:
-        effect: Which one.
-    """
+    """Mark: the observation of such a call is recorded, in the same delta."""
 
     effect: EffectKey
 
@@ -54,14 +44,7 @@ _marks: tuple[tuple[str, msgspec.json.Decoder[_Intent | _Effect]], ...] = (
 
 
 def unresolved_effects(core: CoreTree) -> dict[int, UnknownEffect]:
-    """Return, by rollout, which call began that nothing is on record of.
-
-    Args:
-        core: The tree.
-
-    Raises:
-        TreeError: A mark is damaged.
-    """
+    """Return, by rollout, an error for the first call without recorded effect; raises TreeError."""
     begun: dict[EffectKey, _Intent] = {}
     for text in core.marks():
         for start, decoder in _marks:
@@ -85,12 +68,7 @@ def unresolved_effects(core: CoreTree) -> dict[int, UnknownEffect]:
 
 
 def lose(core: CoreTree, failure: Failure) -> None:
-    """End all that grows as lost; a rollout with a call in doubt as that.
-
-    Args:
-        core: The tree.
-        failure: Why.
-    """
+    """Close all growing rollouts as lost, those with an unresolved call as ``unknown_effect``."""
     doubtful = unresolved_effects(core)
     for rollout in core.growing:
         unresolved = doubtful.get(rollout)
@@ -99,16 +77,7 @@ def lose(core: CoreTree, failure: Failure) -> None:
 
 
 class SideEffectLog:
-    """What one rollout's calls may have done.
-
-    Args:
-        core: The tree.
-        rollout: The rollout's number.
-        sink: Brings marks into the run file.
-
-    Attributes:
-        before: The doubt that the rollout was found in; None for most.
-    """
+    """Records begin and effect of one rollout's calls with side effects; ``before`` is an earlier unresolved one."""
 
     def __init__(self, core: CoreTree, rollout: int, sink: TurnSink) -> None:
         self.before: UnknownEffect | None = None
@@ -119,7 +88,7 @@ class SideEffectLog:
 
     @property
     def unresolved_effect(self) -> UnknownEffect | None:
-        """Why nobody knows what its calls did, should the rollout end now; None where that is known."""
+        """The error for a call whose effect would be unknown if the rollout ended now."""
         if self.before is not None or not self._begun:
             return self.before
         mark = next(iter(self._begun.values()))
@@ -128,38 +97,26 @@ class SideEffectLog:
         )
 
     def check(self) -> None:
-        """Raise the doubt that the rollout was found in, if there is one."""
+        """Raise the unresolved call of an earlier process, if there is one."""
         if self.before is not None:
             raise self.before
 
     async def begin(self, calls: Sequence[tuple[str, Call]]) -> None:
-        """Write down that calls are about to begin, and wait until that is in the run file.
-
-        Args:
-            calls: The tools' names and the calls.
-
-        Raises:
-            InfrastructureError: It cannot be written.
-        """
+        """Record that calls are about to begin, and wait until that is in the run file."""
         begun = [_Intent((self._rollout, call.turn, call.index), name, call.id) for name, call in calls]
         self._sink.grew(sum(map(self._write, begun)))
         await self._sink.durable()
         self._begun |= {mark.intent: mark for mark in begun}
 
     def known(self, turn: int, indices: Iterable[int]) -> None:
-        """Write down that what came of calls is on record; called in the step in which it is put there.
-
-        Args:
-            turn: The turn that made them.
-            indices: Their places in it; those without side effects do not matter.
-        """
+        """Record effects in the step that appends the observations."""
         for index in indices:
             place = self._rollout, turn, index
             if self._begun.pop(place, None) is not None:
                 self._write(_Effect(place))
 
     def _write(self, mark: _Intent | _Effect) -> int:
-        """Write a mark; returns its size."""
+        """Write a mark and return its size."""
         text = msgspec.json.encode(mark).decode()
         self._core.mark(text)
         return len(text)

@@ -43,21 +43,15 @@ __all__ = [
 
 
 class Claim(Protocol):
-    """Something that an account has set aside."""
+    """An amount that an account has reserved."""
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """Count what it did cost, and the part of that which nobody measured."""
+        """Count the real cost, and the part of it that is estimated."""
         ...
 
 
 class Reservation:
-    """What was set aside for one model turn.
-
-    Args:
-        claims: What holds it.
-        most: How much.
-        prices: Prices by base URL.
-    """
+    """The reserved cost of one model turn."""
 
     def __init__(self, claims: Sequence[Claim], most: Amounts, prices: Mapping[str, Price]) -> None:
         self.sent = False
@@ -66,27 +60,22 @@ class Reservation:
         self._prices = prices
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """Count what the turn did cost, once."""
+        """Count the turn's cost, once."""
         claims, self._claims = self._claims, ()
         for claim in claims:
             claim.settle(spent, estimated)
 
     def lose(self) -> None:
-        """The turn was sent and nobody knows what it did cost: as much as it can have."""
+        """Count a turn that was sent and whose cost is unknown at the most it can be."""
         self.settle(self._most, self._most)
 
     def drop(self) -> None:
-        """The turn does not happen; if it was sent, whoever sent it settles."""
+        """Release a turn that was not sent; one that was is settled by its sender."""
         if not self.sent:
             self.settle({})
 
     def pay(self, reply: Reply, draw: int) -> None:
-        """Count the turn's part of what a request did cost.
-
-        Args:
-            reply: What the request brought.
-            draw: Which of its choices it is; the prompt goes with the first.
-        """
+        """Count a draw's share of a request; the prompt goes with the first draw."""
         if not reply.attempts:
             self.settle({})
         elif reply.prompt < 0 or reply.generated < 0:
@@ -105,13 +94,7 @@ class Reservation:
 
 
 class Meter:
-    """Settles the turns of one request as they come.
-
-    Args:
-        reservations: What was set aside for each draw.
-        called: Told of each reply.
-        told: Told of each draw what became of it.
-    """
+    """Settles the turns of one request as their replies come."""
 
     def __init__(
         self, reservations: Sequence[Reservation], called: Callable[[Reply], None], told: DrawCallback | None
@@ -126,13 +109,13 @@ class Meter:
             reservation.sent = True
 
     def called(self, reply: Reply) -> None:
-        """Note what a request brought. Who answered may be filled in later, so it is priced when it settles."""
+        """Count a reply; it is priced when it settles, as its endpoint may be filled in later."""
         self._called(reply)
         self._asked |= reply.attempts > 0
         self._parts.extend((reply, draw) for draw in range(len(reply.choices)))
 
     def settled(self, place: int, outcome: Turn | RolloutError) -> None:
-        """Settle a draw, and then tell whoever waits for it: who comes next finds the ledger up to date."""
+        """Settle a draw before its waiter is told, which then finds the ledger up to date."""
         if place in self._open:
             self._open.discard(place)
             if self._parts:
@@ -160,44 +143,31 @@ _BY_TOKENS = _OF_TURNS - {"calls"}
 
 
 class BudgetDenied(Exception):
-    """An account does not pay; the message is the ledger's."""
+    """An account refuses a claim; the message is the ledger's."""
 
 
 class OutOfBudget(Finished):
-    """Ends a rollout that nobody pays for any more.
-
-    Args:
-        reason: What the ledger says.
-    """
+    """Ends a rollout whose budget is used up; ``reason`` is the ledger's."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(Termination.CENSORED, None, reason)
 
 
 class Account(Protocol):
-    """What pays."""
+    """Pays for turns, tool calls and rollouts."""
 
     @property
     def limits(self) -> Amounts:
-        """The limits of the currencies that have one."""
+        """Limits by currency."""
         ...
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """Set aside the most that something can cost; raises :class:`BudgetDenied`."""
+        """Reserve the most that something can cost; raises :class:`BudgetDenied`."""
         ...
 
 
 class LedgerAccount:
-    """An account with a ledger of its own. It never waits.
-
-    Args:
-        name: What its budget is called.
-        ledger: The ledger.
-
-    Attributes:
-        ledger: The same.
-        estimated: The part of what was spent that nobody measured.
-    """
+    """An account with a ledger of its own, which never waits."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -206,22 +176,22 @@ class LedgerAccount:
 
     @property
     def limits(self) -> Amounts:
-        """See :class:`Account`."""
+        """Limits by currency."""
         return self.ledger.limits
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """See :class:`Account`."""
+        """Reserve an amount; raises :class:`BudgetDenied`."""
         claim = self.now(most)
         if isinstance(claim, Refusal):
             raise self.denied(claim)
         return claim
 
     def denied(self, refusal: Refusal) -> BudgetDenied:
-        """Say what the ledger says."""
+        """Return the error for a ledger's refusal."""
         return BudgetDenied(f"{self._name}: {format_refusal(refusal)}")
 
     def now(self, most: Mapping[str, int | None]) -> LedgerClaim | Refusal:
-        """Set aside what something can cost, or return why not."""
+        """Reserve an amount, or return the ledger's refusal."""
         reservation = self.ledger.reserve(dict(most))
         return reservation if isinstance(reservation, Refusal) else LedgerClaim(self, reservation)
 
@@ -234,13 +204,13 @@ class LedgerClaim:
         self._reservation = reservation
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """See :class:`~trunkline.rollout.task_budget.Claim`."""
+        """Count the real cost, and the part of it that is estimated."""
         self._account.ledger.settle(self._reservation, spent)
         self._account.estimated.update(estimated or {})
 
 
 class _RecordedClaim:
-    """A claim of a rollout on the task's budget, which the tree is told of when it is settled."""
+    """A claim of a rollout on the task's budget, whose cost is recorded in the tree."""
 
     def __init__(self, claim: Claim, task_budget: TaskBudget, rollout: int) -> None:
         self._claim = claim
@@ -248,20 +218,12 @@ class _RecordedClaim:
         self._rollout = rollout
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """See :class:`~trunkline.rollout.task_budget.Claim`."""
         self._claim.settle(spent, estimated)
         self._task_budget.spent(self._rollout, spent)
 
 
 class BudgetSources(NamedTuple):
-    """What pays for a task.
-
-    Attributes:
-        task: The task's budget.
-        run: The run's account.
-        prices: Prices by what endpoints are called on record.
-        of_llm: The same of each LLM alone, by its name; one that is not in it has all of them.
-    """
+    """The budget of a task, the run's account, and prices by endpoint and by LLM."""
 
     task: Budget | None
     run: Account | None
@@ -270,20 +232,7 @@ class BudgetSources(NamedTuple):
 
 
 class TaskBudget:
-    """Pays for one task.
-
-    A task with a budget of its own is paid for in logical order: whoever wants to spend what it limits waits until
-    nobody of the task moves, and then all are served by the numbers of their rollouts. So what is refused does not
-    depend on who was faster. Who was served and what it came to is marked in the tree: whoever goes on with it has the
-    same ledger, and who was paid for and had no answer yet is paid for.
-
-    Args:
-        sources: What pays.
-        core: The task's tree.
-        barrier: Where its rollouts wait.
-        checkpoint: What was decided before, where this goes on with a tree.
-        started: How many rollouts were paid for before.
-    """
+    """Pays for one task in logical order: requests wait until no rollout moves, then are granted by rollout number."""
 
     def __init__(
         self,
@@ -313,10 +262,7 @@ class TaskBudget:
         self._limited = self._ordered | frozenset(() if self._run is None else self._run.limits)
 
     def admit(self) -> bool:
-        """Serve those who wait to spend, in logical order, and let them go on once all are served.
-
-        Nobody else of the task moves. Returns whether there were any.
-        """
+        """Answer pending budget requests in rollout order and release their rollouts; return whether there were any."""
         queue = sorted(self._queue.keys() & self._barrier.waiting)
         if not queue:
             return False
@@ -334,30 +280,19 @@ class TaskBudget:
         return True
 
     def spent(self, rollout: int, amount: Amounts) -> None:
-        """Note what something did cost that a rollout did."""
+        """Record what a rollout spent."""
         assert self._own is not None
         write(self._core, SpentMark(_of(amount, self._own.limits), rollout))
 
     @property
     def orders_turns(self) -> bool:
-        """Whether turns are paid for in logical order, so that a rollout can have one on its way at a time."""
+        """Whether turns are paid for in logical order, so that a rollout has one in flight at a time."""
         return bool(self._ordered & _OF_TURNS)
 
     async def turn(
         self, rollout: int, leaf: int, compiled: CompiledAgent, kept: int = 0, context: int | None = None
     ) -> Reservation:
-        """Set aside what a rollout's next turn can cost.
-
-        Args:
-            rollout: Its id.
-            leaf: Where it stands.
-            compiled: Who is asked.
-            kept: Tokens of an earlier turn that it goes on from; they are part of the prompt.
-            context: What is sent instead of the path to where it stands; None where it is that path.
-
-        Raises:
-            OutOfBudget: Nobody pays.
-        """
+        """Reserve the cost of a rollout's next turn; OutOfBudget if refused."""
         prompt = prompt_bound(self._core, leaf, compiled, context) + kept if self._limited & _BY_TOKENS else 0
         prices = self._of_llm.get(compiled.agent.llm, self._prices)
         most = turn_cost(prompt, compiled.agent.sampling.max_tokens, prices)
@@ -365,29 +300,13 @@ class TaskBudget:
         return Reservation(claims, {name: amount for name, amount in most.items() if amount is not None}, prices)
 
     async def tools(self, rollout: int, n: int) -> None:
-        """Pay for tool calls, which have begun once this returns.
-
-        Args:
-            rollout: The rollout that makes them.
-            n: How many.
-
-        Raises:
-            OutOfBudget: Nobody pays.
-        """
+        """Pay for tool calls that are about to begin; OutOfBudget if refused."""
         if "tools" not in self._limited or not n:
             return
         await self._spend({"tools": n}, rollout if "tools" in self._ordered else None)
 
     async def paid(self, forks: Sequence[Fork], refuse: Callable[[str, int], None]) -> list[Fork]:
-        """Pay for forks; after the first refusal there are none.
-
-        Args:
-            forks: The forks.
-            refuse: Told why, and of how many rollouts, where not all are paid for.
-
-        Returns:
-            Those that are paid for, with as many draws as are.
-        """
+        """Return the forks that are paid for, the last with as many draws as are; none after the first refusal."""
         paid: list[Fork] = []
         for place, fork in enumerate(forks):
             n, why = await self.open(fork.n)
@@ -399,14 +318,7 @@ class TaskBudget:
         return paid
 
     async def open(self, n: int) -> tuple[int, str]:
-        """Pay for rollouts that are to start.
-
-        Args:
-            n: How many.
-
-        Returns:
-            How many may, and why not all.
-        """
+        """Pay for new rollouts; return how many are paid for, and the refusal of the next."""
         for started in range(n if "rollouts" in self._limited else 0):
             try:
                 await self._spend({"rollouts": 1})
@@ -419,12 +331,7 @@ class TaskBudget:
             claim.settle(amount)
 
     async def _claim(self, most: Mapping[str, int | None], rollout: int | None) -> list[Claim]:
-        """Have every account set something aside, or none.
-
-        Args:
-            most: How much.
-            rollout: Who waits for its turn; None where the order makes no difference.
-        """
+        """Reserve an amount with every account, or with none; ``rollout`` waits for its turn unless None."""
         claims: list[Claim] = []
         try:
             if self._own is not None:
@@ -440,7 +347,7 @@ class TaskBudget:
         return claims
 
     async def _mine(self, own: LedgerAccount, most: Mapping[str, int | None], rollout: int | None) -> Claim:
-        """Claim something of the task's own budget."""
+        """Reserve an amount of the task's own budget."""
         if rollout is None:
             return await own.claim(most)
         if rollout in self._decided:
@@ -460,7 +367,7 @@ class TaskBudget:
         return _RecordedClaim(granted, self, rollout)
 
     def _again(self, own: LedgerAccount, most: Mapping[str, int | None], refused: str | None) -> Claim:
-        """Claim what was granted before, or be denied what was denied."""
+        """Repeat a grant or denial that was recorded before."""
         if refused is not None:
             raise BudgetDenied(refused)
         claim = own.now(most)
@@ -470,7 +377,7 @@ class TaskBudget:
         return granted
 
     def _cost_of_turn(self, turn: int) -> Counter[str]:
-        """What a model turn did cost, as far as the tree says."""
+        """Return the cost of a turn as far as the tree records it."""
         facts = self._core.node(turn)
         prompt, generated = facts.prompt or 0, facts.generated or 0
         money = turn_cost(prompt, generated, self._prices)["micro_dollars"] or 0
@@ -481,5 +388,5 @@ T = TypeVar("T", int, int | None)
 
 
 def _of(most: Mapping[str, T], limits: Amounts) -> dict[str, T]:
-    """The part of an amount that is limited."""
+    """Return the part of an amount that is limited."""
     return {name: amount for name, amount in most.items() if name in limits}

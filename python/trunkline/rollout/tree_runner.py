@@ -48,14 +48,7 @@ __all__ = ["RoundScorer", "TreeRunner"]
 
 
 class RoundScorer:
-    """The rewards of one tree.
-
-    Args:
-        tree: The tree.
-        reward: Scores rollouts that have an outcome, with those of other trees where a grader is shared; None leaves
-            them unscored.
-        value: Says what a rollout is worth that took all the steps it was given; None leaves it unscored.
-    """
+    """Asks the reward about the rollouts of one tree, and a strategy's value function about those out of steps."""
 
     def __init__(self, tree: Tree, reward: Reward | Grader | None, value: Reward | None) -> None:
         self._tree = tree
@@ -64,13 +57,7 @@ class RoundScorer:
         self._scored: dict[int, tuple[str, Scored]] = {}
 
     async def ask(self, number: int, termination: Termination, *, spent: bool) -> None:
-        """Ask what an ended rollout is worth.
-
-        Args:
-            number: Its id.
-            termination: Why it ended.
-            spent: Whether it took all the steps it was given.
-        """
+        """Score an ended rollout; ``spent`` says that it used all the steps it was given."""
         trajectory = Trajectory(self._tree, number)
         if spent and self._value is not None:
             name, said = full_name(self._value), await score(self._value, trajectory, cut=True)
@@ -82,10 +69,7 @@ class RoundScorer:
         self._scored[number] = name, said
 
     def write(self) -> None:
-        """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster.
-
-        What rewards are made of, and why there is none, stands in the rollouts' notes.
-        """
+        """Write a round's scores in logical order, as sums of rewards decide ties and must not depend on timing."""
         for number in sorted(self._scored):
             name, said = self._scored[number]
             self._tree.core.score(number, said.value)
@@ -100,27 +84,7 @@ _LEAVE_WITHIN = 2.0
 
 
 class TreeRunner:
-    """One task's tree while it grows. It has one owner and lives in one event loop.
-
-    What it decides is marked in the tree in the step in which it is carried out (``rollout/checkpoint.py``), so that
-    others can go on with the tree from any of its deltas.
-
-    Args:
-        tree: The task's tree: with nothing in it yet, as an earlier run left it, or as far as this one has come.
-        compiled: The agent that plays it.
-        strategy: Where rollouts start.
-        reward: Scores each finished rollout, with those of other trees where a grader is shared; None leaves them
-            unscored.
-        seed: The run's seed.
-        client: Who answers.
-        sink: Where rollouts say that they grew.
-        filters: Who judges the tree once it is complete, in this order.
-        stopping: When the tree ends before its strategy is done.
-        sources: What pays; None where nothing is limited.
-        taken: How much of the tree an earlier run left; all of it when None.
-        program: What plays the rollouts; the agent's loop when None.
-        recorder: Where rollouts note what they do; nowhere when None.
-    """
+    """Grows one task's tree in rounds; marks in the tree record decisions, so that any delta can be resumed."""
 
     def __init__(
         self,
@@ -173,17 +137,7 @@ class TreeRunner:
         self._planned = self._taken.rollouts + strategy.rollouts()
 
     async def run(self) -> None:
-        """Grow every rollout the strategy asks for, score it, and let filters judge the tree.
-
-        A failed rollout is recorded and the others go on. On a tree that has begun, who had not ended goes on first,
-        and who had no reward yet is scored; then the strategy is asked what comes next, or for a start where the tree
-        is an earlier run's.
-
-        Raises:
-            ConfigError: If the strategy breaks at the start.
-            StrategyError: If it breaks later.
-            EndpointError: If the endpoint serves nobody: there is no point in going on.
-        """
+        """Grow and score all rollouts, then filter them; raises ConfigError, StrategyError, EndpointError."""
         write_prompt(self.tree, self._compiled.agent)
         deadline = self._deadline()
         try:
@@ -212,7 +166,7 @@ class TreeRunner:
 
     @property
     def ending(self) -> TreeEnding:
-        """How growth ended, once it has."""
+        """How growth ended."""
         return self._running.ending
 
     @property
@@ -221,7 +175,7 @@ class TreeRunner:
         return next(iter(self._live.values()), None)
 
     def place(self, number: int) -> str:
-        """What a growing rollout waits for; empty for others."""
+        """Return what a growing rollout waits for; empty for others."""
         rollout = self._live.get(number)
         return "" if rollout is None else rollout.place
 
@@ -237,11 +191,7 @@ class TreeRunner:
         return asyncio.get_running_loop().call_later(self._seconds, self.cut, "deadline", why)
 
     async def _rest(self) -> list[int]:
-        """Wait until nobody moves, letting those who wait to spend go on, and score who has ended.
-
-        Returns:
-            Who waits between two steps.
-        """
+        """Wait until all rollouts are idle, grant budget requests, then write scores; return waiting rollouts."""
         while True:
             waiting = await self._barrier.rest()
             if self._task_budget is None or not self._task_budget.admit():
@@ -250,11 +200,11 @@ class TreeRunner:
                 return waiting
 
     def _first(self) -> list[Move]:
-        """Decide what the first round is."""
+        """Return the moves of the first round."""
         return [] if self._is_over() else self._ask("start", [])
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
-        """Decide what the next round is."""
+        """Return the moves of the next round."""
         if self._running.over:
             return []
         wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
@@ -269,13 +219,13 @@ class TreeRunner:
         return self._running.over
 
     def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
-        """Ask a hook of the strategy, if there is anything to ask it about."""
+        """Call a hook of the strategy about some rollouts."""
         if not numbers and hook != "start":
             return []
         return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls))
 
     def _take_over(self, group: asyncio.TaskGroup) -> None:
-        """Let rollouts go on that have not ended, and take those up that have and were not told of."""
+        """Continue rollouts that have not ended, and finish the bookkeeping of those that have."""
         core = self.tree.core
         for number in core.growing:
             fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
@@ -293,7 +243,7 @@ class TreeRunner:
             self._take_up(number, group)
 
     def _take_up(self, number: int, group: asyncio.TaskGroup) -> None:
-        """Count a rollout that has ended; see to what it is worth, and that the strategy is told, where it was not."""
+        """Count a rollout that ended before; score it and tell the strategy where that is still to be done."""
         old = number < self._taken.rollouts
         facts = self.tree.core.rollout(number)
         termination = Termination(facts.termination or "")
@@ -307,12 +257,12 @@ class TreeRunner:
             group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
-        """Score a rollout that ended before that could be written down."""
+        """Score a rollout whose score was not recorded."""
         await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
         self._barrier.end()
 
     async def _move(self, wanted: Sequence[Move], told: Sequence[int], group: asyncio.TaskGroup) -> None:
-        """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
+        """Begin a round: drop, fork, stop and continue rollouts in one step, so that no delta has a part of it."""
         core = self.tree.core
         check_size(self._strategy, wanted, core.rollouts - self._taken.rollouts)
         inside, program = self._sampler.inside, self._driver is not None
@@ -345,7 +295,7 @@ class TreeRunner:
         self._sink.grew()
 
     def _open(self, fork: ForkRecord, batchers: dict[int, SampleBatcher], group: asyncio.TaskGroup) -> None:
-        """Let the rollouts of a fork grow, whose path has made some tool calls before."""
+        """Start the rollouts of a fork."""
         core = self.tree.core
         point = core.rollout(fork.first).point
         made = calls_before(core, point, self._compiled, self._calls)
@@ -360,7 +310,7 @@ class TreeRunner:
             group.create_task(self._play(rollout))
 
     def _made(self, number: int, fork: ForkRecord | None, *, silent: bool = True) -> Rollout:
-        """Make a rollout as its fork says; what it says of the first turn counts for one that has said nothing yet."""
+        """Make a rollout as its fork says; sampling and prefix count only before its first turn."""
         told = fork if silent else None
         rollout = self._live[number] = Rollout(
             self.tree.core,
@@ -390,7 +340,7 @@ class TreeRunner:
             await self._barrier.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:
-        """Play one rollout to its end, close it and find out what it is worth."""
+        """Play one rollout to its end, close it and score it."""
         own = asyncio.current_task()
         try:
             self._running.enter(rollout.id)
@@ -423,7 +373,7 @@ class TreeRunner:
         self._barrier.end()
 
     async def _program(self, rollout: Rollout) -> None:
-        """Play a rollout's program; one that is cut, or that nobody pays for any more, is finished."""
+        """Play a rollout's program; a cut or refused budget finishes it."""
         try:
             async with nullcontext() if rollout.environment is None else rollout.environment.entered():
                 try:
@@ -438,7 +388,7 @@ class TreeRunner:
             raise
 
     def _count(self, termination: Termination) -> None:
-        """Count a rollout that has ended, and cut the others once there are enough."""
+        """Count an ended rollout, and cut the others once there are enough."""
         self._done += termination not in UNSCORED
         enough = self._stopping.enough
         if enough is not None and self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):

@@ -41,13 +41,7 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
 
 
 class Finished(Exception):
-    """Ends the program of a rollout where it stands.
-
-    Args:
-        termination: Why it ends.
-        answer: Its answer, if it has one.
-        reason: What the record says of it, where the termination does not say it all.
-    """
+    """Ends the program of a rollout; ``reason`` is recorded where the termination does not say it all."""
 
     def __init__(self, termination: Termination, answer: str | None, reason: str = "") -> None:
         super().__init__(reason or termination.value)
@@ -57,13 +51,7 @@ class Finished(Exception):
 
 
 class Ending(NamedTuple):
-    """The end of a rollout.
-
-    Attributes:
-        termination: Why it ended.
-        answer: Its answer, if it has one.
-        failure: What the record says of it, where the termination does not say it all.
-    """
+    """Termination, answer and recorded failure of a rollout."""
 
     termination: Termination
     answer: str | None
@@ -71,12 +59,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(end: BaseException) -> Ending:
-    """Return what the exception that ended a program comes to.
-
-    Args:
-        end: :class:`Finished`, an error of the rollout, or anything else: a fault of ours or of user code that nobody
-            foresaw.
-    """
+    """Return the ending that an exception of a program stands for."""
     if isinstance(end, Finished):
         return Ending(end.termination, end.answer, Failure("Stopped", end.reason).encode() if end.reason else None)
     termination = Termination.LOST
@@ -86,19 +69,14 @@ def ending_of(end: BaseException) -> Ending:
 
 
 class KeptPrefix(NamedTuple):
-    """What a fork inside a turn keeps of it.
-
-    Attributes:
-        turn: The turn.
-        tokens: How many of its tokens.
-    """
+    """The turn that a fork continues, and how many of its tokens are kept."""
 
     turn: int
     tokens: int
 
 
 class TurnSink(Protocol):
-    """Where a rollout says that it grew, and where it waits while too much is in flight."""
+    """Receives what a rollout adds to its tree, and limits turns in flight."""
 
     async def reserve(self) -> None:
         """Wait until one more model turn may be in flight, and count it."""
@@ -109,26 +87,20 @@ class TurnSink(Protocol):
         ...
 
     def called(self, reply: Reply) -> None:
-        """Note what a request cost, in the step in which its turns went onto the tree."""
+        """Record the cost of a request in the step that appends its turns."""
         ...
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
-        """Note that the tree grew by so many bytes and model turns; each of these was reserved."""
+        """Count bytes and reserved model turns that the tree grew by."""
         ...
 
     async def durable(self) -> None:
-        """Wait until everything that was noted so far is in the run file."""
+        """Wait until everything recorded so far is in the run file."""
         ...
 
 
 class Turn(NamedTuple):
-    """A model turn on the tree.
-
-    Attributes:
-        choice: What the model said.
-        node: Its node.
-        size: Bytes of its message.
-    """
+    """A model turn on the tree: choice, node and bytes of its message."""
 
     choice: ReplyChoice
     node: int

@@ -56,18 +56,12 @@ __all__ = [
 
 
 def seen(tree: Tree) -> list[Trajectory]:
-    """Return the rollouts that a reward is shown: those that have an outcome, in the order they were opened."""
+    """Return the rollouts that a reward is shown: those with an outcome, in opening order."""
     return [one for one in tree.rollouts if one.termination is not None and one.termination not in UNSCORED]
 
 
 def set_aside(tree: Tree, reward: str | None, kept: Collection[str] | None = None) -> None:
-    """Take the rewards off a tree, so that it is as it was before it was scored, and keep them in the notes.
-
-    Args:
-        tree: The tree.
-        reward: What the reward is called that it was scored by; None where there was none, and nothing is to be kept.
-        kept: Who else's verdicts stay; those of others are taken off as well. None for those of everybody.
-    """
+    """Move a tree's rewards into its notes, and drop verdicts that are not of ``kept``; None keeps all."""
     for rollout in seen(tree):
         if reward is not None:
             _keep(tree.core, rollout, reward)
@@ -78,7 +72,7 @@ def set_aside(tree: Tree, reward: str | None, kept: Collection[str] | None = Non
 
 
 def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
-    """Note the reward that a rollout has; what it was made of has no part in the next one."""
+    """Note a rollout's reward as an earlier one."""
     found = notes.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
     # Why there is none stands there already.
@@ -89,26 +83,20 @@ def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
 
 
 def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
-    """Score a tree, in the order in which its rollouts were opened.
-
-    Args:
-        tree: The tree.
-        reward: What the reward is called.
-        said: What it said, by rollout.
-    """
+    """Write the scores of a tree in the order in which its rollouts were opened."""
     for number in sorted(said):
         tree.core.score(number, said[number].value)
         notes.note(tree.core, number, *as_noted(reward, said[number]))
 
 
 def earlier(note: str | None) -> float | None:
-    """Return the reward that a rollout had before the one it has, by its note; None where there was none."""
+    """Return a rollout's earlier reward from its note; None where it has none."""
     past = [one for one in graded(note) if one.weight is None]
     return past[-1].value if past else None
 
 
 def _put(core: CoreTree, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
-    """Write a note, if it is another than before."""
+    """Write a note that differs from the present one."""
     alone = found[0] if len(found) == 1 else None
     text = alone if isinstance(alone, str) else notes.encode(found) if found else ""
     if text != (rollout.note or ""):
@@ -147,15 +135,7 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Judges:
-    """The run's filters, which judge a tree again once it is scored.
-
-    Args:
-        reader: The run file.
-        keep: Whether verdicts stay as they are.
-
-    Raises:
-        ConfigError: The run has filters that cannot be loaded here.
-    """
+    """Filters of the run, which judge its trees again after scoring; ConfigError if they cannot be loaded here."""
 
     def __init__(self, reader: RunReader, *, keep: bool) -> None:
         self._filters: Sequence[Filter] = ()
@@ -174,27 +154,17 @@ class _Judges:
         self._read = BoundDialect(agent.dialect, agent.tools, agent.sampling).read
 
     def kept(self, tree: Tree) -> set[str] | None:
-        """Whose verdicts on a tree stay beside a new reward; everybody's where it is not judged again.
-
-        A tree is not judged that is not complete, or whose task broke.
-        """
+        """Return the sources of verdicts that stay; None (all) for a tree that is not judged again."""
         return {self._strategy} if self._filters and tree.ended not in {"", "broken"} else None
 
     def judge(self, tree: Tree) -> None:
-        """Judge a tree that is scored, as the run did."""
+        """Judge a scored tree as the run did."""
         if self.kept(tree) is not None:
             judge(self._filters, Group(tree, self._read))
 
 
 class _Scoring:
-    """One scoring of an open run file.
-
-    Args:
-        run: The file.
-        reward: The reward.
-        judges: The run's filters.
-        anew: Whether to begin anew where the same reward was interrupted.
-    """
+    """One scoring of an open run file; ``anew`` restarts an interrupted one of the same reward."""
 
     def __init__(self, run: Amender, reward: Reward, judges: _Judges, *, anew: bool) -> None:
         self._run = run
@@ -208,11 +178,11 @@ class _Scoring:
             self._begin()
 
     def _goes_on(self) -> bool:
-        """Whether this reward was interrupted here."""
+        """Whether a scoring by this reward was interrupted here."""
         return bool(self._known) and not self._known[-1].finished and self._known[-1].reward == self._name
 
     def _begin(self) -> None:
-        """Note what is going to be done: from now on the run's reward is the new one."""
+        """Record the scoring: from now on the run's reward is the new one."""
         reader, before = self._run.reader, self._before
         accuracy, version = reader.summary().accuracy, _core.__version__
         self._known.append(
@@ -230,16 +200,12 @@ class _Scoring:
         self._run.note(**facts)
 
     def _stands(self, **changed: Any) -> dict[str, Any]:
-        """What stands in the file of all scorings, with what has changed of this one."""
+        """Return the file's list of scorings with changed fields of this one."""
         self._known[-1] = msgspec.structs.replace(self._known[-1], **changed)
         return {RESCORINGS: msgspec.to_builtins(self._known)}
 
     async def execute(self, grader: Grader) -> None:
-        """Score what is not scored yet, some tasks at a time.
-
-        Args:
-            grader: Asks the reward.
-        """
+        """Score the remaining tasks in batches."""
         place = self._known[-1].done
         while place < len(self._names):
             trees: list[Tree] = []
@@ -252,7 +218,7 @@ class _Scoring:
         self._run.note(**self._stands(finished=True))
 
     def _set_aside(self, place: int) -> Tree:
-        """Read a tree and take its rewards off it, so that the new one sees no other."""
+        """Read a tree without its rewards."""
         tree = self._run.tree(self._names[place])
         last = self._known[-1]
         was = reward_of(self._known[:-1], last.before, place)
@@ -260,7 +226,7 @@ class _Scoring:
         return tree
 
     async def _score(self, grader: Grader, trees: Sequence[Tree], place: int) -> None:
-        """Ask about all of some trees, and write them one by one."""
+        """Score a batch of trees together and commit them one by one."""
         asked = [rollout for tree in trees for rollout in seen(tree)]
         said = dict(zip(asked, await grader.score_all(asked), strict=True))
         for done, tree in enumerate(trees, place + 1):
@@ -271,7 +237,7 @@ class _Scoring:
             await asyncio.sleep(0)
 
     def result(self) -> Rescored:
-        """What came of it, from the file's rows."""
+        """Return the figures of the scoring from the file's rows."""
         last = self._known[-1]
         rollouts = changed = unscored = 0
         reasons: Counter[str] = Counter()
@@ -365,18 +331,17 @@ def rescore(
         loop_thread.close(_nothing())
 
 
-async def _nothing() -> None:
-    """Nothing is left to be done."""
+async def _nothing() -> None: ...
 
 
 def _copy(path: Path, out: Path, reward: Reward, judges: _Judges) -> None:
-    """Copy a run; the copy says from the first that it is to be scored, so that the next call goes on with it."""
+    """Copy a run and record the scoring in the copy, so that an interrupted call is continued there."""
     with copied(path, out) as part, Amender.open(part) as run:
         _Scoring(run, reward, judges, anew=True)
 
 
 def _is_begun(path: Path, out: Path, reward: str) -> bool:
-    """Whether a copy of a run is there that the same reward was interrupted in."""
+    """Whether ``out`` is a copy of the run in which the same reward was interrupted."""
     if not path.exists() or not out.is_file() or out.samefile(path) or is_stub(out):
         return False
     try:
@@ -388,7 +353,7 @@ def _is_begun(path: Path, out: Path, reward: str) -> bool:
 
 
 def _identity(reader: RunReader) -> tuple[str | None, ...]:
-    """What a run file and its copies have in common, and other runs have not."""
+    """Return the metadata that a run file shares with its copies alone."""
     return tuple(reader.meta.get(key) for key in ("created", "command", "versions", "finished"))
 
 
@@ -400,22 +365,7 @@ _REPORTS_TOGETHER: Final = 8
 
 
 async def report_run(path: str | Path, reporter: Reporter) -> Reported:
-    """Write reports on all trees of a run that is over, with the help of a model.
-
-    What is written stays in the file, however this ends, and is not asked for again.
-
-    Args:
-        path: The run file.
-        reporter: Who writes them; closing it is up to who made it.
-
-    Returns:
-        What was written in all trees together; nodes of problems are those of their own trees.
-
-    Raises:
-        RunFileError: It is no run that can be changed here, or another process writes it.
-        EndpointError: The endpoint serves nobody.
-        InfrastructureError: The file cannot be written.
-    """
+    """Let a model write reports on all trees of a finished run; reports and their costs survive any interruption."""
     with Amender.open(path) as run:
         record = _ReportLog(run, reporter.model)
         waiting = iter(run.task_ids())
@@ -440,18 +390,7 @@ async def report_run(path: str | Path, reporter: Reporter) -> Reported:
 
 
 def extract_run(path: str | Path, *, limit: int, again: bool = False) -> Reported:
-    """Write an extracted report on every leaf of a run that is over; no model is asked.
-
-    Args:
-        path: The run file.
-        limit: Most characters of a report.
-        again: Whether a leaf that has a report gets another one.
-
-    Raises:
-        RunFileError: It is no run that can be changed here, or another process writes it.
-        ConfigError: The limit is too small.
-        InfrastructureError: The file cannot be written.
-    """
+    """Write an extracted report of at most ``limit`` characters on every leaf of a finished run."""
     with Amender.open(path) as run:
         record = _ReportLog(run, None)
         for name in run.task_ids():
@@ -461,12 +400,7 @@ def extract_run(path: str | Path, *, limit: int, again: bool = False) -> Reporte
 
 
 class _ReportLog:
-    """Who writes into a run file and what that has cost so far: it is written with each tree, and survives any end.
-
-    Args:
-        run: The open file.
-        model: The model's name; None where none is asked.
-    """
+    """Records the author and cost of reports with each tree that is committed."""
 
     def __init__(self, run: Amender, model: str | None) -> None:
         self.total = Reported()
@@ -478,7 +412,7 @@ class _ReportLog:
             self._before = []
 
     def commit(self, name: str, tree: Tree, found: Reported) -> None:
-        """Write a tree, and with it what its reports cost."""
+        """Commit a tree and the cost of its reports."""
         self.total += found
         facts: dict[str, Any] = {}
         if self.total.written or self.total.usage.calls:

@@ -38,15 +38,7 @@ _BEFORE, _SHOWN = 20, 60
 
 
 class SourceRun:
-    """A run file to go on from. Use it as a context manager.
-
-    Args:
-        path: The file.
-
-    Raises:
-        RunFileError: It is no run that can be read here.
-        ConfigError: The run is still going on, or is scored again in part.
-    """
+    """An earlier run to continue, as a context manager; ConfigError while it is written or half scored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,14 +68,7 @@ class SourceRun:
         return seed if type(seed) is int else None
 
     def tasks(self, named: Iterable[Task] | None) -> list[Task]:
-        """Return the tasks to go on with.
-
-        Args:
-            named: Some of the run's tasks; all of them when None.
-
-        Raises:
-            ConfigError: One is not in the run, or is another there.
-        """
+        """Return the tasks to continue, all of the run when None; ConfigError for unknown or changed ones."""
         known = {task.id: task for task in self._reader.tasks()}
         if named is None:
             return list(known.values())
@@ -101,11 +86,7 @@ class SourceRun:
         return listed
 
     def check(self, job: Job) -> None:
-        """Refuse a job that cannot go on from this run; the trees are looked at later, one by one.
-
-        Raises:
-            ConfigError: Saying what is different.
-        """
+        """Refuse a job whose strategy, tools, dialect or reward cannot continue this run."""
         if not getattr(job.strategy, "continues", False):
             raise ConfigError(
                 f"start_from: strategy {type(job.strategy).__name__} begins every task anew; Chain and Partial go on "
@@ -124,33 +105,11 @@ class SourceRun:
             raise self._changed("reward", f"{_shown(before)} there, {_shown(reward)} here")
 
     def look(self, job: Job, tasks: Sequence[Task]) -> TakenOver:
-        """Return what there is to take over; nothing is written.
-
-        Args:
-            job: The new run's job.
-            tasks: The new run's tasks.
-
-        Raises:
-            ConfigError: As for :meth:`take_over`.
-            RunFileError: The file is damaged.
-        """
+        """Return the sums of :meth:`take_over`, without writing anything."""
         return sum_up(str(self.path), [taken(core, len(deltas)) for _, core, deltas in self._trees(job, tasks)])
 
     def take_over(self, job: Job, tasks: Sequence[Task], writer: RunWriter) -> dict[int, TakenRow]:
-        """Write what this run made of some tasks into the new run's file.
-
-        Args:
-            job: The new run's job.
-            tasks: The new run's tasks.
-            writer: Its file.
-
-        Returns:
-            What was taken over of the tasks that this run has begun, by their numbers there.
-
-        Raises:
-            ConfigError: A tree begins with another prompt; or none has log-probabilities, and the strategy needs them.
-            RunFileError: The file is damaged.
-        """
+        """Write this run's trees into the new run's file and return their rows by the new run's task number."""
         begun: dict[int, TakenRow] = {}
         for number, core, deltas in self._trees(job, tasks):
             row = begun[number] = taken(core, len(deltas))
@@ -158,7 +117,7 @@ class SourceRun:
         return begun
 
     def _trees(self, job: Job, tasks: Sequence[Task]) -> Iterator[tuple[int, CoreTree, list[bytes]]]:
-        """Yield the trees that have begun, each with its number in the new run and its deltas; refuse what is unfit."""
+        """Yield new task number, tree and deltas of each tree that has begun; ConfigError if it cannot continue."""
         dialect = BoundDialect(job.agent.dialect, job.agent.tools, job.agent.sampling)
         numbers = {name: number for number, name in enumerate(self._reader.task_ids())}
         region = region_of(job.strategy)
@@ -180,7 +139,7 @@ class SourceRun:
             )
 
     def _same_prompt(self, task: Task, core: CoreTree, here: Sequence[bytes]) -> None:
-        """Refuse a tree that begins with other messages than this run would write."""
+        """Refuse a tree whose prompt differs from the new run's."""
         there = [core.message(node) for node in core.path(prompt(core))]
         if there == list(here):
             return
@@ -196,7 +155,7 @@ class SourceRun:
 
 
 def _unjudged(core: CoreTree) -> list[bytes]:
-    """Take verdicts off, as one more delta: they were given on a group that was complete then, and is no more."""
+    """Remove verdicts by one more delta: they were given on a complete group, which this one no longer is."""
     for number in range(core.rollouts):
         clear(core, number)
     delta = core.delta()
@@ -212,7 +171,7 @@ def _known(core: CoreTree, region: str | None) -> bool:
 
 
 def _tool_change(there: Any, here: Any) -> str:
-    """Say which tools differ."""
+    """Describe which tools differ."""
     old = {_tool_name(tool): tool for tool in there} if isinstance(there, list) else {}
     new = {_tool_name(tool): tool for tool in here}
     if old.keys() == new.keys():

@@ -139,11 +139,7 @@ async def asample_groups(
 
 
 class _Sampling:
-    """What is tried next, and what came of it so far.
-
-    Attributes:
-        tasks: Those of the next try; none when it is over.
-    """
+    """State of the tries: ``tasks`` are those of the next one, empty when sampling is over."""
 
     def __init__(self, tasks: Iterable[Task], tries: int, options: dict[str, Any], *, keep_last: bool) -> None:
         self.tasks = check_tasks(tasks)
@@ -165,7 +161,7 @@ class _Sampling:
         return self._out and self._out / f"try-{number}.run"
 
     def options(self) -> Options:
-        """Return what the next run is told."""
+        """Return the options of the next run."""
         done, missing = len(self._found.runs), self._found.missing
         options = self._given | {"out": self._path(done + 1), "seed": self._seed}
         if missing < len(self.tasks):
@@ -178,7 +174,7 @@ class _Sampling:
         return made
 
     def take(self, made: Run) -> None:
-        """Take what a run came to."""
+        """Count the groups of a run."""
         found = self._found
         judged = {tree.task.id: _judge(tree) for tree in made}
         count = Counter(judged.values())
@@ -199,7 +195,7 @@ class _Sampling:
             self.tasks = []
 
     def ended(self) -> SampledGroups:
-        """Return what was kept, and say what is missing."""
+        """Return the groups that were kept, and log how many are missing."""
         found = self._found
         if not found.missing:
             found.state = "done"
@@ -212,7 +208,7 @@ class _Sampling:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a run, without those that cannot be."""
+    """Return a copy of the options; ConfigError for those that do not go with sampling."""
     for name in _OWN:
         if options.get(name) is not None:
             raise ConfigError(f"{name} does not go with sampling groups: leave it out")
@@ -233,7 +229,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder(out: object) -> Path | None:
-    """Make the folder that the run files are in."""
+    """Create the folder of the run files."""
     if out is None:
         return None
     if not isinstance(out, str | Path):
@@ -247,7 +243,6 @@ def _folder(out: object) -> Path | None:
 
 
 def _seed_of(made: Run) -> int:
-    """Return the seed of a run."""
     with RunReader.open(made.path) as reader:
         seed = reader.settings.get("seed")
     if not isinstance(seed, int):
@@ -256,7 +251,7 @@ def _seed_of(made: Run) -> int:
 
 
 def _judge(tree: Tree) -> GroupVerdict:
-    """Say whether a group is kept, as its run counted it, or why it was dropped."""
+    """Return whether a group is kept, as its run counted it, or why it was dropped."""
     live: list[float] = []
     left, unjudged = False, tree.ended == "broken"
     for rollout in tree.rollouts:

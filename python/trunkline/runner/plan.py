@@ -57,17 +57,7 @@ __all__ = ["PreparedRun", "RunSpec", "check_tasks", "make_backend", "plan", "wat
 
 
 def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None) -> Backend:
-    """Choose where engines live: in a pool's, in processes for endpoints, in this one for a live LLM or ``workers=0``.
-
-    Args:
-        job: What will be run.
-        workers: Worker processes, as asked for.
-        tasks: How many tasks there are: no more workers are started.
-        pool: The pool that was given, if one was.
-
-    Raises:
-        ConfigError: If the number makes no sense, or processes are asked for with an LLM that cannot leave this one.
-    """
+    """Return the pool's backend, processes for endpoints, or inline for a live LLM and ``workers=0``."""
     stays = live(job.llms)
     if pool is not None:
         return _borrowed(workers, pool, stays)
@@ -85,7 +75,7 @@ def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None)
 
 
 def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
-    """A pool's backend, for one run."""
+    """Return a pool's backend for one run."""
     if not isinstance(pool, WorkerPool):
         raise ConfigError(f"pool must be a trunkline.Pool, not {short_repr(pool)}")
     if workers is not None:
@@ -115,16 +105,7 @@ _LEAST_MEMORY = 64 * 1024 * 1024
 
 
 class RunSpec:
-    """One run as it was described, with everything checked that can be without a request or a file.
-
-    Args:
-        agent: Who plays: an agent, or a team.
-        tasks: The problems; their ids must be unique. None for all those of ``start_from``.
-        **options: See :class:`~trunkline.runner.options.Options`.
-
-    Raises:
-        UsageError: If something in it cannot be done.
-    """
+    """One run with everything checked that needs no request and no file; UsageError for what cannot be done."""
 
     def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
         told = self._told = with_defaults(options)
@@ -194,15 +175,12 @@ class RunSpec:
 
     @property
     def over(self) -> bool:
-        """Whether the run is one that has nothing left to do."""
+        """Whether the resumed run has nothing left to do."""
         return self._resumable is not None and self._resumable.is_over(self._changed)
 
     @property
     def fingerprints(self) -> list[str]:
-        """Eight hexadecimal digits that runs share which are to do the same; a seed that was drawn is left out.
-
-        Behind those of now are those that an earlier release gave, which knew the program by another name.
-        """
+        """Eight hexadecimal digits shared by runs of the same job; those of earlier names of the program follow."""
         described = as_stored(self._described) | {"seed": self._seed}
         records = [msgspec.json.encode(task) for task in self._tasks]
         program = described["program"] or ""
@@ -210,13 +188,7 @@ class RunSpec:
         return [fingerprint(one, records) for one in known]
 
     def outline(self) -> Outline:
-        """Return what would be done.
-
-        Raises:
-            UsageError: If something cannot cross to a worker, there is a file where the run file should be, or an
-                earlier run's trees cannot go on.
-            RunFileError: The earlier run's file is damaged.
-        """
+        """Return what the run would do; UsageError or RunFileError for what only files or serialization show."""
         if self._resumable is None:
             check_out(self._out)
         check(self._job)
@@ -234,7 +206,7 @@ class RunSpec:
 
 
 def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
-    """Return what a run does with each task; its seed is this one, where it was given none and there is one."""
+    """Make the job of a run; ``seed`` is that of an earlier run, for options without one."""
     program, given = told["program"], told["seed"]
     seed = seed if given is None else given
     if isinstance(agent, Team):
@@ -258,7 +230,7 @@ def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
 
 
 def _path_of(run: object) -> Path:
-    """Return where an earlier run is."""
+    """Return the path of an earlier run."""
     if isinstance(run, Run):
         return run.path
     if not isinstance(run, str | Path) or not str(run):
@@ -267,7 +239,7 @@ def _path_of(run: object) -> Path:
 
 
 def _out(told: object) -> Path | None:
-    """Return where the run file is to be, if it is to stay."""
+    """Return the path of the run file; None for a temporary one."""
     if told is None:
         return None
     if not isinstance(told, str | os.PathLike) or not os.fspath(told):
@@ -276,18 +248,14 @@ def _out(told: object) -> Path | None:
 
 
 def _memory(told: int | None, workers: int) -> int | None:
-    """Return how many bytes a worker process may hold; None where there is none."""
+    """Return the most bytes of a worker process; None without processes."""
     if told is not None:
         check_int("worker_memory", told, _LEAST_MEMORY)
     return (told or worker_share(workers)) if workers else None
 
 
 def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
-    """Return the tasks as a list; refuse what could only fail once requests are paid for.
-
-    Raises:
-        ConfigError: There are none, one is no task, two have one id, or one cannot be sent or stored.
-    """
+    """Return tasks as a list; ConfigError for none, duplicate ids, or tasks that cannot be sent or stored."""
     if isinstance(tasks, Task | str):
         raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
     listed = list(tasks or ())
@@ -312,11 +280,7 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
 
 
 def _check_kept(name: str, value: object) -> None:
-    """Refuse what neither the run file nor a worker can be given.
-
-    Raises:
-        ConfigError: Saying what it is.
-    """
+    """Refuse a value that the run file or the protocol of workers cannot hold."""
     try:
         msgspec.json.encode(value)
         # On the way to a worker there are no whole numbers beyond 64 bits.
@@ -332,16 +296,7 @@ logger = logging.getLogger(__name__)
 
 
 class PreparedRun(RunSpec):
-    """One run, checked and ready to start: its file is there.
-
-    Args:
-        agent: Who plays: an agent, or a team.
-        tasks: The problems; their ids must be unique. None for all those of ``start_from``.
-        **options: See :class:`Options`.
-
-    Raises:
-        UsageError: If something in it cannot be done; nothing was sent and no file is left.
-    """
+    """A checked run whose file is created or opened; a UsageError leaves no file and sends nothing."""
 
     def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(agent, tasks, **options)
@@ -371,7 +326,6 @@ class PreparedRun(RunSpec):
         )
 
     def _create(self) -> RunWriter:
-        """Make the run's file."""
         return RunWriter.create(
             self.path,
             self._described,
@@ -383,7 +337,7 @@ class PreparedRun(RunSpec):
         )
 
     def _open(self) -> RunWriter:
-        """Open the run's file to go on in it."""
+        """Open the run's file to resume it."""
         return RunWriter.open(
             self.path,
             durable=self._told["durable"],
@@ -395,11 +349,11 @@ class PreparedRun(RunSpec):
         )
 
     def _stored(self) -> dict[str, Any]:
-        """What ``trunkline resume`` is to go by."""
+        """Return the record that ``trunkline resume`` reads."""
         return store_job(self._job, self._backend.workers, durable=self._told["durable"])
 
     def _take_over(self) -> dict[int, TakenRow]:
-        """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""
+        """Write the trees of ``start_from`` into the run file, which is discarded if that fails."""
         if self._start_from is None:
             return {}
         try:
@@ -414,16 +368,11 @@ class PreparedRun(RunSpec):
 
     @property
     def finished(self) -> list[str]:
-        """The tasks that were done before this process began, by their ids."""
+        """Ids of the tasks that were complete before this process began."""
         return [self._tasks[number].id for number in self._writer.progress.finished]
 
     async def execute(self) -> Run:
-        """Run to the end, and leave a closed run file, or none if nothing came of it. A run that is over is not run.
-
-        Raises:
-            EndpointError: If the endpoint serves nobody.
-            InfrastructureError: If workers or the run file fail.
-        """
+        """Run to the end and close the run file, or remove it if it holds nothing of the run."""
         if self.over:
             return self.result()
         self._state = "failed"
@@ -445,7 +394,7 @@ class PreparedRun(RunSpec):
         return self.result()
 
     def _ended(self) -> str:
-        """What a run that came to its end is called."""
+        """Return the final state of a run that was not stopped."""
         task_queue, shot = self.controller.task_queue, self.controller.snapshot
         if not task_queue.short:
             return "done"
@@ -453,7 +402,7 @@ class PreparedRun(RunSpec):
         return "exhausted"
 
     def result(self) -> Run:
-        """Return what the run came to, once it is over."""
+        """Return the run's result, once it is over."""
         return Run(self.path, self._state, self._folder)
 
 

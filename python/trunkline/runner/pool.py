@@ -149,7 +149,7 @@ class Pool(WorkerPool):
         await self._settle(version)
 
     async def _settle(self, version: str | None = None) -> None:
-        """Let all go on, under another version if one is given; also a run that has begun meanwhile."""
+        """Release all turns under the new version, if one is given; also those of a run that began meanwhile."""
         self.policy = None
         self.weights = version or self.weights
         coordinator = self.coordinator
@@ -157,7 +157,7 @@ class Pool(WorkerPool):
             await self._led(coordinator.change(version or coordinator.version))
 
     async def _led(self, step: Coroutine[None, None, None]) -> None:
-        """Do a step of a change where the run is led from."""
+        """Run a step of a change in the loop that leads the run."""
         if self.loop_thread is None:
             await step
         else:
@@ -177,7 +177,7 @@ class Pool(WorkerPool):
 
 
 def _on(pool: Pool, options: Options) -> Options:
-    """The options of a run on a pool."""
+    """Add the pool to the options of a run."""
     if "pool" in options:
         raise TypeError("a pool's run takes no pool: it runs on this one")
     return {**options, "pool": pool}

@@ -78,20 +78,7 @@ def outline(
     taken: TakenOver | None = None,
     finished: int | None = None,
 ) -> Outline:
-    """Work out what a run would do.
-
-    Args:
-        job: What would be done to every task.
-        tasks: How many there are, or may be taken.
-        settings: What the run file would say of the run.
-        workers: Worker processes.
-        out: The run file.
-        taken: What would be taken over of an earlier run.
-        finished: Tasks that are done, where the run is resumed.
-
-    Raises:
-        ConfigError: If the strategy breaks when it is asked for its formula.
-    """
+    """Compute what a run would do; ConfigError if the strategy's formula fails."""
     rollouts = job.strategy.rollouts()
     calls = tasks * rollouts * job.agent.max_turns
     bounds = [asker.sampling.max_tokens for asker in job.askers]
@@ -111,17 +98,13 @@ def outline(
 
 
 def check_out(path: Path | None) -> None:
-    """Refuse a run file that is there already, as its writer would.
-
-    Raises:
-        RunFileError: Something is there.
-    """
+    """Refuse the path of a run file at which something exists."""
     if path is not None and os.path.lexists(path):
         raise RunFileError(f"{printable(str(path))} {describe(path)}: choose another --out, or remove it")
 
 
 def _formula(strategy: Strategy, rollouts: int) -> str:
-    """How a strategy's rollouts come about; it may be anybody's."""
+    """Return a strategy's formula for people."""
     tell = getattr(strategy, "formula", None)
     if tell is None:
         return f"{rollouts}"
@@ -133,11 +116,7 @@ def _formula(strategy: Strategy, rollouts: int) -> str:
 
 
 def check(job: Job) -> None:
-    """Check what needs no endpoint: that there is a key where one is needed, and that tokens can be asked for.
-
-    Raises:
-        ConfigError: A setting cannot be kept; the message names it.
-    """
+    """Check keys and token settings of all agents without a request."""
     for llm in job.llms.values():
         if isinstance(llm, EndpointSpec):
             llm.key()
@@ -147,13 +126,13 @@ def check(job: Job) -> None:
 
 
 def _asked(job: Job) -> list[tuple[Agent, EndpointSpec]]:
-    """Who asks endpoints, as far as that is known."""
+    """Return the agents that ask endpoints, each with its endpoint."""
     asked = [(agent, job.llms[agent.llm]) for agent in job.askers]
     return [(agent, llm) for agent, llm in asked if isinstance(llm, EndpointSpec)]
 
 
 def _check_tokens(agent: Agent, mode: TokenMode) -> None:
-    """Check that tokens can be asked for."""
+    """Check an agent's form of token ids and its tokenizer."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.token_ids.base import form_of  # noqa: PLC0415
 
@@ -165,16 +144,7 @@ def _check_tokens(agent: Agent, mode: TokenMode) -> None:
 
 
 async def ready(job: Job) -> list[CallRow]:
-    """Check what only the endpoints can tell; nothing is sent where no setting needs it.
-
-    Returns:
-        The requests that were sent for it.
-
-    Raises:
-        ConfigError: A setting cannot be kept, or an endpoint lacks what it needs; the message names both.
-        EndpointError: An endpoint serves nobody.
-        LLMError: An endpoint gave no answer.
-    """
+    """Probe endpoints for what the settings need; return the requests sent. ConfigError, EndpointError, LLMError."""
     check(job)
     sent: list[CallRow] = []
     for agent, llm in _asked(job):
@@ -192,7 +162,7 @@ async def ready(job: Job) -> list[CallRow]:
 async def _exact(
     job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dialect: BoundDialect, spent: list[Reply]
 ) -> None:
-    """What token-exact mode needs."""
+    """Probe what token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.capabilities import needs, other_apis, probe, require  # noqa: PLC0415
 
@@ -207,7 +177,7 @@ async def _exact(
 
 
 async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect, spent: list[Reply]) -> None:
-    """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
+    """Probe the log-probabilities that the strategy needs, as the agent would ask for them."""
     from trunkline.llm.capabilities import (  # noqa: PLC0415
         QUESTION,
         find_regions,
@@ -228,15 +198,7 @@ _GENERATING = ("generated", "tokens", "money")
 
 
 def check_budgets(job: Job, tasks: Sequence[Task]) -> None:
-    """Refuse a budget that nothing bounds the cost of, or that pays for less than one task or one turn.
-
-    Args:
-        job: The job.
-        tasks: Its tasks.
-
-    Raises:
-        ConfigError: Naming the budget, what it lacks, and what to do.
-    """
+    """Refuse a budget whose cost has no bound, or that pays for less than one task or one turn."""
     for name, budget in (("budget", job.budget), ("task_budget", job.task_budget)):
         if budget is not None:
             _bounded(name, budget, job)
@@ -267,7 +229,7 @@ def _rollouts(name: str, budget: Budget, job: Job) -> None:
 
 
 def _turn(name: str, budget: Budget, job: Job, tasks: Sequence[Task]) -> None:
-    """Compare what is limited with the cheapest first turn."""
+    """Compare a budget with the cheapest first turn."""
     turns = [_cheapest(job, asker, tasks) for asker in job.askers]
     for currency, limit in budget.limits.items():
         least, generated, most = min(turns, key=lambda turn: turn[2].get(currency) or 0)
@@ -285,7 +247,7 @@ def _turn(name: str, budget: Budget, job: Job, tasks: Sequence[Task]) -> None:
 
 
 def _cheapest(job: Job, asker: Agent, tasks: Sequence[Task]) -> tuple[int, int | None, dict[str, int | None]]:
-    """An agent's cheapest first turn: tokens of its prompt, the most it may generate, and what that costs."""
+    """Return prompt tokens, most generated tokens and cost of an agent's cheapest first turn."""
     compiled, generated = CompiledAgent(asker), asker.sampling.max_tokens
     least = min((_prompt(task, compiled) for task in tasks), default=0)
     return least, generated, turn_cost(least, generated, job.prices_of_llm[asker.llm])

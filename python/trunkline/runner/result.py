@@ -24,7 +24,7 @@ __all__ = ["Run", "TemporaryRunDir"]
 
 
 class TemporaryRunDir:
-    """A temporary folder that goes with the last object that holds it, or with the process."""
+    """A temporary folder that is removed with the last object that holds it, or with the process."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="trunkline-"))

@@ -41,13 +41,7 @@ _NAMED = 120
 
 
 class Change(NamedTuple):
-    """One field that differs.
-
-    Attributes:
-        field: Its name, with those of what it is in: ``strategy.options.n``.
-        there: Its value in the run file, for people.
-        here: Its value now, for people.
-    """
+    """A field that differs: its dotted name, and its values in the run file and now, for people."""
 
     field: str
     there: str
@@ -55,7 +49,7 @@ class Change(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The outermost of these names."""
+        """The first part of the field's name."""
         return re.split(r"[.\[]", self.field, maxsplit=1)[0]
 
     def __str__(self) -> str:
@@ -63,13 +57,13 @@ class Change(NamedTuple):
 
 
 def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a run file has them: without secrets, and nothing but data."""
+    """Return settings as a run file holds them: plain data without secrets."""
     plain = redact(msgspec.to_builtins(dict(settings), enc_hook=str))
     return msgspec.json.decode(msgspec.json.encode(plain), type=dict[str, Any])
 
 
 def gives_meaning(field: str) -> bool:
-    """Whether results with another value of a field are results of something else."""
+    """Whether another value of a field changes the meaning of results."""
     first, _, rest = field.partition(".")
     if first == "llms" and "." in rest:
         first, rest = "llm", rest.partition(".")[2]
@@ -81,16 +75,7 @@ def gives_meaning(field: str) -> bool:
 
 
 def changes(there: Any, here: Any, field: str = "") -> Iterator[Change]:
-    """Compare settings; what is absent is as if it were nothing.
-
-    Args:
-        there: Those of the run file.
-        here: Those of now, as they would be stored.
-        field: The name of what is compared.
-
-    Yields:
-        Each field that differs.
-    """
+    """Yield the fields in which two settings differ; an absent field equals None."""
     if isinstance(there, dict) and isinstance(here, dict):
         for name in [*there, *(name for name in here if name not in there)]:
             inner = f"{field}.{name}" if field else name
@@ -103,12 +88,7 @@ def changes(there: Any, here: Any, field: str = "") -> Iterator[Change]:
 
 
 def fingerprint(settings: Mapping[str, Any], tasks: Iterable[bytes]) -> str:
-    """Return eight hexadecimal digits that runs share which are asked to do the same.
-
-    Args:
-        settings: What gives the results their meaning, as it would be stored; the rest of it is not looked at.
-        tasks: The tasks' records.
-    """
+    """Return eight hexadecimal digits of the settings that give results their meaning, and of the tasks' records."""
     found = hashlib.sha256()
     said = {name: _grave(value, name) for name, value in settings.items() if name not in _FREE}
     found.update(msgspec.json.encode(said, order="sorted"))
@@ -119,7 +99,7 @@ def fingerprint(settings: Mapping[str, Any], tasks: Iterable[bytes]) -> str:
 
 
 def _grave(value: Any, field: str) -> Any:
-    """What of a setting gives results their meaning."""
+    """Return the parts of a setting that give results their meaning."""
     if not isinstance(value, dict):
         return value
     inner = {name: (part, f"{field}.{name}") for name, part in value.items()}
@@ -139,21 +119,7 @@ _MOST = 8  # changes that an error shows
 
 
 class ResumableRun:
-    """What a run file says of its run; the file is closed again.
-
-    Args:
-        path: The file.
-        partial: Also one whose log is missing or damaged.
-
-    Attributes:
-        path: The file.
-        settings: What the run was asked to do.
-        state: How it ended, or ``running``.
-        finished: How many of its tasks are done.
-
-    Raises:
-        RunFileError: It is no run that can be read here.
-    """
+    """Settings, task records and state of a run file; with ``partial`` also of one whose log is damaged."""
 
     def __init__(self, path: Path, *, partial: bool = False) -> None:
         self.path = path
@@ -167,12 +133,12 @@ class ResumableRun:
 
     @classmethod
     def at(cls, path: Path | None, *, partial: bool = False) -> ResumableRun | None:
-        """Return the run at a path, whether it is finished or not; None where none has begun."""
+        """Return the run at a path; None where none has begun."""
         return None if path is None or not os.path.lexists(path) or is_stub(path) else cls(path, partial=partial)
 
     @property
     def size(self) -> int:
-        """How many tasks it has."""
+        """Number of its tasks."""
         return len(self._records)
 
     def tasks(self) -> list[Task]:
@@ -187,23 +153,19 @@ class ResumableRun:
         return seed if type(seed) is int else None
 
     def is_over(self, changed: Sequence[Change]) -> bool:
-        """Whether there is nothing left to do.
-
-        Args:
-            changed: What is other now: with another budget, a run goes on that the old one has ended.
-        """
+        """Whether nothing is left to do; with another budget a run continues that the old one ended."""
         if self.state in _SPENT:
             return not any(change.root == "budget" for change in changed)
         return self.state in {"done", "exhausted"}
 
     def continues(self, start_from: Path) -> dict[str, Any]:
-        """What the settings say of an earlier run that this one goes on from."""
+        """Return the recorded source of a run that continues another."""
         there = self.settings.get("continues")
         same = isinstance(there, dict) and there.get("run") == str(start_from)
         return there if same and isinstance(there, dict) else {"run": str(start_from)}
 
     def joined(self, described: Mapping[str, Any]) -> dict[str, Any]:
-        """Return today's settings as the file will have them: prices of endpoints that were asked before stay known."""
+        """Return today's settings as the file will hold them, with prices of earlier endpoints added."""
         here = as_stored(described)
         _keep_prices(self.settings.get("llm"), here["llm"])
         known = self.settings.get("llms")
@@ -212,16 +174,7 @@ class ResumableRun:
         return here
 
     def compare(self, here: Mapping[str, Any], tasks: Sequence[Task], *, forced: bool) -> list[Change]:
-        """Return what is other now; refuse what would give the results another meaning.
-
-        Args:
-            here: Today's settings, as :meth:`joined` returns them.
-            tasks: Today's tasks.
-            forced: Whether to refuse nothing but other tasks.
-
-        Raises:
-            ConfigError: Showing the differences; or the run was scored again, and that is not finished.
-        """
+        """Return the changed settings; refuse other tasks and, unless forced, another meaning of results."""
         self._same_tasks(tasks)
         if self._scoring is not None:
             raise ConfigError(
@@ -264,7 +217,7 @@ class ResumableRun:
 
 
 def _keep_prices(there: Any, here: dict[str, Any] | None) -> None:
-    """Let an LLM's settings know the prices that it had, too."""
+    """Add earlier prices to an LLM's settings."""
     prices = there.get("price") if isinstance(there, dict) else None
     if here is not None and isinstance(prices, dict) and isinstance(here.get("price"), dict):
         here["price"] = prices | here["price"]

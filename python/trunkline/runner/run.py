@@ -34,12 +34,7 @@ __all__ = ["CompletionStream", "Interrupted", "arun", "run", "stream"]
 
 
 class CompletionStream:
-    """Starts a run; iterating yields the id of each task as soon as its tree is complete, and then the run's error.
-
-    Args:
-        plan: The run.
-        loop_thread: Where it goes on; in the running loop when None.
-    """
+    """Starts a run and yields the id of each task once its tree is complete, then raises the run's error."""
 
     def __init__(self, plan: PreparedRun, loop_thread: LoopThread | None) -> None:
         self._plan = plan
@@ -63,13 +58,13 @@ class CompletionStream:
         return done
 
     async def close(self) -> None:
-        """Stop the run and wait until it has ended, whoever cancels meanwhile."""
+        """Stop the run and wait for its end, even if cancelled meanwhile."""
         self._stop()
         with suppress(Exception):
             await self._ended()
 
     def _stop(self) -> None:
-        """Ask the run to end, without waiting for what is out."""
+        """Ask the run to end without waiting for requests in flight."""
         stop = partial(self._plan.controller.stop, at_once=True)
         if self._loop_thread is None:
             stop()
@@ -84,7 +79,7 @@ class CompletionStream:
             self._run.result()
 
     async def _tell(self, post: Callable[[str | None], None]) -> None:
-        """Run, and pass on what is finished meanwhile."""
+        """Run, and post the ids of complete tasks."""
         finished = self._plan.controller.finished
         running = asyncio.ensure_future(self._plan.execute())
         # A run that fails before its controller begins finishes nothing.
@@ -104,7 +99,7 @@ class CompletionStream:
 
 
 def _post(loop: asyncio.AbstractEventLoop, box: asyncio.Queue[str | None], done: str | None) -> None:
-    """Tell another loop, if it is there any more."""
+    """Post to another loop, unless it is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(box.put_nowait, done)
 
@@ -190,7 +185,7 @@ async def stream(
 def _planned(
     agent: Agent | Team, tasks: Iterable[Task] | None, options: Options
 ) -> Iterator[tuple[PreparedRun, LoopThread | None]]:
-    """A run that is ready to start, and where it goes on, if that is a pool's; nobody else has the pool meanwhile."""
+    """Provide a prepared run, and the loop thread of its pool if it has one; the pool is locked meanwhile."""
     pool = options.get("pool")
     if not isinstance(pool, WorkerPool):
         yield PreparedRun(agent, tasks, **options), None
@@ -209,7 +204,6 @@ def _tree(plan: PreparedRun, task_id: str) -> Tree:
 
 
 def _in_a_loop() -> bool:
-    """Whether this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -218,7 +212,7 @@ def _in_a_loop() -> bool:
 
 
 def _drive(plan: PreparedRun) -> Run:
-    """Run in a loop of our own; signals become requests to stop where this thread may handle them."""
+    """Run in a new event loop; signals request a stop."""
     loop = uvloop.new_event_loop()
     main = loop.create_task(plan.execute())
     caught: list[int] = []
@@ -248,7 +242,7 @@ def _drive(plan: PreparedRun) -> Run:
 
 @contextlib.contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle what asks a process to end, unless the caller ignores it; the caller's own handlers come back after."""
+    """Handle signals that end a process, unless they are ignored; restore the earlier handlers afterwards."""
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -263,7 +257,7 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _drive_in_thread(plan: PreparedRun) -> Run:
-    """Run beside somebody's running loop, in a thread that lives as long as the run."""
+    """Run in a thread of its own beside the caller's running loop."""
     loop_thread = LoopThread("trunkline-run")
     try:
         return _drive_in(loop_thread, plan)
@@ -271,12 +265,11 @@ def _drive_in_thread(plan: PreparedRun) -> Run:
         loop_thread.close(_nothing())
 
 
-async def _nothing() -> None:
-    """Nothing is left to be done."""
+async def _nothing() -> None: ...
 
 
 def _drive_in(loop_thread: LoopThread, plan: PreparedRun) -> Run:
-    """Run in a home, and wait for it in this thread, which handles signals if it may."""
+    """Run in a loop thread and wait for it here, where signals are handled."""
     task = loop_thread.send(plan.execute())
     caught: list[int] = []
 

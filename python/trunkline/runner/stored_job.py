@@ -36,10 +36,7 @@ STORED = "job"
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in a run file; ``packed`` is None where ``why`` says that it cannot be stored.
-
-    ``packed`` lacks the reward where that alone cannot be stored.
-    """
+    """A job in a run file: ``packed`` is None, or lacks the reward, where ``why`` says that it cannot be stored."""
 
     packed: EncodedJob | None = None
     why: str = ""
@@ -59,10 +56,7 @@ def store_job(job: Job, workers: int, *, durable: bool) -> dict[str, Any]:
 
 
 def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
-    """Return the job of a run file and change to the folder in which the run was begun, if that still exists.
-
-    ConfigError says why the file has no job, CrossingError which user code cannot be imported here.
-    """
+    """Return a file's job and enter the folder of its run; ConfigError, or CrossingError for user code."""
     stored = _stored(path, meta)
     if stored.packed is None or stored.why:
         raise ConfigError(

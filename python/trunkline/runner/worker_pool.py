@@ -31,29 +31,7 @@ MOST_WORKERS = 256
 
 
 class WorkerPool:
-    """A backend that is started once and lent to one run after the other.
-
-    Its engines live in, and its runs are led from, a thread with an event loop of its own: processes stay while the
-    loops of those who run come and go, and a run goes on while its caller's loop is blocked. An inline one has no
-    thread: its engine needs the loop that its live client is used in.
-
-    Args:
-        kind: ``local``, ``inline`` or ``ray``.
-        workers: How many engines; two, or as many as there are cores, when None.
-        address: Of a Ray cluster; only for ``ray``.
-        runtime_env: What Ray provides to its actors; only for ``ray``.
-
-    Attributes:
-        kind: The same.
-        backend: Where its engines live.
-        loop_thread: The thread; None for an inline one.
-        loop: The loop that the run at work was begun in; None where there was none.
-        weights: The version of the weights that the server has, as far as it was said.
-        policy: How they are being changed; None while they are not.
-
-    Raises:
-        ConfigError: There is no such kind, it takes no such setting, or its extra is not installed.
-    """
+    """A backend that is started once and lent to one run after another; all but inline ones have a loop thread."""
 
     def __init__(
         self, kind: str, workers: int | None, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
@@ -77,11 +55,7 @@ class WorkerPool:
 
     @contextmanager
     def lend(self) -> Iterator[None]:
-        """Have it for one run.
-
-        Raises:
-            UsageError: It is closed, at work, or another process's.
-        """
+        """Lock the pool for one run; UsageError if it is closed, at work, or another process's."""
         self.check()
         if not self._busy.acquire(blocking=False):
             raise UsageError(
@@ -97,7 +71,7 @@ class WorkerPool:
             self._busy.release()
 
     def lead(self, controller: Controller) -> None:
-        """Note who leads the run that it was lent to; a change of the weights that is under way includes it."""
+        """Register the controller of the present run, which joins a weight change in progress."""
         self._leader = controller
         if self.policy is None:
             self.weights = controller.coordinator.version
@@ -106,11 +80,11 @@ class WorkerPool:
 
     @property
     def coordinator(self) -> WeightCoordinator | None:
-        """Changes the weights under the run that is going on; None if none is."""
+        """Changes weights under the present run; None without one."""
         return None if self._leader is None else self._leader.coordinator
 
     def close(self) -> None:
-        """End a run that is still going on, and every process; may be called more than once."""
+        """End the present run and every process; may be called more than once."""
         if self._pid == os.getpid():
             self._closed = True
             atexit.unregister(self._end)
@@ -121,11 +95,7 @@ class WorkerPool:
         await asyncio.to_thread(self.close)
 
     def check(self) -> None:
-        """Check that it can be used.
-
-        Raises:
-            UsageError: It is closed, or another process's.
-        """
+        """Raise UsageError for a pool that is closed or another process's."""
         if self._pid != os.getpid():
             raise UsageError(
                 f"this pool belongs to process {self._pid}, from which this one was forked; make a pool of its own here"
@@ -139,7 +109,7 @@ class WorkerPool:
 
 
 def _backend(kind: str, workers: int | None, address: str | None, runtime_env: Mapping[str, Any] | None) -> Backend:
-    """Make what hosts the engines."""
+    """Make the backend of a kind of pool."""
     for name, given in (("address", address), ("runtime_env", runtime_env)):
         if given is not None and kind != "ray":
             raise ConfigError(f"{name}={short_repr(given)}: only a pool of kind 'ray' has one")
@@ -160,6 +130,6 @@ def _backend(kind: str, workers: int | None, address: str | None, runtime_env: M
 
 
 def _end(backend: Backend, loop_thread: LoopThread | None, pid: int) -> None:
-    """End everything that a fleet has; never in a process that was forked from its own."""
+    """Close a backend and its thread, never in a forked process."""
     if loop_thread is not None and pid == os.getpid():
         loop_thread.close(backend.close())

@@ -62,25 +62,13 @@ class ExpertsTeam(Team, frozen=True, kw_only=True):
 
 
 def is_yes(text: str, yes: str, no: str, *, lenient: bool, cased: bool = False) -> bool:
-    """Read a verdict.
-
-    Args:
-        text: What the verifier said.
-        yes: What stands anywhere in a yes, in lower case.
-        no: Likewise of a no.
-        lenient: Whether yes beats no, and a verdict that cannot be read is a yes; else both are a no.
-        cased: Whether only lower case counts.
-    """
+    """Read a verdict; ``lenient`` takes one without yes and no, or with both, for a yes."""
     read = text if cased else text.lower()
     return yes in read or no not in read if lenient else yes in read and no not in read
 
 
 def check_lenient(lenient: object) -> None:
-    """Refuse a setting that is not true or false.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Refuse a ``lenient`` that is not a bool."""
     if not isinstance(lenient, bool):
         raise ConfigError(f"lenient must be true or false, not {short_repr(lenient)}")
 
@@ -178,7 +166,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         return answer or ""
 
     async def _act(self, rollout: TeamPlay, done: list[str], *, active: bool, last: bool) -> str:
-        """Play one step, and return its action: a query, an answer, or the empty text."""
+        """Play one step and return its action: a query, an answer, or the empty text."""
         history = self._told(done)
         verdict = await rollout.ask(self.verifier, active=active, history=history)
         enough = is_yes(verdict, _YES, _NO, lenient=self.lenient)
@@ -189,7 +177,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         return action
 
     async def _search(self, rollout: TeamPlay, action: str) -> str:
-        """End the step with what its query found, as later steps are shown it."""
+        """End the step with the result of its query, as later steps are shown it."""
         query = next(_in_tag(action, "search"), None)
         if query is None:
             await rollout.observe("")
@@ -199,21 +187,21 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         return f"<information>{seen.text}</information>" if seen.text else ""
 
     def _told(self, done: list[str]) -> str:
-        """What is told of the steps so far; nothing at the first one."""
+        """Return the history that roles are shown; empty at the first step."""
         if not done or not self.history:
             return ""
         return f"\nSteps taken so far: {len(done)}. The latest:\n" + "\n".join(done[-self.history :])
 
 
 def _answer_in(action: str) -> str | None:
-    """Return the answer of an action that ends the rollout, whoever gave it; None for another action."""
+    """Return the answer of an action that ends the rollout; None for another action."""
     if "<answer>" not in action or "</answer>" not in action:
         return None
     return ["", *_in_tag(action, "answer")][-1]
 
 
 def _in_tag(text: str, name: str) -> Iterator[str]:
-    """What stands between one tag and the next one that closes it, again and again."""
+    """Yield the texts between a tag and the next one that closes it."""
     opens, closes = f"<{name}>", f"</{name}>"
     end = 0
     while (start := text.find(opens, end)) >= 0 and (end := text.find(closes, start)) >= 0:

@@ -123,7 +123,7 @@ def _thought(text: str) -> bool:
 
 
 def _closes(text: str, start: int) -> bool:
-    """Whether the brace that opens at a place is closed; a brace is a brace, also behind a backslash."""
+    """Whether the brace that opens at a place is closed; backslashes do not count."""
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "{" else -1

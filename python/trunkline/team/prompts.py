@@ -71,11 +71,7 @@ class PromptSettings(Protocol):
 
 
 class Context:
-    """What the members of a team said since the last observation.
-
-    Args:
-        team: The team; its ``late_join`` says whether texts are joined when they are needed, or at once.
-    """
+    """Outputs of a team's members since the last observation; without ``late_join`` they are joined at once."""
 
     def __init__(self, team: PromptSettings) -> None:
         self._team = team
@@ -83,18 +79,18 @@ class Context:
         self._joined: dict[str, str] = {}
 
     def add(self, member: Member, output: str) -> None:
-        """Append what a member said, as its colleagues are told of it."""
+        """Append a member's output as its colleagues see it."""
         self._outputs.append((member.name, member.relay(output)))
         if not self._team.late_join:
             self._joined = {name: "".join(self._pieces(other)) for name, other in self._team.members.items()}
 
     def clear(self) -> None:
-        """Forget what was said."""
+        """Forget all outputs."""
         self._outputs.clear()
         self._joined.clear()
 
     def seen_by(self, member: Member) -> list[str]:
-        """Return what a member sees of it, in order: a piece for each output, or all of it as one text."""
+        """Return the outputs that a member sees: one piece each, or all as one text without ``late_join``."""
         return self._pieces(member) if self._team.late_join else [self._joined.get(member.name, "")]
 
     def _pieces(self, member: Member) -> list[str]:
@@ -104,12 +100,7 @@ class Context:
 
 
 class Prompts:
-    """Makes the messages that members of a team are sent in one rollout.
-
-    Args:
-        play: The rollout.
-        team: Its team.
-    """
+    """Builds the prompts of one rollout from texts, as the team's switches say."""
 
     def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
         self._play = play
@@ -121,33 +112,24 @@ class Prompts:
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
-        """The pieces that a message begins and ends with."""
+        """Pieces that a message begins and ends with."""
         return self._play.cut([OPENS, CLOSES]).pieces
 
     @cached_property
     def question(self) -> str:
-        """What the task's last message says."""
+        """The text of the task's last message."""
         return question_of(self._play.task)
 
     def add(self, member: Member, output: str) -> None:
-        """Keep what a member said for its colleagues."""
+        """Keep a member's output for its colleagues."""
         self._context.add(member, output)
 
     def clear(self) -> None:
-        """Forget what was said."""
+        """Forget all outputs."""
         self._context.clear()
 
     def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sequence[Message | MessagePieces] | None:
-        """Return what a member is sent; None for the rollout's own path.
-
-        Args:
-            member: Who is asked.
-            step: Which step this is, from 1.
-            slots: Texts for the slots of its role.
-
-        Raises:
-            ProgramError: A slot has no text, or a text no slot.
-        """
+        """Return the messages of a member's prompt, None for the rollout's own path; ProgramError for wrong slots."""
         check_slots(member, slots)
         if member.template is None:
             return None
@@ -155,7 +137,7 @@ class Prompts:
         return [*self._first(member), *self._before, self._user(member, values, self._context.seen_by(member))]
 
     def _first(self, member: Member) -> Sequence[Message | MessagePieces]:
-        """The system message of a member; those of the task where it has none."""
+        """Return the member's system message, or those of the task."""
         text = member.role.system
         if not text:
             return self._system
@@ -167,18 +149,13 @@ class Prompts:
         return [known]
 
     def draft(self, member: Member, step: int) -> None:
-        """Build a prompt that nobody is sent; slots that have no text are empty.
-
-        Args:
-            member: Whose prompt it is.
-            step: Which step this is, from 1.
-        """
+        """Build a member's prompt and discard it; slots without a text are empty."""
         if member.template is not None:
             values = dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
             user(member.template.fill({**values, "context": "".join(self._context.seen_by(member))}))
 
     def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | MessagePieces:
-        """The message that a member is sent: in pieces, or as one text; what is sent is the same."""
+        """Return the user message, in pieces or as one text."""
         assert member.template is not None
         if not self._team.context_fragments:
             return {"role": "user", "content": member.template.fill({**values, "context": "".join(seen)})}
@@ -198,7 +175,7 @@ class Prompts:
         return number
 
     def _text(self, text: str, encode: Callable[[str], bytes] = piece) -> int:
-        """The number of a piece; with the cache, a text is encoded and looked for in the tree once."""
+        """Return the piece of a text; with the cache it is encoded once."""
         if not self._team.preprocessing_cache:
             return self._piece(piece(text))
         known = self._known.get(text)
@@ -208,11 +185,7 @@ class Prompts:
 
 
 def question_of(task: Task) -> str:
-    """Return what the last message of a task says.
-
-    Raises:
-        ConfigError: It is none of the user, or not all of it is text.
-    """
+    """Return the text of a task's last message; ConfigError unless that is a text of the user."""
     last = task.messages[-1]
     content = last.get("content")
     parts = [{"type": "text"}] if isinstance(content, str) else content or ()
@@ -225,18 +198,14 @@ def question_of(task: Task) -> str:
 
 
 def before_question(task: Task) -> tuple[list[Message], list[Message]]:
-    """Return what stands before the last message of a task: system messages, and the others."""
+    """Return the system messages, and the others, before a task's last message."""
     before = task.messages[:-1]
     system = [message for message in before if message.get("role") == "system"]
     return system, [message for message in before if message.get("role") != "system"]
 
 
 def check_slots(member: Member, slots: Mapping[str, str]) -> None:
-    """Refuse texts that are not those for a role's own slots.
-
-    Raises:
-        ProgramError: A slot has no text, or a text no slot.
-    """
+    """Raise ProgramError unless the texts are those of the role's own slots."""
     if not (slots or member.role.slots):
         return
     wanted = set(member.role.slots)
@@ -250,12 +219,12 @@ def check_slots(member: Member, slots: Mapping[str, str]) -> None:
 
 
 def by_characters(text: str, most: int) -> tuple[str, int]:
-    """The end of a text that has at most so many characters, and how many it has."""
+    """Return the last characters of a text, at most so many, and how many they are."""
     return text[max(0, len(text) - most) :], min(len(text), most)
 
 
 def _last(outputs: list[str], most: int, tail: Callable[[str, int], tuple[str, int]]) -> list[str]:
-    """The last outputs that have so many characters or tokens; of the first its end, if all of it is too much."""
+    """Return the last outputs within a limit; the first of them may be cut at its start."""
     kept: list[str] = []
     for text in reversed(outputs):
         end, count = tail(text, most)
@@ -271,12 +240,7 @@ _FIXED = frozenset({"question", "context"})
 
 
 class TranscriptPrompts:
-    """Makes the messages that members of a team are sent in one rollout: those of :class:`Prompts`, for less.
-
-    Args:
-        play: The rollout.
-        team: Its team, which :meth:`serve` allows.
-    """
+    """Builds the prompts of :class:`Prompts` with a transcript in the core, for teams that :meth:`serve` accepts."""
 
     def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
         self._play = play
@@ -290,17 +254,17 @@ class TranscriptPrompts:
 
     @staticmethod
     def serve(team: PromptSettings) -> bool:
-        """Whether a team's settings leave its prompts to the core."""
+        """Whether a team's settings allow prompts from the core."""
         whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
         return whole and team.late_join and team.active_only
 
     @property
     def question(self) -> str:
-        """What the task's last message says."""
+        """The text of the task's last message."""
         return question_of(self._play.task)
 
     def add(self, member: Member, output: str) -> None:
-        """Keep what a member said for its colleagues."""
+        """Keep a member's output for its colleagues."""
         before, after = member.relayed or (b"", b"")
         text = output if member.relayed else member.relay(output)
         if not (before or text or after):
@@ -312,11 +276,11 @@ class TranscriptPrompts:
             self._transcript.add(number, before, scrub(text), after)
 
     def clear(self) -> None:
-        """Forget what was said."""
+        """Forget all outputs."""
         self._transcript.clear()
 
     def of(self, member: Member, step: int, slots: Mapping[str, str]) -> ContextRef | None:
-        """Return what a member is sent; see :meth:`Prompts.of`."""
+        """Return the reference of a member's prompt; see :meth:`Prompts.of`."""
         name = member.name
         if slots or name not in self._ready:
             check_slots(member, slots)
@@ -329,10 +293,10 @@ class TranscriptPrompts:
         return ContextRef(self._transcript.prompt(self._numbers[name]))
 
     def draft(self, member: Member, step: int) -> None:
-        """Nothing: a team that is to build prompts that nobody is sent, :meth:`serve` does not allow."""
+        """Do nothing: :meth:`serve` accepts no team that builds unused prompts."""
 
     def _frame(self, member: Member, values: Mapping[str, str]) -> None:
-        """Fill in what a prompt has besides the talk."""
+        """Set the fragments of a member's prompt around the transcript."""
         assert member.template is not None
         parts = [[*self._first(member), *self._play.fragments(self._before), self._piece(OPENS)]]
         for part in member.template.parts:
@@ -348,12 +312,12 @@ class TranscriptPrompts:
         self._transcript.frame(self._numbers[member.name], parts, numbers)
 
     def _first(self, member: Member) -> Sequence[int]:
-        """The system message of a member; those of the task where it has none."""
+        """Return the fragments of the member's system message, or of the task's."""
         own = member.role.system
         return [self._piece(system(own))] if own else self._play.fragments(self._system)
 
     def _piece(self, data: bytes) -> int:
-        """The number of a piece in the tree, which is looked for there once."""
+        """Return the piece of some bytes, which the tree is asked for once."""
         known = self._known.get(data)
         if known is None:
             (known,) = self._play.cut([data]).pieces

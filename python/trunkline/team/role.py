@@ -33,32 +33,13 @@ _LIKE: Final = 0.75
 
 
 class Slot(NamedTuple):
-    """A place in a template.
-
-    Attributes:
-        name: What stands there.
-    """
+    """A named place in a template."""
 
     name: str
 
 
 class Template:
-    """A text with slots: ``{question}`` where that is one; every other brace is a brace.
-
-    What fills a slot is never looked at again, so a question that holds ``{context}`` stays as it is.
-
-    Args:
-        text: The text.
-        slots: The names that are slots.
-        where: What to call it, for messages.
-
-    Attributes:
-        parts: Text and slots in their order; no text is empty.
-        slots: The slots it has.
-
-    Raises:
-        ConfigError: A word in braces is almost the name of a slot.
-    """
+    """A text with slots; other braces are plain, and the text of a slot is not searched again."""
 
     def __init__(self, text: str, slots: Collection[str], where: str) -> None:
         self.parts: list[str | Slot] = []
@@ -79,11 +60,7 @@ class Template:
             self.parts.append(text)
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Return the text with its slots filled.
-
-        Args:
-            values: A text for every slot.
-        """
+        """Return the text with its slots filled."""
         return "".join(values[part.name] if isinstance(part, Slot) else part for part in self.parts)
 
 
@@ -166,24 +143,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """A role of one team, ready to be asked.
-
-    Args:
-        name: Its name.
-        role: The role.
-        model: The team's model.
-
-    Attributes:
-        name: The same.
-        role: The same.
-        agent: Who is asked.
-        template: Its prompt; None where it is sent the path.
-        relayed: What stands before and after its output in the context of others, as JSON has it; None where that is
-            not all that stands there.
-
-    Raises:
-        ConfigError: It has no model.
-    """
+    """A role of one team with its agent, template and relay; ConfigError without a model."""
 
     def __init__(self, name: str, role: Role, model: str) -> None:
         self.name = name
@@ -206,11 +166,7 @@ class Member:
         self.relayed = self._ends()
 
     def read(self, text: str, reasoning: str | None) -> Projected:
-        """Read a reply; see :class:`Projection`.
-
-        Raises:
-            ProgramError: The role's projection failed.
-        """
+        """Read a reply by the role's projection; ProgramError if that fails."""
         try:
             found = self.role.reads.read(text, reasoning)
         except Exception as problem:
@@ -248,12 +204,12 @@ class Member:
         return piece(before)[1:], piece(after)[1:]
 
     def relay(self, output: str) -> str:
-        """Return what others are told of its output."""
+        """Return a member's output as its colleagues see it."""
         return self._relay.fill({"name": self.name, "text": output})
 
 
 def described(value: object) -> str:
-    """Describe an object for the run file, in the same way in every process: by what it is called, or what it says."""
+    """Describe an object by its name or repr, equally in every process."""
     called = getattr(value, "__qualname__", None)
     if isinstance(called, str):
         return called

@@ -52,16 +52,7 @@ _OF_CODE: Final = ("name", "slots", "reads")
 
 
 def check_changes(team: str, changes: object, roles: Mapping[str, Role]) -> None:
-    """Refuse what is no changes of a team's roles.
-
-    Args:
-        team: What the team is called, for the message.
-        changes: What was given.
-        roles: The roles it has.
-
-    Raises:
-        ConfigError: It is no mapping of roles to fields, or names a role that is none.
-    """
+    """Refuse changes of roles that name no role of the team or no fields."""
     if not isinstance(changes, Mapping):
         raise ConfigError(f"roles must be fields by roles, such as {{'{next(iter(roles))}': {{'model': 'large'}}}}")
     for name, fields in changes.items():
@@ -72,16 +63,7 @@ def check_changes(team: str, changes: object, roles: Mapping[str, Role]) -> None
 
 
 def change(name: str, role: Role, fields: Mapping[str, Any]) -> Role:
-    """Return a role with some of its fields changed.
-
-    Args:
-        name: Its name, for messages.
-        role: The role.
-        fields: New values by their fields; ``sampling`` may be fields of :class:`trunkline.Sampling`.
-
-    Raises:
-        ConfigError: A field is none, cannot be changed, or cannot have that value.
-    """
+    """Return a role with changed fields; ConfigError for an unknown or fixed field, or a wrong value."""
     known = role.__struct_fields__
     for field in fields:
         if field in _OF_CODE:
@@ -248,14 +230,7 @@ class TeamPlay:
 
 
 class _Reading:
-    """Reads one reply, once.
-
-    Args:
-        member: Who says it.
-        others: Members whose readings of it are thrown away.
-        active: Whether anything depends on it.
-        step: Which step it belongs to, from 1.
-    """
+    """Reads one reply once; readings of ``others`` are discarded."""
 
     def __init__(self, member: Member, others: Sequence[Member], *, active: bool, step: int) -> None:
         self._member = member
@@ -265,7 +240,7 @@ class _Reading:
         self._found: Projected | None = None
 
     def note(self, choice: ReplyChoice) -> list[Any]:
-        """Return what is on record of it: active, valid, step, penalty of an action that is not valid."""
+        """Return what is recorded of a reply: active, valid, step, penalty."""
         self._found = self._member.read(choice.content, choice.reasoning)
         for other in self._others:
             with suppress(ProgramError):
@@ -273,7 +248,7 @@ class _Reading:
         return [self._active, self._found.valid, self._step, self._member.role.penalty]
 
     def text(self, turn: ModelTurn) -> str:
-        """Return what of it counts; one that is on record is read again."""
+        """Return the text of a reply; a recorded one is read again."""
         found = self._found or self._member.read(turn.text, turn.reasoning)
         return found.text
 
@@ -308,15 +283,7 @@ GUIDE_NAMES: Final = {f"enable_{switch}": switch for switch in _SWITCHES} | {"en
 
 
 def performance(given: object) -> dict[str, bool | int | None]:
-    """Read a table ``agent.performance``, and return settings of a team.
-
-    Args:
-        given: The table, a mapping that has it as ``agent.performance``, or the path of such a TOML file. Names are
-            those of the guide to multi-agent rollouts (``enable_early_termination``), or a team's own.
-
-    Raises:
-        ConfigError: There is no such table, or it has a name or a value that it cannot have.
-    """
+    """Return a team's settings from a table ``agent.performance``, its mapping or TOML file; ConfigError if wrong."""
     table = given
     if isinstance(given, str | Path):
         try:
@@ -345,10 +312,9 @@ def performance(given: object) -> dict[str, bool | int | None]:
 
 
 class TeamType(msgspec.StructMeta):
-    """The type of teams: they are made with the names of the guide to multi-agent rollouts as well."""
+    """Metaclass of teams, which also accepts the setting names of Dr.MAS's guide."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        """Make a team."""
         own = self.__struct_fields__
         named: dict[str, Any] = {}
         for name, value in given.items():
@@ -364,7 +330,7 @@ class TeamType(msgspec.StructMeta):
 
 
 def context_limit(most: int | None, tokenizer: str | None) -> str:
-    """Say how long the context may be, and in which unit; empty where it has no limit."""
+    """Describe the limit of the context and its unit; empty without a limit."""
     if most is None:
         return ""
     unit = "characters at most (tokens with tokenizer=PATH)" if tokenizer is None else f"tokens at most, by {tokenizer}"
@@ -472,7 +438,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
 
     @classmethod
     def _attributes(cls) -> dict[str, Role]:
-        """The attributes of the class that are roles."""
+        """Roles among the attributes of the class."""
         found: dict[str, Role] = {}
         for kind in reversed(cls.__mro__):
             for attribute, value in vars(kind).items():

@@ -23,28 +23,20 @@ __all__ = ["Advantages", "TurnValue"]
 
 
 class TurnValue(NamedTuple):
-    """What a turn of one rollout is worth.
-
-    Attributes:
-        advantage: Its advantage; 0 where it is not trained.
-        trained: Whether it is trained.
-    """
+    """The advantage of one rollout's turn, 0 where it is not trained."""
 
     advantage: float
     trained: bool
 
 
 def _anchor(tree: Tree, turn: int) -> object:
-    """Return what a turn is compared by with others: what it was asked with, or all that was observed before it."""
+    """Return the key by which turns are compared: the program's request, or what was observed before."""
     facts, context = tree.core.node(turn), context_of(tree.core, turn)
     return _observed(tree, facts.parent) if context is None else (facts.agent, context)
 
 
 def _observed(tree: Tree, state: int) -> tuple[bytes, ...]:
-    """Return what was observed before a state: all messages since the last turn, or none in the first.
-
-    Ids of calls are left out: they say in which turn the calls were made, and the same may be seen in another.
-    """
+    """Return the messages since the last turn, without call ids, which name the turn that made the calls."""
     core, seen = tree.core, []
     while (facts := core.node(state)).kind in {OBSERVATION, MESSAGE}:
         message = msgspec.json.decode(core.message(state))
@@ -55,47 +47,14 @@ def _observed(tree: Tree, state: int) -> tuple[bytes, ...]:
 
 
 class _Scored(NamedTuple):
-    """Something of a rollout that is compared.
-
-    Attributes:
-        node: The turn.
-        penalty: What is subtracted from the rollout's reward for it.
-    """
+    """A turn that is compared, and the penalty subtracted from the rollout's reward for it."""
 
     node: int
     penalty: float = 0.0
 
 
 class Advantages:
-    """Advantages of a run's turns. Baselines may span all groups, so it reads every tree first, and keeps none.
-
-    Estimators see the forest of steps: a turn comes after the turn before it on its path, or after the task, however
-    many messages are between.
-
-    Whitening is over the tokens that are trained of each row.
-
-    A row of the estimator is a rollout; or a turn, where it compares agents, anchors (equal observations since the last
-    turn, or equal messages where a program chose what was sent) or steps; the reward then comes with the last turn. A
-    rollout whose reward does not count is unscored to it, one that is not trained is masked.
-
-    Of agent calls, those that were active are compared, with their penalties: a row that is a call has the reward less
-    its penalty, a row that is a rollout the mean of its calls.
-
-    Args:
-        trees: The trees; tree number t is the t-th of them.
-        rules: What becomes of rollouts without an outcome.
-        estimator: A preset of the core (``trunkline._core.presets()``).
-        options: Options of the preset.
-        by_call: Whether agent calls are compared; a call is then a row too if the option ``unit`` is given.
-
-    Attributes:
-        rollouts: Of each tree the rollouts that are part of it.
-
-    Raises:
-        ConfigError: There is no such preset.
-        ArgumentError: It does not take these options or rewards.
-        UsageError: As of :func:`select`; or the preset whitens, and the number of a trained turn's tokens is not known.
-    """
+    """Advantages of all turns of a run by an estimator of the core, over a forest in which a turn follows a turn."""
 
     def __init__(
         self,
@@ -176,14 +135,7 @@ class Advantages:
         return estimate(estimator, self._rewards, masked=self._masked, parents=self._parents, **given, **options)
 
     def of(self, tree: int, chosen: Chosen, place: int, node: int) -> TurnValue:
-        """Return what a turn is worth.
-
-        Args:
-            tree: Number of the tree.
-            chosen: The rollout.
-            place: Which turn of its path it is, from 0; of agent calls, which of those that were active.
-            node: The turn.
-        """
+        """Return the value of a rollout's turn; ``place`` counts its turns, or its active agent calls, from 0."""
         first = self._rows[tree][chosen.rollout]
         row = self._roots[tree] + node if self._by_node else first + place * self._by_turn
         advantage = float(self._values[row])
@@ -192,10 +144,7 @@ class Advantages:
 
 
 def _trained_tokens(tree: Tree, turn: int) -> int:
-    """Count what is trained of a turn: its sampled token ids; where ids are not known, what the server reported.
-
-    That a turn which says something has no tokens is no report.
-    """
+    """Count a turn's sampled token ids, or its reported tokens without ids; UsageError where neither is known."""
     known = tree.core.tokens_of(turn)
     if known is not None:
         flags = bytes(known.flags)
@@ -213,7 +162,7 @@ def _trained_tokens(tree: Tree, turn: int) -> int:
 
 
 def _scored(tree: Tree, rollout: int, calls: AgentCalls | None) -> list[_Scored]:
-    """Return what of a rollout is compared where its turns, or its calls, are."""
+    """Return the turns, or the active agent calls, of a rollout that are compared."""
     if calls is None:
         return [_Scored(node) for node in turns_of(tree, rollout)]
     return [_Scored(call.node, call.penalty) for call in calls.of(rollout) if call.active]

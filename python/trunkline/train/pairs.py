@@ -114,7 +114,7 @@ def pairs(
 
 
 def _states(tree: Tree, rollouts: list[Chosen], min_visits: int) -> Iterator[tuple[int, list[_Turn]]]:
-    """Yield the states from which at least two turns can be compared, with these turns."""
+    """Yield the states at which at least two turns can be compared, with these turns."""
     if not rollouts:
         return
     parents, _, leaves = tree.core.shape()
@@ -138,7 +138,7 @@ def _states(tree: Tree, rollouts: list[Chosen], min_visits: int) -> Iterator[tup
 
 
 def _alike(tree: Tree, found: list[_Turn]) -> list[_Turn]:
-    """Take turns that say the same as one: they are two nodes where they were sampled at other temperatures."""
+    """Join turns with equal messages, which are two nodes where other parameters sampled them."""
     said: dict[bytes, _Turn] = {}
     for turn in found:
         message = tree.core.message(turn.node)
@@ -165,7 +165,7 @@ def _compared(siblings: list[_Turn], which: str, min_margin: float, most: int | 
 
 
 def _equal(one: _Turn, other: _Turn) -> bool:
-    """Whether two turns are worth the same, but for the rounding of means."""
+    """Whether two values are equal but for the rounding of means."""
     return math.isclose(one.value, other.value, rel_tol=1e-9, abs_tol=1e-12)
 
 

@@ -151,12 +151,7 @@ class Rows:
 
     @classmethod
     def of(cls, trees: Iterable[Tree], facts: Iterable[Mapping[str, Any]]) -> Rows:
-        """Make a table.
-
-        Args:
-            trees: The trees, which can be gone through more than once.
-            facts: Of each row what its columns hold, ``pad`` left out.
-        """
+        """Make a table of the facts of its rows; ``pad`` is 0."""
         columns: dict[str, Column] = {name: array(code) if code else [] for name, code in _CODES.items()}
         for one in facts:
             for name, column in columns.items():
@@ -188,7 +183,7 @@ class Rows:
             yield msgspec.structs.replace(first[place % self._real], pad=True, trained=False, weight=0, advantage=0.0)
 
     def _read(self) -> Iterator[Row]:
-        """Read the rows that are no copies."""
+        """Read the rows that are no padding."""
         place, groups = 0, self._columns["group"]
         for group, tree in enumerate(self._trees):
             if place == self._real:
@@ -233,7 +228,7 @@ class Rows:
         return {model: rows._filled(_divisor(divisor, model)) for model, rows in self.by_model().items()}
 
     def _filled(self, divisor: int) -> Rows:
-        """Fill up rows of which none is a copy."""
+        """Return the rows padded to a multiple of a divisor."""
         pads = -len(self) % divisor
         filled = self._at([*range(len(self)), *(place % len(self) for place in range(pads))], pads)
         for name, value in (("pad", 1), ("trained", 0), ("weight", 0), ("advantage", 0.0)):
@@ -254,7 +249,6 @@ class Rows:
 
 
 def _divisor(given: int | Mapping[str, int], model: str) -> int:
-    """Return the divisor of a model."""
     if not isinstance(given, Mapping):
         return check_int("divisor", given, 1, _MOST)
     if model not in given:
@@ -324,7 +318,7 @@ class _MadeCall(NamedTuple):
 
 
 def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[dict[str, Any]]:
-    """Yield what the columns hold of each row."""
+    """Yield the columns of each row."""
     for group, tree in enumerate(trees):
         calls = AgentCalls(tree.core)
         rows: dict[object, list[_MadeCall]] = {}
@@ -339,7 +333,7 @@ def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iter
 
 
 def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
-    """Describe a call for the rollouts that it stands for."""
+    """Return the columns of a call for the rollouts that share it."""
     core = tree.core
     trained = [one for one in made if one.value.trained]
     chosen, call, _ = (trained or made)[0]

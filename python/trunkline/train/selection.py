@@ -45,23 +45,13 @@ _EARLY = frozenset({"settled", "enough", "budget", "deadline"})
 
 
 class Rules(NamedTuple):
-    """What becomes of rollouts without an outcome of their own.
-
-    Attributes:
-        censored: ``mask``: nothing of what was cut off is trained. ``keep``: it is, where a value function has said
-            what it is worth. None: groups with such rollouts, and groups that ended early, are refused.
-        on_failed: ``mask``: nothing of what broke is trained. ``drop_group``: nor is the rest of its group.
-    """
+    """How rollouts without an outcome are trained: ``censored`` (None refuses their groups) and ``on_failed``."""
 
     censored: Literal["mask", "keep"] | None
     on_failed: Literal["mask", "drop_group"]
 
     def check(self) -> Rules:
-        """Return these rules.
-
-        Raises:
-            ConfigError: One is a word that there is not.
-        """
+        """Return these rules; ConfigError for an unknown value."""
         if self.censored is not None:
             check_choice("censored", self.censored, "mask", "keep")
         given: object = self.on_failed
@@ -72,14 +62,7 @@ class Rules(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """One rollout that is part of its group.
-
-    Attributes:
-        rollout: Its id.
-        reward: Its reward with penalties; NaN while unscored.
-        counted: Whether that counts where rewards are compared.
-        trained: Whether it is trained.
-    """
+    """A rollout of a group: reward with penalties, whether it counts in baselines, whether it is trained."""
 
     rollout: int
     reward: float
@@ -88,26 +71,17 @@ class Chosen(NamedTuple):
 
     @property
     def compared(self) -> float:
-        """The reward where rewards are compared: NaN if it does not count."""
+        """The reward in comparisons: NaN if it does not count."""
         return self.reward if self.counted else math.nan
 
 
 def again(trees: Iterable[Tree]) -> Iterable[Tree]:
-    """Return trees that can be gone through more than once; a run reads them anew each time."""
+    """Return trees that can be iterated more than once; a run reads them anew each time."""
     return list(trees) if iter(trees) is trees else trees
 
 
 def select(tree: Tree, rules: Rules) -> list[Chosen]:
-    """Return the rollouts of a group in their order, without dropped ones; none at all if the group is left out.
-
-    Args:
-        tree: The tree.
-        rules: What becomes of rollouts without an outcome.
-
-    Raises:
-        UsageError: Rollouts of it were cut off, or it ended before its strategy was done, and nobody said what becomes
-            of that.
-    """
+    """Return a group's rollouts without dropped ones, none if it is left out; cut ones need a rule."""
     said = {rollout.id: notes.read(rollout.note) for rollout in tree.rollouts}
     failed = next((one for listed in said.values() for one in listed if one.action == "failed"), None)
     if failed is not None:
@@ -169,16 +143,7 @@ _Note = tuple[bool, bool, Annotated[int, msgspec.Meta(ge=1, lt=2**31)], Annotate
 
 
 class AgentCall(NamedTuple):
-    """One agent call of a rollout.
-
-    Attributes:
-        node: Its turn.
-        turn: Which turn of the path that is, from 0.
-        step: Which step it belongs to, from 1.
-        active: Whether anything depended on it.
-        valid: Whether what it said is a valid action.
-        penalty: What is subtracted from the reward for it; 0 for a call that is valid, or not active.
-    """
+    """One agent call: node, turn of the path, step, activity, validity, and the penalty of an invalid action."""
 
     node: int
     turn: int
@@ -189,22 +154,14 @@ class AgentCall(NamedTuple):
 
 
 class AgentCalls:
-    """Reads the agent calls of a tree's rollouts.
-
-    A call is a model turn on the rollout's path, and these are in call order. What a team noted with a turn is read
-    from the rollout's records; any program may note the same four. A turn with no such note is active and valid, and in
-    the step that the path says: one more than the turns before it that something was observed after.
-
-    Args:
-        core: The tree.
-    """
+    """Reads agent calls and the notes of teams; a turn without a note is active, valid and in its path's step."""
 
     def __init__(self, core: CoreTree) -> None:
         self._core = core
         self._journal = Journal(core)
 
     def of(self, rollout: int) -> list[AgentCall]:
-        """Return the calls of a rollout, in call order; those of a trunk it was forked from are among them."""
+        """Return the calls on a rollout's path, in order."""
         core, noted = self._core, self._noted(rollout)
         found: list[AgentCall] = []
         step, moved = 1, False
@@ -219,7 +176,7 @@ class AgentCalls:
         return found
 
     def _noted(self, rollout: int) -> dict[int, _Note]:
-        """What is noted of the turns of a rollout."""
+        """Return the notes of a rollout's turns."""
         found = {}
         for record in self._journal.of(rollout):
             if record.kind == "ask" and record.nodes and (note := _read(record.data[2:])) is not None:
@@ -228,7 +185,7 @@ class AgentCalls:
 
 
 def _read(noted: Any) -> _Note | None:
-    """Read the note of a turn; None where a program noted nothing, or something of its own."""
+    """Return the note of a turn; None for none, or for a program's own."""
     try:
         return msgspec.convert(noted[0], _Note) if noted else None
     except msgspec.ValidationError:
@@ -236,13 +193,13 @@ def _read(noted: Any) -> _Note | None:
 
 
 def turns_of(tree: Tree, rollout: int) -> list[int]:
-    """Return the model turns on a rollout's path, in order."""
+    """Return the model turns on a rollout's path."""
     core = tree.core
     return [node for node in core.path(core.rollout(rollout).leaf) if core.node(node).kind == TURN]
 
 
 def context_of(core: CoreTree, turn: int) -> bytes | None:
-    """Return the messages that a program asked a turn with, a JSON array; None where its path was sent."""
+    """Return the messages of a program's request as a JSON array; None where the path was sent."""
     context = core.node(turn).context
     if context is None:
         return None
@@ -253,5 +210,5 @@ def context_of(core: CoreTree, turn: int) -> bytes | None:
 
 
 def sent(core: CoreTree, turn: int) -> bytes:
-    """Return the messages that a turn was asked with, a JSON array: its context where it has one, else its path."""
+    """Return the messages that a turn was asked with, as a JSON array."""
     return context_of(core, turn) or core.messages(core.node(turn).parent)

@@ -36,13 +36,7 @@ _LANGUAGE = re.compile(r"(?<!\w)([^\W\d_])(\+\+|#)(?!\w)")
 
 
 class Votes(msgspec.Struct, frozen=True):
-    """One class of equal answers.
-
-    Attributes:
-        key: The normalised answer.
-        answer: Its most frequent spelling.
-        voters: Positions of the answers in what was counted, ascending.
-    """
+    """Equal answers: normal form, most frequent spelling, positions of the voters."""
 
     key: str
     answer: str
@@ -70,11 +64,7 @@ def _words(text: str) -> list[str]:
 
 
 def compatible(text: str) -> str:
-    """A text in Unicode's compatibility form, in which 1\u00bd is ``1 1\u20442`` and not ``11\u20442``, another number.
-
-    Args:
-        text: Any text.
-    """
+    """Return a text in Unicode's compatibility form, with a space between a whole number and its fraction."""
     return unicodedata.normalize("NFKC", _MIXED.sub(" ", text))
 
 
@@ -85,21 +75,7 @@ def _fold(text: str) -> str:
 
 
 def normalise(answer: str) -> str:
-    """Bring an answer to the form in which it is compared.
-
-    Unicode compatibility forms and case are folded, articles, punctuation and currency signs dropped, white
-    space collapsed, and numbers written one way, so that ``"The $1,200.0"`` equals ``"1200"``. What would
-    vanish altogether (a lone article, a lone symbol) is kept.
-
-    An answer of more than 4,000 characters is compared as a whole, with only its case folded and the white space
-    around it dropped: no runaway reply may cost seconds.
-
-    Args:
-        answer: An answer as the model or the data set wrote it.
-
-    Returns:
-        The normalised answer; empty only if the answer is blank.
-    """
+    """Return the normal form of an answer, empty only for a blank one; beyond 4,000 characters only case is folded."""
     stripped = answer.strip()
     return stripped.casefold() if len(stripped) > LONG else _folded(stripped)
 
@@ -110,11 +86,7 @@ def _folded(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Do what :func:`normalise` does with an answer, whatever its length: about half a second for a million characters.
-
-    Args:
-        text: Any text.
-    """
+    """Return the normal form of a text of any length, at about half a second a million characters."""
     folded = _fold(text)
     text = _LANGUAGE.sub(lambda match: f" {match[1]}{'plusplus' if match[2] == '++' else 'sharp'} ", folded)
     text = _INITIALS.sub("", text)
@@ -130,16 +102,7 @@ def fold(text: str) -> str:
 
 
 def vote(answers: Iterable[str | None]) -> list[Votes]:
-    """Group answers into classes of equal ones, most votes first.
-
-    The order does not depend on the order of the answers: ties are broken by the normalised answer.
-
-    Args:
-        answers: What each voter answered; None and blank answers are not votes.
-
-    Returns:
-        One entry for each class; empty if nobody voted.
-    """
+    """Group equal answers, most votes first, then by normal form; None and blank answers are no votes."""
     voters: dict[str, list[int]] = defaultdict(list)
     spellings: dict[str, Counter[str]] = defaultdict(Counter)
     for position, answer in enumerate(answers):
@@ -155,6 +118,6 @@ def vote(answers: Iterable[str | None]) -> list[Votes]:
 
 
 def majority(answers: Iterable[str | None]) -> str | None:
-    """The answer with the most votes, in its most frequent spelling; None if nobody voted."""
+    """Return the answer with the most votes, in its most frequent spelling; None without votes."""
     classes = vote(answers)
     return classes[0].answer if classes else None

@@ -106,14 +106,7 @@ _failure_decoder = msgspec.json.Decoder(Failure)
 
 
 def usage_of(counts: Iterable[int], error: str | None) -> Usage:
-    """What the calls of a rollout cost; the attempts of the one that broke it count as retries.
-
-    The core counts what led to a turn. A call that failed for good led to none, and is known from the failure alone.
-
-    Args:
-        counts: What the core counted, in the order of :class:`~trunkline.types.Usage`.
-        error: The rollout's error, as it was recorded.
-    """
+    """Return a rollout's usage from the core's counts, with the retries of a call that failed for good."""
     usage = Usage(*counts)
     if error:
         usage.retries += Failure.decode(error).attempts - 1
@@ -125,17 +118,7 @@ How: TypeAlias = Literal["", "alone", "given up"]
 
 
 class Record(NamedTuple):
-    """Something that a program did, and what came of it.
-
-    Attributes:
-        rollout: Whose program did it.
-        kind: ``ask``, ``use``, ``observe``, ``tool``, ``call`` or ``now``.
-        key: Which one: a role, a tool, a function; empty where there is but one.
-        nth: How many of the same the program had begun before.
-        data: What came of it, as JSON; what it is depends on the kind.
-        nodes: The nodes it appended.
-        how: See :data:`How`.
-    """
+    """A recorded action of a program: rollout, kind, key, number among its like, result as JSON, and its nodes."""
 
     rollout: int
     kind: str
@@ -147,27 +130,22 @@ class Record(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else was under way, from its beginning to its end."""
+        """Whether nothing else was under way meanwhile."""
         return self.how == "alone"
 
     @property
     def given_up(self) -> bool:
-        """Whether the program gave it up: nothing came of it."""
+        """Whether the program gave it up without a result."""
         return self.how == "given up"
 
     @property
     def name(self) -> str:
-        """What to call it in a message."""
+        """Its name in messages."""
         return f"{self.kind} {self.key}".rstrip()
 
 
 class _Mark(msgspec.Struct, omit_defaults=True):
-    """The marks of programs; other kinds are skipped.
-
-    Attributes:
-        record: Rollout, nth, kind, key, nodes, data, how.
-        forked: Rollout, the one that it takes its first records from, and how many of those that are its own.
-    """
+    """Marks of programs; other kinds are skipped."""
 
     record: tuple[int, int, str, str, list[int], list[Any], How] | None = None
     forked: tuple[int, int, int] | None = None
@@ -177,14 +155,7 @@ _mark_decoder = msgspec.json.Decoder(_Mark)
 
 
 class Records:
-    """Reads the records of a tree.
-
-    Args:
-        core: The tree, whose marks are read now.
-
-    Raises:
-        TreeError: A rollout is said to begin with what cannot be.
-    """
+    """Reads the records of a tree; TreeError for an impossible fork of records."""
 
     def __init__(self, core: CoreTree) -> None:
         self._core = core
@@ -194,7 +165,7 @@ class Records:
         self.read()
 
     def read(self) -> None:
-        """Read the marks that were written since."""
+        """Read the marks written since the last call."""
         texts = self._core.marks(self._marks)
         self._marks += len(texts)
         for text in texts:
@@ -209,11 +180,11 @@ class Records:
                 self._records.setdefault(rollout, []).append(Record(rollout, kind, key, nth, data, nodes, how))
 
     def own(self, rollout: int) -> list[Record]:
-        """What a rollout's program did itself, in order."""
+        """Return the records of a rollout's own program."""
         return self._records.get(rollout, [])
 
     def of(self, rollout: int) -> list[Record]:
-        """What is on record for a rollout's program from its very beginning, the parts of others included."""
+        """Return all records of a rollout's program, those inherited by its fork first."""
         return [*self._inherited(rollout), *self.own(rollout)]
 
     def _inherited(self, rollout: int) -> list[Record]:
@@ -231,15 +202,7 @@ _MAX_VERSION = 2**31
 
 
 def check_version(name: str, version: object) -> str | None:
-    """Check a version.
-
-    Args:
-        name: What it is called, for the message.
-        version: What was given; None for none.
-
-    Raises:
-        ConfigError: It is no short, printable text.
-    """
+    """Return a version of weights; ConfigError unless it is None or a short printable text."""
     if version is None:
         return None
     check_text(name, version)
@@ -252,17 +215,17 @@ def check_version(name: str, version: object) -> str | None:
 
 
 def versioned(namespace: str, version: str | None) -> str:
-    """A merge namespace under a version: turns of two versions are never one node."""
+    """Return a merge namespace with a version, so that turns of two versions never merge."""
     return namespace if version is None else f"{namespace} weights:{json.dumps(version)}"
 
 
 def version_in(namespace: str) -> str | None:
-    """The version in what :func:`versioned` made; None where there is none."""
+    """Return the version in a namespace; None without one."""
     found = _MARK.search(namespace)
     return None if found is None else str(json.loads(found[1]))
 
 
 def number_of(version: str | None) -> int:
-    """The number at the end of a version, which columns of tokens hold: 12 for ``step-12``; -1 where there is none."""
+    """Return the number at the end of a version, as columns of tokens hold it; -1 without one."""
     found = _DIGITS.search(version or "")
     return -1 if found is None or int(found[0]) >= _MAX_VERSION else int(found[0])

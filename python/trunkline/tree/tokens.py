@@ -50,14 +50,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 def count(core: CoreTree) -> Tokens:
-    """Count the tokens of a tree.
-
-    Where all are known by their ids, turns of one state share what they begin with, to the token: what a fork inside a
-    turn kept of it, and what two draws said alike. Messages of servers that give no ids are shared whole or not at all.
-
-    Args:
-        core: The tree.
-    """
+    """Count a tree's tokens; with ids, turns of one state share equal beginnings to the token."""
     found = Tokens(*core.tokens())
     if not found.exact:
         return found
@@ -78,7 +71,7 @@ def count(core: CoreTree) -> Tokens:
 
 
 def _siblings(core: CoreTree) -> Iterator[Sequence[int]]:
-    """Turns of one state that were given the same prompt by the same model, where there are several."""
+    """Yield the turns of one state that share prompt and model, where there are several."""
     parents, kinds, _ = core.shape()
     turns: dict[int, list[int]] = {}
     for node, kind in enumerate(kinds):
@@ -94,16 +87,7 @@ def _siblings(core: CoreTree) -> Iterator[Sequence[int]]:
 
 
 def generated(core: CoreTree, turn: int) -> int | None:
-    """Count the tokens of a model turn.
-
-    Args:
-        core: The tree.
-        turn: The turn's node.
-
-    Returns:
-        Its token ids, those that a fork inside a turn kept for it included; where they are not known, what the server
-        reported; None where neither is known.
-    """
+    """Return a turn's token ids, kept ones of a fork included, else its reported tokens, else None."""
     tokens = core.tokens_of(turn)
     return core.node(turn).generated if tokens is None else len(tokens)
 

@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 
 def message_text(message: Message) -> str:
-    """The text of a chat message: its content, or the text parts of it joined; tool calls are not in it."""
+    """Return a chat message's text, or its joined text parts; tool calls are left out."""
     content = message.get("content")
     if isinstance(content, str):
         return content
