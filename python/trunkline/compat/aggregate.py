@@ -30,10 +30,9 @@ __all__ = ["Node", "Settings", "aggregate_results", "as_client", "integrate", "s
 
 
 class SearchNode:
-    """A state of a search, with what is known of it.
+    """A state of a search, which its owner links, fills and reads; it is no view of a tree of the library.
 
-    It is no view of a tree of the library: its owner links it, fills it and reads it. Making one with a parent does not
-    put it among the parent's children; ``parent.children.append(node)`` does.
+    Making one with a parent does not append it to the parent's children.
 
     Args:
         parent: The node before it; None for a root.
@@ -42,9 +41,9 @@ class SearchNode:
         parent: The node before it, or None.
         children: The nodes after it, a list.
         state: Whatever its owner keeps, such as the messages so far.
-        visits: How many rewards were backed up through it.
+        visits: Number of rewards backed up through it.
         value: V(s), the mean of these rewards; 0.0 before the first.
-        compressed_reasoning: A text on how this state was reached; empty at first.
+        compressed_reasoning: A report on how this state was reached; empty at first.
 
     Raises:
         ConfigError: The parent is no node.
@@ -74,20 +73,26 @@ class SearchNode:
             return
         if not isinstance(reward, int | float) or isinstance(reward, bool) or not abs(reward) <= sys.float_info.max:
             raise ConfigError(f"backpropagate: reward must be a finite number, not {short_repr(reward)}")
-        for node in self._upwards():
+        path: dict[int, Node] = {}
+        node: Node | None = self
+        while node is not None:
+            if id(node) in path:
+                raise UsageError("backpropagate: following the parents leads back to where it began; a root has None")
+            path[id(node)] = node
+            node = node.parent
+        for node in path.values():
             node.visits += 1
-            # Each divided by itself: the difference of two huge rewards may be no number.
+            # Each divided by itself, as the difference of two huge rewards may be infinite.
             node.value += reward / node.visits - node.value / node.visits
 
     def best_child(self, c: float) -> Node:
-        """The child to go on with by UCB1: ``value + c * sqrt(ln(visits of this node) / visits of the child)``.
+        """The best child by UCB1: ``value + c * sqrt(ln(visits of this node) / visits of the child)``.
 
-        A child without visits comes before all others, one whose value is NaN after them, and of equal ones the first
-        is taken. See Auer, Cesa-Bianchi and Fischer,
-        "Finite-time analysis of the multiarmed bandit problem" (2002), and Kocsis and Szepesvári (2006) for trees.
+        A child without visits comes first, one whose value is NaN last; of equal ones the first is taken. See Auer,
+        Cesa-Bianchi and Fischer (2002), and Kocsis and Szepesvári (2006) for trees.
 
         Args:
-            c: How much doubt counts; 0 takes the child of the highest value.
+            c: Weight of the exploration term; 0 takes the child of the highest value.
 
         Raises:
             UsageError: There are no children.
@@ -96,8 +101,7 @@ class SearchNode:
         check_float("best_child: c", c, 0)
         if not self.children:
             raise UsageError("best_child: this node has no children; append some to its list of children first")
-        # Whoever counts visits by hand may leave none here.
-        seen = math.log(max(self.visits, 1))
+        seen = math.log(max(self.visits, 1))  # visits may be set by hand
 
         def bound(child: Node) -> float:
             if child.visits <= 0:
@@ -108,21 +112,7 @@ class SearchNode:
         return max(self.children, key=bound)
 
     def __repr__(self) -> str:
-        # Numbers only: a state may be long, and children lead back here.
         return f"<Node {len(self.children)} children, {self.visits} visits, value {self.value:.4g}>"
-
-    def _upwards(self) -> list[Node]:
-        """This node and every one above it."""
-        path: list[Node] = []
-        seen: set[int] = set()
-        node: Node | None = self
-        while node is not None:
-            if id(node) in seen:
-                raise UsageError("backpropagate: following the parents leads back to where it began; a root has None")
-            seen.add(id(node))
-            path.append(node)
-            node = node.parent
-        return path
 
 
 Node = SearchNode
@@ -172,17 +162,7 @@ _AS_IT_IS: Final = {"stream": False, "n": 1}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, checked as far as names go.
-
-    Attributes:
-        sampling: How the model samples.
-        agent: Fields of the agent.
-        run: Options of the run.
-        reference: The accepted answers, for rewards.
-        tool_functions: Implementations by name.
-        max_concurrency: Most requests in flight; the LLM's own where None.
-        max_iterations: Most model turns; the function's own where None.
-    """
+    """Checked keyword arguments of a call: sampling, fields of the agent, options of the run, and the adapter's own."""
 
     sampling: Sampling
     agent: dict[str, Any]
@@ -194,16 +174,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] = ()) -> Settings:
-    """Sort the keyword arguments of a call.
-
-    Args:
-        function: What was called, for messages.
-        given: Its keyword arguments.
-        without: Names that this function does not take.
-
-    Raises:
-        ConfigError: There is no such name, or a value is impossible; the message names it.
-    """
+    """Check and sort the keyword arguments of a function that lacks the names of ``without``."""
     known = [name for name in (*SAMPLING, *BODY, *AGENT, *RUN, *OWN) if name not in without]
     given = _asking(given)
     for name in given:
@@ -231,7 +202,7 @@ def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] =
 
 
 def _asking(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out fields of a request that the library writes itself, where they ask for what it writes."""
+    """Leave out fields that the library writes itself, where they ask for what it writes."""
     return {
         name: value
         for name, value in given.items()
@@ -240,15 +211,7 @@ def _asking(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_client(client: object, max_concurrency: int | None = None) -> LLM:
-    """Take what was given as client for an LLM, so that every request goes through it.
-
-    Args:
-        client: An ``AsyncOpenAI`` client, or an object with ``async complete(request)``.
-        max_concurrency: Most requests in flight at once.
-
-    Raises:
-        ConfigError: It is neither, or blocks.
-    """
+    """Return the LLM of an ``AsyncOpenAI`` client or an object with ``async complete(request)``, else ConfigError."""
     if callable(getattr(client, "complete", None)):
         if max_concurrency is not None:
             raise ConfigError(f"max_concurrency belongs to a client; {type(client).__name__} has a limit of its own")
@@ -257,7 +220,7 @@ def as_client(client: object, max_concurrency: int | None = None) -> LLM:
 
 
 def _sampling(given: Mapping[str, Any]) -> Sampling:
-    """Make the sampling of the fields of a request."""
+    """Return the sampling of the fields of a request."""
     body = given.get("extra_body")
     if body is not None and not isinstance(body, Mapping):
         raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
@@ -351,11 +314,7 @@ async def integrate(
 
 
 def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> list[Candidate]:
-    """Read the results that did not fail and were not cut; ``anew`` leaves out their reports.
-
-    Raises:
-        ConfigError: One cannot be read; the message names the field.
-    """
+    """Return the results that may vote; ``anew`` leaves out their reports. ConfigError names a wrong field."""
     if not isinstance(results, list | tuple):
         raise ConfigError(f"rollout_results must be a list of dicts, not {type_phrase(results)}")
     found = []
@@ -380,7 +339,7 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
 
 
 def _answer(result: Mapping[str, Any], place: str) -> str | None:
-    """The answer of a result, if it has one; NaN is none, as in tables."""
+    """Return the answer of a result; None for none, and for NaN, as tables have it."""
     name = next((name for name in _ANSWERS if result.get(name) is not None), None)
     if name is None:
         return None
@@ -396,7 +355,7 @@ def _answer(result: Mapping[str, Any], place: str) -> str | None:
 
 
 def _measure(result: Mapping[str, Any], name: str, least: float, place: str) -> float:
-    """The confidence or the reward of a result; NaN where it has none."""
+    """Return the confidence or reward of a result; NaN where it has none."""
     value = result.get(name)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return math.nan
@@ -408,7 +367,7 @@ def _measure(result: Mapping[str, Any], name: str, least: float, place: str) -> 
 
 
 def _conversation(messages: object, place: str) -> tuple[dict[str, Any], ...]:
-    """The conversation of a result; empty where it has none."""
+    """Return the messages of a result; empty where it has none."""
     if messages is None:
         return ()
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import re
 import tempfile
-import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +14,7 @@ from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import check_int, check_text, short_repr, type_phrase
 from trunkline.agent import Agent
 from trunkline.compat.aggregate import Settings, as_client, settings
-from trunkline.errors import ConfigError, EndpointError, ToolError
+from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm import messages as chat
 from trunkline.runner.plan import PreparedRun
 from trunkline.scoring.confidence import entropy, logprob
@@ -24,40 +22,22 @@ from trunkline.scoring.reports.extractive import extract
 from trunkline.store.reader import RunReader
 from trunkline.strategies.base import Strategy, check_plan
 from trunkline.strategies.chain import Chain
-from trunkline.tools.openai_definition import DefinedTool, definition_of
-from trunkline.tools.tool import Tool
+from trunkline.tools.openai_definition import tools_of
 from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from trunkline._internal.text import JSON
     from trunkline.tree.views import Trajectory
     from trunkline.types import Message
 
 
-__all__ = ["agentic_loop", "conversation_of", "join", "result_of", "run_parallel_rollouts"]
-
-
-_OURS: Final = re.compile(r"t[0-9a-z]{4}c[0-9a-z]{3}")
-"""What ids of calls look like that the library gives; see :func:`trunkline.llm.messages.call_id`."""
+__all__ = ["agentic_loop", "conversation_of", "result_of", "run_parallel_rollouts"]
 
 
 def conversation_of(given: object) -> list[Message]:
-    """Read messages, of which some may be the SDK's own objects.
-
-    Calls of an earlier rollout get other ids: those of the one that goes on from here begin anew, and a conversation
-    must not have one id twice.
-
-    Args:
-        given: What was given as messages, or a question as text; it stays as it is.
-
-    Returns:
-        Messages in the OpenAI form.
-
-    Raises:
-        ConfigError: They cannot be sent; the message names the field.
-    """
+    """Return messages or a question as a checked copy in the OpenAI form, with fresh ids for earlier calls."""
     if isinstance(given, str):
         if not given.strip():
             raise ConfigError("messages is an empty text: give a question, or a list of chat messages")
@@ -73,103 +53,8 @@ def conversation_of(given: object) -> list[Message]:
     chat.check(read)
     # A copy, in which every text can be sent and stored.
     read = scrub(read)
-    _rename(read)
+    chat.rename_calls(read)
     return read
-
-
-def _rename(conversation: list[Message]) -> None:
-    """Give the calls that an earlier rollout made other ids, and their results as well."""
-    used = {call["id"] for message in conversation for call in message.get("tool_calls") or ()}
-    fresh = _fresh(used)
-    # Of the latest turn: each earlier rollout may have had the same ones.
-    names: dict[str, str] = {}
-    for message in conversation:
-        if message["role"] == "assistant":
-            calls: list[JSON] = message.get("tool_calls") or []
-            names = {call["id"]: next(fresh) for call in calls if _OURS.fullmatch(call["id"])}
-            for call in calls:
-                call["id"] = names.get(call["id"], call["id"])
-        elif message["role"] == "tool":
-            message["tool_call_id"] = names.get(message["tool_call_id"], message["tool_call_id"])
-
-
-def _fresh(used: set[str]) -> Iterator[str]:
-    """Yield ids of nine letters and digits, as some models want them, that nobody has."""
-    number = 0
-    while True:
-        name = f"p{number:08d}"
-        number += 1
-        if name not in used:
-            yield name
-
-
-_MOST_LISTED: Final = 20
-
-
-def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> list[Tool]:
-    """Make tools of definitions and functions.
-
-    Args:
-        tools: Definitions in the OpenAI form, and objects made with ``@tool``; None for no tools.
-        functions: What implements the definitions, by name. A definition without one is told to the model all the same:
-            a call of it is answered with a sentence that says so, and the first one is a warning. Functions beyond the
-            definitions, as a whole registry has them, are offered to nobody.
-
-    Returns:
-        The tools, in the order they were given.
-
-    Raises:
-        ConfigError: A definition or a function cannot be used, or one is left over where a definition lacks its own.
-    """
-    if tools is None:
-        tools = []
-    if not isinstance(tools, list | tuple):
-        raise ConfigError(f"tools must be a list of tool definitions, not {type_phrase(tools)}")
-    made: list[Tool] = []
-    for position, one in enumerate(tools):
-        place = f"tools[{position}]"
-        if isinstance(one, Tool):
-            if one.name in functions:
-                raise ConfigError(
-                    f"{place} is a tool, and tool_functions has {short_repr(one.name)} as well: "
-                    "leave one of the two out"
-                )
-            made.append(one)
-            continue
-        name = definition_of(one, place)["function"]["name"]
-        if name in functions:
-            made.append(DefinedTool(one, functions[name], place))
-        else:
-            made.append(DefinedTool(one, _missing(name), place, reads=False))
-    names = [tool.name for tool in made]
-    left = [name for name in functions if name not in names]
-    # All have theirs: a registry of more. Else somebody misspelt a name.
-    if left and not all(isinstance(one, Tool) or tool.name in functions for one, tool in zip(tools, made, strict=True)):
-        listed = ", ".join(names[:_MOST_LISTED])
-        raise ConfigError(f"tool_functions has {short_repr(left[0])}, and tools defines no tool of that name: {listed}")
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two of tools are named {short_repr(name)}: rename one")
-    return made
-
-
-def _missing(name: str) -> Callable[..., Any]:
-    """What stands behind a definition that nobody implements."""
-    told = False
-
-    async def missing() -> str:
-        nonlocal told
-        if not told:
-            told = True
-            warnings.warn(
-                f"the model called the tool {name!r}, and no implementation was given for it: pass "
-                f"tool_functions={{{name!r}: function}}, or put an object made with @tool into tools (said once)",
-                UserWarning,
-                stacklevel=2,
-            )
-        raise ToolError(f"Error: no implementation was given for {name}; it cannot be used.")
-
-    return missing
 
 
 def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
@@ -218,7 +103,7 @@ def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """A number that JSON can hold, or None."""
+    """Return a number that JSON can hold, or None."""
     return value if math.isfinite(value) else None
 
 
@@ -264,11 +149,7 @@ async def agentic_loop(
 
 
 def _name(given: object) -> str | int | None:
-    """The name of a conversation, if it has one.
-
-    Raises:
-        ConfigError: It is no name.
-    """
+    """Return the name of a conversation, a text or whole number, if it has one."""
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) < 2**63):
         return given
     if not isinstance(given, str) or not given.strip():
@@ -340,11 +221,11 @@ async def _play(
     chosen: Settings,
     name: str | int | None = None,
 ) -> list[dict[str, Any]]:
-    """Run one task, and describe its rollouts; without a strategy everything is checked, and nothing run."""
+    """Run one task and describe its rollouts; without a strategy only check the call."""
     check_int("max_iterations", turns, 1)
     agent = Agent(
         model=model,
-        tools=join(tools, chosen.tool_functions),
+        tools=tools_of(tools, chosen.tool_functions),
         sampling=chosen.sampling,
         max_turns=turns,
         **chosen.agent,
@@ -381,7 +262,7 @@ async def _play(
 
 
 def _check_size(strategy: object, tries: int) -> None:
-    """Refuse a strategy that makes another number of rollouts than was asked for."""
+    """Refuse a strategy that makes another number of rollouts than asked for."""
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy must have rollouts() and start(view), which {short_repr(strategy)} lacks")
     check_plan(strategy)

@@ -7,6 +7,7 @@ in a Python string and in a JSON escape but in no UTF-8 body.
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -94,6 +95,25 @@ def call_id(turn: int, index: int) -> str:
     if not (0 <= turn < 36**4 and 0 <= index < 36**3):
         raise ConfigError(f"no tool call id for turn {turn}, call {index}: out of range")
     return f"t{_base36(turn, 4)}c{_base36(index, 3)}"
+
+
+_OURS: Final = re.compile(r"t[0-9a-z]{4}c[0-9a-z]{3}")
+"""Ids that :func:`call_id` returns."""
+
+
+def rename_calls(conversation: Sequence[Message]) -> None:
+    """Replace ids of :func:`call_id`, which the rollout that continues this conversation will use again."""
+    used = {call["id"] for message in conversation for call in message.get("tool_calls") or ()}
+    fresh = (name for number in count() if (name := f"p{number:08d}") not in used)
+    names: dict[str, str] = {}  # of the latest turn, as every earlier rollout may have used the same ids
+    for message in conversation:
+        if message["role"] == "assistant":
+            calls: list[JSON] = message.get("tool_calls") or []
+            names = {call["id"]: next(fresh) for call in calls if _OURS.fullmatch(call["id"])}
+            for call in calls:
+                call["id"] = names.get(call["id"], call["id"])
+        elif message["role"] == "tool":
+            message["tool_call_id"] = names.get(message["tool_call_id"], message["tool_call_id"])
 
 
 def encode(message: Message) -> bytes:

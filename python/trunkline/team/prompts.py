@@ -1,7 +1,4 @@
-"""Prompts of one rollout, each made of texts whenever it is asked for; :class:`TranscriptPrompts` makes them faster.
-
-Where nothing but the talk changes between two asks, a prompt is one call of the core.
-"""
+"""Prompts of a team in one rollout: from a transcript in the core, or from texts where a switch or a limit needs it."""
 
 from __future__ import annotations
 
@@ -38,42 +35,29 @@ encoded = lru_cache(maxsize=4096)(piece)
 """Pieces of templates, the same for every rollout of a process."""
 
 
-class PromptSettings(Protocol):
-    """The settings of a team that its prompts depend on."""
+class _Switches(Protocol):
+    """The settings of a :class:`~trunkline.team.team.Team` that its prompts depend on."""
 
     @property
-    def members(self) -> Mapping[str, Member]:
-        """The roles by their names, ready to be asked."""
-
+    def members(self) -> Mapping[str, Member]: ...
     @property
-    def preprocessing_cache(self) -> bool:
-        """Whether what roles have in common is encoded once for all of them."""
-
+    def preprocessing_cache(self) -> bool: ...
     @property
-    def context_fragments(self) -> bool:
-        """Whether outputs are kept in pieces, each stored once."""
-
+    def context_fragments(self) -> bool: ...
     @property
-    def late_join(self) -> bool:
-        """Whether these are joined when a request is built."""
-
+    def late_join(self) -> bool: ...
     @property
-    def active_only(self) -> bool:
-        """Whether prompts are built for the role that is asked alone."""
-
+    def active_only(self) -> bool: ...
     @property
-    def max_context_length(self) -> int | None:
-        """The most characters or tokens of ``{context}``."""
-
+    def max_context_length(self) -> int | None: ...
     @property
-    def context_tail(self) -> Callable[[str, int], tuple[str, int]]:
-        """Takes the end of a text that has at most so many of them, and says how many it has."""
+    def context_tail(self) -> Callable[[str, int], tuple[str, int]]: ...
 
 
 class Context:
     """Outputs of a team's members since the last observation; without ``late_join`` they are joined at once."""
 
-    def __init__(self, team: PromptSettings) -> None:
+    def __init__(self, team: _Switches) -> None:
         self._team = team
         self._outputs: list[tuple[str, str]] = []
         self._joined: dict[str, str] = {}
@@ -102,7 +86,7 @@ class Context:
 class Prompts:
     """Builds the prompts of one rollout from texts, as the team's switches say."""
 
-    def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
+    def __init__(self, play: ProgramContext, team: _Switches) -> None:
         self._play = play
         self._team = team
         self._context = Context(team)
@@ -242,7 +226,7 @@ _FIXED = frozenset({"question", "context"})
 class TranscriptPrompts:
     """Builds the prompts of :class:`Prompts` with a transcript in the core, for teams that :meth:`serve` accepts."""
 
-    def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
+    def __init__(self, play: ProgramContext, team: _Switches) -> None:
         self._play = play
         self._numbers = {name: number for number, name in enumerate(team.members)}
         self._transcript = play.transcript()
@@ -253,7 +237,7 @@ class TranscriptPrompts:
         self._system, self._before = before_question(play.task)
 
     @staticmethod
-    def serve(team: PromptSettings) -> bool:
+    def serve(team: _Switches) -> bool:
         """Whether a team's settings allow prompts from the core."""
         whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
         return whole and team.late_join and team.active_only

@@ -5,23 +5,25 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trunkline._internal.text import loads, scrub
 from trunkline._internal.validation import check_text, short_repr, type_phrase
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, ToolError
 from trunkline.tools.calls import fault
 from trunkline.tools.schema import BadArguments, Docstring, Schema
 from trunkline.tools.tool import NAME, Tool, ToolPolicy, gives_awaitable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trunkline._internal.text import JSON
 
 _FORM: Final = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
+_MOST_LISTED: Final = 20
 _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -151,6 +153,62 @@ def definition_of(given: JSON, place: str) -> dict[str, Any]:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{place} is not JSON: {error}") from None
     return copied
+
+
+def tools_of(tools: object, functions: Mapping[str, Callable[..., Any]]) -> list[Tool[..., Any]]:
+    """Return the tools of definitions and ``@tool`` objects, with the functions that implement definitions by name.
+
+    A definition without a function answers its calls with a sentence and warns once. Functions beyond complete
+    definitions, as a whole registry has them, are ignored; beside an incomplete one they are a ConfigError.
+    """
+    if tools is None:
+        tools = []
+    if not isinstance(tools, list | tuple):
+        raise ConfigError(f"tools must be a list of tool definitions, not {type_phrase(tools)}")
+    made: list[Tool[..., Any]] = []
+    missing = False
+    for position, one in enumerate(tools):
+        place = f"tools[{position}]"
+        if isinstance(one, Tool):
+            if one.name in functions:
+                raise ConfigError(
+                    f"{place} is a tool, and tool_functions has {short_repr(one.name)} as well: "
+                    "leave one of the two out"
+                )
+            made.append(one)
+            continue
+        name = definition_of(one, place)["function"]["name"]
+        known = name in functions
+        missing |= not known
+        made.append(DefinedTool(one, functions[name] if known else _missing(name), place, reads=known))
+    names = [tool.name for tool in made]
+    left = [name for name in functions if name not in names]
+    if left and missing:  # likely a misspelt name
+        listed = ", ".join(names[:_MOST_LISTED])
+        raise ConfigError(f"tool_functions has {short_repr(left[0])}, and tools defines no tool of that name: {listed}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two of tools are named {short_repr(name)}: rename one")
+    return made
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    """Return the function of a definition without one: a warning at its first call, an error at every call."""
+    told = False
+
+    async def missing() -> str:
+        nonlocal told
+        if not told:
+            told = True
+            warnings.warn(
+                f"the model called the tool {name!r}, and no implementation was given for it: pass "
+                f"tool_functions={{{name!r}: function}}, or put an object made with @tool into tools (said once)",
+                UserWarning,
+                stacklevel=2,
+            )
+        raise ToolError(f"Error: no implementation was given for {name}; it cannot be used.")
+
+    return missing
 
 
 def _object(written: str) -> dict[str, Any]:
