@@ -300,13 +300,14 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
-    async def _finish(self, last: Coroutine[None, None, None]) -> None:
+    async def _finish(self, last: Coroutine[None, None, None] | None) -> None:
         with self._guard:
             left = [task for task in self._tasks if not task.over]
         for task in left:
             task.cancel()
         await asyncio.gather(*(task.ended() for task in left), return_exceptions=True)
-        await last
+        if last is not None:
+            await last
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -262,7 +262,7 @@ def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: st
         question: What was asked; a vote does not need it.
 
     Returns:
-        The answer; empty where nobody has one.
+        The answer; empty where no result has one.
 
     Raises:
         ConfigError: A result is no dict, or one of these fields has a value it cannot have; the message names it.
@@ -292,17 +292,17 @@ async def integrate(
             in ``messages``.
         question: What was asked.
         client: An ``AsyncOpenAI`` client, through which every request goes.
-        model: Who reads and picks.
+        model: The model that reads and picks.
         reports: ``stored`` writes the reports that are missing, ``model`` writes all of them anew. Where a request for
             one fails or brings nothing, an extracted report stands for it.
 
     Returns:
         One of the answers; where the model picks none, or its request fails, the votes decide, of which those count
-        half whose report does not state their answer. Empty where nobody has an answer.
+        half whose report does not state their answer. Empty where no result has an answer.
 
     Raises:
         ConfigError: A result or an argument cannot be used; the message names it.
-        EndpointError: The endpoint serves nobody.
+        EndpointError: The endpoint refuses every request.
     """
     check_choice("reports", reports, "stored", "model")
     if not isinstance(question, str) or not question.strip():

@@ -1,4 +1,4 @@
-"""One question tried many times, or one conversation played to its end, through somebody's client."""
+"""One question tried many times, or one conversation played to its end, through the caller's client."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def agentic_loop(
 
     Raises:
         ConfigError: Something in the call cannot be done; the message names it. Nothing was sent.
-        EndpointError: The endpoint serves nobody.
+        EndpointError: The endpoint refuses every request.
     """
     name = _name(kwargs.pop("trajectory_id", None))
     chosen = settings("agentic_loop", kwargs, without=("strategy", "max_iterations"))
@@ -191,11 +191,11 @@ async def run_parallel_rollouts(
 
     Returns:
         One dict for each try, in their order, as :func:`~trunkline.compat.rollouts.result_of` describes
-        it. Should the endpoint stop serving anybody half-way, tries that were not done are among them as ``lost``.
+        it. Should the endpoint begin to refuse every request, unfinished tries are among them as ``lost``.
 
     Raises:
         ConfigError: Something in the call cannot be done; the message names it. Nothing was sent.
-        EndpointError: The endpoint serves nobody, and no try came to an end.
+        EndpointError: The endpoint refuses every request, and no try was finished.
     """
     chosen = settings("run_parallel_rollouts", kwargs)
     check_int("num_rollouts", num_rollouts, 0, 2**20)

@@ -1,4 +1,4 @@
-"""Budgets: the most that a task or a run may spend, and the most that one thing can cost."""
+"""Budgets of tasks and runs, and the most that one turn can cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         generated: Generated tokens.
         tokens: Both together.
         tools: Tool calls.
-        seconds: Wall time from the start of the task, or of the run; what grows by then is cut.
+        seconds: Wall time from the start of the task, or of the run; growing rollouts are cut then.
         money: In the currency of the price that the LLM was given.
 
     Raises:
@@ -82,7 +82,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Amounts:
-        """What a ledger keeps; time has no place there, as nobody can set it aside."""
+        """Limits of a ledger; time is none of them, as it cannot be reserved."""
         found = {name: int(limit) for name, limit in self.given.items() if name in _WHOLE}
         return found if self.money is None else found | {"micro_dollars": math.floor(self.money * _MILLION)}
 

@@ -1,4 +1,4 @@
-"""What a session has decided, as marks in its tree: each is written in the step in which it is carried out."""
+"""Decisions of a tree runner as marks in its tree, each written in the step that carries it out."""
 
 from __future__ import annotations
 

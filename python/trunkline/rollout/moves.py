@@ -1,4 +1,4 @@
-"""How a tree begins, and how forks become rollouts on it. Nobody is asked anything here."""
+"""The prompt of a tree, and the moves of a strategy on it; no model is asked here."""
 
 from __future__ import annotations
 

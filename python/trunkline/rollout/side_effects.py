@@ -1,4 +1,4 @@
-"""Tool calls with side effects: that one will begin is in the run file before it does, so none is ever run twice."""
+"""Tool calls with side effects: their begin is in the run file before they run, so that none runs twice."""
 
 from __future__ import annotations
 

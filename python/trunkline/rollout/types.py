@@ -1,4 +1,4 @@
-"""How a program ended, a turn on the tree, and where a rollout says that it grew."""
+"""Endings of rollouts, turns on a tree, and the sink that counts them."""
 
 from __future__ import annotations
 

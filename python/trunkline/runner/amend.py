@@ -233,8 +233,7 @@ class _Scoring:
             write(tree, self._name, {one.id: said[one] for one in seen(tree)})
             self._judges.judge(tree)
             self._run.commit(tree.task.id, tree, **self._stands(done=done))
-            # Nobody waits for the disk alone.
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # committing does not yield to the loop
 
     def result(self) -> Rescored:
         """Return the figures of the scoring from the file's rows."""
@@ -275,7 +274,7 @@ async def arescore(
 
     The new rewards take the place of the old ones, which stay in the notes of the rollouts; a rollout that the reward
     leaves unscored has no reward any more. The run's filters judge every finished group again. From then on the run is
-    one of the new reward, also for who goes on with it. Interrupted, the same call goes on where it stood.
+    one of the new reward, also when it is resumed. After an interruption the same call continues.
 
     Args:
         path: The run file. Unless there is an ``out``, it is changed.
@@ -328,10 +327,7 @@ def rescore(
             task.cancel()
             raise
     finally:
-        loop_thread.close(_nothing())
-
-
-async def _nothing() -> None: ...
+        loop_thread.close()
 
 
 def _copy(path: Path, out: Path, reward: Reward, judges: _Judges) -> None:
@@ -358,10 +354,10 @@ def _identity(reader: RunReader) -> tuple[str | None, ...]:
 
 
 REPORTS: Final = "reports"
-"""Where a run file's meta keeps who wrote reports into it, and what they cost: the run's own figures do not have it."""
+"""Key of a run file's meta table for authors and costs of its reports, which the run's own figures leave out."""
 
 _REPORTS_TOGETHER: Final = 8
-"""Trees that are reported on at once, so that one that is nearly done holds nobody up."""
+"""Trees that are reported on concurrently, so that the last calls of one do not hold up the others."""
 
 
 async def report_run(path: str | Path, reporter: Reporter) -> Reported:

@@ -1,4 +1,4 @@
-"""An earlier run that a new one goes on from: whether that can be, and what is taken over."""
+"""Continue an earlier run in a new one: compare settings and prompts, and copy its trees."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SourceRun:
         if is_written(path):
             raise ConfigError(f"start_from: {self._name} is still going on: wait for it, or stop it first")
         self._reader = RunReader.open(path)
-        self.settings = self._reader.settings
+        self.settings, self.seed = self._reader.settings, self._reader.seed
         if (scoring := under_way(self._reader.meta)) is not None:
             self._reader.close()
             raise ConfigError(
@@ -60,12 +60,6 @@ class SourceRun:
 
     def __exit__(self, *problem: object) -> None:
         self._reader.close()
-
-    @property
-    def seed(self) -> int | None:
-        """The run's seed."""
-        seed = self.settings.get("seed")
-        return seed if type(seed) is int else None
 
     def tasks(self, named: Iterable[Task] | None) -> list[Task]:
         """Return the tasks to continue, all of the run when None; ConfigError for unknown or changed ones."""

@@ -1,4 +1,4 @@
-"""Dynamic sampling: the same questions are tried again until so many groups can be learned from."""
+"""Dynamic sampling: tasks whose groups were dropped are tried again until enough groups are kept."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SampledGroups:
         kept: Of each try the ids of the tasks whose groups were kept.
         equal: Groups that were dropped because all their rewards are equal; a task counts once for each of its tries.
         unscored: Groups that were dropped because fewer than two of their rollouts have a reward that counts.
-        filtered: Groups that other filters dropped, or that nobody judged because something broke.
+        filtered: Groups that other filters dropped, or that were not judged because of an error.
         state: ``done``, ``exhausted`` (no tries were left before enough groups were kept), or what ended the last try
             early: ``budget``, ``deadline``, ``interrupted``.
     """
@@ -80,7 +80,7 @@ class SampledGroups:
         return sum(map(len, self.kept))
 
     def __bool__(self) -> bool:
-        """It is something even where no group was kept."""
+        """Always true, also without groups."""
         return True
 
     def __repr__(self) -> str:
@@ -103,12 +103,12 @@ def sample_groups(
     none is grown that cannot be needed. A budget is that of each try.
 
     Args:
-        agent: Who plays: an agent, or a team.
+        agent: The agent or team that plays.
         tasks: The problems; their ids must be unique.
         tries: The most times that a task is tried.
         keep_last: Whether groups of equal rewards are kept in the last try.
         **options: See :class:`trunkline.Options`. ``groups`` is how many are kept of all tries, one for each task when
-            None. ``out`` is a folder: the runs are ``try-1.run`` and so on in it, and ``resume`` goes on in the one
+            None. ``out`` is a folder: the runs are ``try-1.run`` and so on in it, and ``resume`` continues the one
             that was not finished. ``strategy`` and ``reward`` must be given.
 
     Raises:
@@ -167,11 +167,18 @@ class _Sampling:
         if missing < len(self.tasks):
             options["groups"] = missing
         if done:
-            options["seed"] = base_seed(_seed_of(self._found.runs[0]), "try", (), done)
+            options["seed"] = base_seed(self._first_seed(), "try", (), done)
         if not (self._keep_last and done + 1 == self._tries):
             options["filters"] = [*self._given["filters"], _EQUAL]
         made: Options = options  # type: ignore[assignment]
         return made
+
+    def _first_seed(self) -> int:
+        path = self._found.runs[0].path
+        with RunReader.open(path) as reader:
+            if reader.seed is None:
+                raise UsageError(f"{printable(str(path))} does not say its seed")
+            return reader.seed
 
     def take(self, made: Run) -> None:
         """Count the groups of a run."""
@@ -240,14 +247,6 @@ def _folder(out: object) -> Path | None:
         why = problem.strerror or type(problem).__name__
         raise ConfigError(f"out: cannot make the folder {printable(str(out))}: {why}") from None
     return Path(out)
-
-
-def _seed_of(made: Run) -> int:
-    with RunReader.open(made.path) as reader:
-        seed = reader.settings.get("seed")
-    if not isinstance(seed, int):
-        raise UsageError(f"{printable(str(made.path))} does not say its seed")
-    return seed
 
 
 def _judge(tree: Tree) -> GroupVerdict:

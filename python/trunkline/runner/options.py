@@ -1,4 +1,4 @@
-"""What a run can be told, beside its agent and tasks."""
+"""Options of a run and their defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Options(TypedDict, total=False):
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
             client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
             but endpoints stay in this process. Or several of these by their names, which agents and roles give as
-            ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; the empty name is that of who gives none.
+            ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; agents that give no name use the empty one.
         strategy: Where rollouts start; one chain a task when None.
         reward: Scores each finished rollout; nothing is scored when None.
         workers: Worker processes; 0 stays in this process, whose garbage collector looks less often meanwhile; when
@@ -35,8 +35,8 @@ class Options(TypedDict, total=False):
         seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
         cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
             seed, is not asked for again. None for none.
-        start_from: An earlier run, or the path of its file: its trees are taken over and go on, those that never ended
-            too; for strategies that continue, such as :class:`trunkline.Partial`. System prompt, dialect and tools
+        start_from: An earlier run, or the path of its file: its trees are copied and continued, unfinished ones
+            included; for strategies that continue, such as :class:`trunkline.Partial`. System prompt, dialect and tools
             must be the same; tasks are the earlier run's, all of them when none are given; the seed is its seed when
             None.
         budget: The most that the run may spend, :class:`trunkline.Budget`. Near its limit what is refused depends on
@@ -45,20 +45,20 @@ class Options(TypedDict, total=False):
             for that, the rollouts of a task take their turns together.
         enough: So many rollouts of a task that ended and did not fail: the others are cut at once. Depends on timing.
         tail: What becomes of those that ``enough`` cuts: ``"censor"``, the default, or ``"keep"``.
-        settled: ``"answer"`` or a reward: no rollout of a task starts or goes on once its answer can no longer change,
-            or one has that reward. Looked at between rounds.
+        settled: ``"answer"`` or a reward: no rollout of a task starts or continues once its answer can no longer
+            change, or one has that reward. Checked between rounds.
         out: Path of the run file, which must not exist unless it is resumed; a temporary file that lives as long as
             the result when None.
-        filters: Who judges each group once it is complete; see :mod:`trunkline.scoring.filters`.
+        filters: Filters that judge each complete group; see :mod:`trunkline.scoring.filters`.
         groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
         max_tasks: The most tasks that ``groups`` may take; all when None.
         pool: A :class:`trunkline.Pool` to run on, which outlives the run; one of ``workers`` processes when None.
         durable: Whether what is acknowledged also survives a loss of power: every commit is synced to the disk.
-        resume: Go on with the run at ``out``, if there is one: what is finished there is not run again, and what is
-            unfinished goes on from its last turn. Settings that give results their meaning must be the same, and so
-            must tasks; the seed is that of the run when None. ``"force"`` goes on with other settings, too.
-        grace: Seconds that requests and tool calls which are out have to come back when the run is asked to stop;
-            nothing new is begun meanwhile.
+        resume: Resume the run at ``out``, if there is one: finished tasks are not run again, and unfinished ones
+            continue from their last turns. Settings that give results their meaning must be the same, and so must
+            tasks; the seed is that of the run when None. ``"force"`` resumes with other settings, too.
+        grace: Seconds that requests and tool calls in flight have to return when the run is asked to stop; no new ones
+            are started meanwhile.
         worker_memory: Bytes that each worker process may hold; one that holds more gets no new tasks and is replaced.
             Four fifths of the machine's memory, or the container's, divided by the workers, when None.
         weights: The version of the model's weights, kept with every turn: turns of two versions never merge.
@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
         metrics: A :class:`trunkline.Metrics`, which serves counters of the run for Prometheus (extra: metrics).
         tracing: True, or a :class:`trunkline.Tracing`: spans of OpenTelemetry for rollouts, turns and tool calls
             (extra: otel).
-        watch: Called with a :class:`trunkline.observability.observers.Snapshot` as the run goes on.
+        watch: Called with a :class:`trunkline.observability.observers.Snapshot` while the run is executed.
     """
 
     llm: Any

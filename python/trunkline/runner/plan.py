@@ -308,7 +308,7 @@ class PreparedRun(RunSpec):
         self._state = "running" if self._resumable is None else self._resumable.state
         if self.over:
             return
-        self._writer = self._create() if self._resumable is None else self._open()
+        self._writer = self._open()
         self._resumed = bool(self._writer.progress.state)
         taken = self._writer.progress.taken if self._resumed else self._take_over()
         self.controller = Controller(
@@ -325,32 +325,29 @@ class PreparedRun(RunSpec):
             observers=self._observers,
         )
 
-    def _create(self) -> RunWriter:
-        return RunWriter.create(
-            self.path,
-            self._described,
-            self._tasks,
-            durable=self._told["durable"],
-            facts={STORED: self._stored()},
-            state="running" if self._start_from is None else "beginning",
-            over_stub=bool(self._told["resume"]),
-        )
-
     def _open(self) -> RunWriter:
-        """Open the run's file to resume it."""
+        """Create the run's file, or open it to resume it."""
+        durable = self._told["durable"]
+        facts = {STORED: store_job(self._job, self._backend.workers, durable=durable)}
+        if self._resumable is None:
+            return RunWriter.create(
+                self.path,
+                self._described,
+                self._tasks,
+                durable=durable,
+                facts=facts,
+                state="running" if self._start_from is None else "beginning",
+                over_stub=bool(self._told["resume"]),
+            )
         return RunWriter.open(
             self.path,
-            durable=self._told["durable"],
+            durable=durable,
             settings=self._described,
-            facts={STORED: self._stored()},
+            facts=facts,
             changed=[str(change) for change in self._changed],
             forced=any(gives_meaning(change.field) for change in self._changed),
             partial=self._forced,
         )
-
-    def _stored(self) -> dict[str, Any]:
-        """Return the record that ``trunkline resume`` reads."""
-        return store_job(self._job, self._backend.workers, durable=self._told["durable"])
 
     def _take_over(self) -> dict[int, TakenRow]:
         """Write the trees of ``start_from`` into the run file, which is discarded if that fails."""
@@ -407,10 +404,10 @@ class PreparedRun(RunSpec):
 
 
 def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:
-    """Check a run and work out what it would do at most; nothing is sent, and no file made.
+    """Check a run and compute the most that it would do; no request is sent and no file is made.
 
     Args:
-        agent: Who would play.
+        agent: The agent or team that would play.
         tasks: The problems; their ids must be unique.
         **options: See :class:`Options`.
 

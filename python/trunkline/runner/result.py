@@ -1,4 +1,4 @@
-"""What a run leaves behind, for the program that ran it."""
+"""The result of a run, read from its file on demand."""
 
 from __future__ import annotations
 

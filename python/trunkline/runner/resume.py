@@ -1,4 +1,4 @@
-"""Same file again: settings compared."""
+"""Resume a run in its file: compare its settings and tasks with today's."""
 
 from __future__ import annotations
 
@@ -126,7 +126,9 @@ class ResumableRun:
         self._partial = partial
         with RunReader.open(path, partial=partial) as reader:
             self.settings: dict[str, Any] = reader.settings
+            self.seed = reader.seed
             self._records = reader.records()
+            self.size = len(self._records)
             self.state = reader.meta.get("state", "")
             self._scoring = under_way(reader.meta)
             self.finished = reader.finished
@@ -136,21 +138,10 @@ class ResumableRun:
         """Return the run at a path; None where none has begun."""
         return None if path is None or not os.path.lexists(path) or is_stub(path) else cls(path, partial=partial)
 
-    @property
-    def size(self) -> int:
-        """Number of its tasks."""
-        return len(self._records)
-
     def tasks(self) -> list[Task]:
         """Return its tasks."""
         with RunReader.open(self.path, partial=self._partial) as reader:
             return reader.tasks()
-
-    @property
-    def seed(self) -> int | None:
-        """The run's seed."""
-        seed = self.settings.get("seed")
-        return seed if type(seed) is int else None
 
     def is_over(self, changed: Sequence[Change]) -> bool:
         """Whether nothing is left to do; with another budget a run continues that the old one ended."""

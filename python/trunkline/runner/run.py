@@ -1,4 +1,4 @@
-"""Run, arun, stream."""
+"""run, arun and stream: execute a prepared run in a loop or a thread, with signals and cancellation."""
 
 from __future__ import annotations
 
@@ -124,18 +124,17 @@ class Interrupted(KeyboardInterrupt):
 def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
-    Ctrl-C stops the run and keeps what has grown: requests and tool calls that are out have ``grace`` seconds to come
-    back. A second one does not wait for them. Inside a running event loop, as
-    in a notebook, the run goes on in a thread of its own.
+    Ctrl-C stops the run and keeps its trees: requests and tool calls in flight have ``grace`` seconds to return. A
+    second one does not wait for them. Inside a running event loop, as in a notebook, the run has a thread of its own.
 
     Args:
-        agent: Who plays: an agent, or a team.
+        agent: The agent or team that plays.
         tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
         **options: See :class:`trunkline.runner.options.Options`.
 
     Raises:
         UsageError: If something in the call cannot be done; nothing was sent and no file is left.
-        EndpointError: If the endpoint serves nobody.
+        EndpointError: If the endpoint refuses every request.
         InfrastructureError: If workers or the run file fail.
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
     """
@@ -150,7 +149,7 @@ def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unp
 async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Like :func:`run`, in the running event loop. Cancelling it ends every process it started.
 
-    What it raises is the same; on a pool the run goes on in the pool's thread, and its processes stay.
+    What it raises is the same; on a pool the run is led from the pool's thread, and its processes stay.
     """
     with _planned(agent, tasks, options) as (plan, loop_thread):
         if loop_thread is None:
@@ -262,10 +261,7 @@ def _drive_in_thread(plan: PreparedRun) -> Run:
     try:
         return _drive_in(loop_thread, plan)
     finally:
-        loop_thread.close(_nothing())
-
-
-async def _nothing() -> None: ...
+        loop_thread.close()
 
 
 def _drive_in(loop_thread: LoopThread, plan: PreparedRun) -> Run:

@@ -1,4 +1,4 @@
-"""Engines that outlive a run, and the thread that hosts them."""
+"""A backend that outlives its runs, and the thread that leads them."""
 
 from __future__ import annotations
 

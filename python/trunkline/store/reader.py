@@ -278,6 +278,12 @@ class RunReader:
         except msgspec.MsgspecError as problem:
             raise self._damaged(f"meta.settings: {problem}") from None
 
+    @property
+    def seed(self) -> int | None:
+        """The run's seed; None where the settings hold none."""
+        seed = self.settings.get("seed")
+        return seed if type(seed) is int else None
+
     @cached_property
     def prices(self) -> dict[str, Price]:
         """The price of each endpoint by what it is called on record, or one of all; empty if the run was given none."""

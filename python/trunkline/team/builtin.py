@@ -117,7 +117,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
     """A verifier, who sends each step to the searcher or to the answerer.
 
     All see the question and the latest actions with what they found; the searcher also sees what the verifier said. A
-    step ends with what the query found. Where the verifier is not satisfied at the last step nobody is asked any more,
+    step ends with what the query found. Where the verifier is not satisfied at the last step no role is asked any more,
     and the answer is the empty text. An answer that cannot be read costs a step and does not end the rollout. The
     rollout's answer is what stands in the answerer's tag.
 

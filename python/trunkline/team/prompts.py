@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ArgumentError, ConfigError, ProgramError
 from trunkline.llm.messages import CLOSES, OPENS, piece, system, user
-from trunkline.rollout.programs.context import ContextRef, MessagePieces
+from trunkline.rollout.programs.context import ContextRef
 from trunkline.tree.views import message_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Context",
     "Prompts",
-    "TranscriptPrompts",
     "before_question",
     "by_characters",
     "check_slots",
@@ -83,88 +82,115 @@ class Context:
         return outputs if most is None else _last(outputs, most, self._team.context_tail)
 
 
+_FIXED = frozenset({"question", "context"})
+"""Slots that are filled once for a rollout, or from what was said."""
+
+
 class Prompts:
-    """Builds the prompts of one rollout from texts, as the team's switches say."""
+    """Builds the prompts of one rollout, as fragments of its tree.
+
+    What was said is kept in a transcript of the core, or as texts where the length is limited or a switch is off.
+    """
 
     def __init__(self, play: ProgramContext, team: _Switches) -> None:
         self._play = play
         self._team = team
-        self._context = Context(team)
-        self._known: dict[str, int] = {}
-        self._systems: dict[str, MessagePieces] = {}
+        whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
+        self._context = None if whole and team.late_join and team.active_only else Context(team)
+        self._numbers = {name: number for number, name in enumerate(team.members)}
+        self._transcript = play.transcript()
+        self._ready: set[str] = set()
+        self._known: dict[bytes, int] = {}
+        for number in self._numbers.values():
+            self._transcript.frame(number, [], None)
         self._system, self._before = before_question(play.task)
 
-    @cached_property
-    def _ends(self) -> tuple[int, ...]:
-        """Pieces that a message begins and ends with."""
-        return self._play.cut([OPENS, CLOSES]).pieces
-
-    @cached_property
+    @property
     def question(self) -> str:
         """The text of the task's last message."""
         return question_of(self._play.task)
 
     def add(self, member: Member, output: str) -> None:
         """Keep a member's output for its colleagues."""
-        self._context.add(member, output)
+        if self._context is not None:
+            self._context.add(member, output)
+            return
+        before, after = member.relayed or (b"", b"")
+        text = output if member.relayed else member.relay(output)
+        if not (before or text or after):
+            return
+        number = self._numbers[member.name]
+        try:
+            self._transcript.add(number, before, text, after)
+        except ArgumentError:
+            self._transcript.add(number, before, scrub(text), after)
 
     def clear(self) -> None:
         """Forget all outputs."""
-        self._context.clear()
+        if self._context is not None:
+            self._context.clear()
+        self._transcript.clear()
 
-    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sequence[Message | MessagePieces] | None:
-        """Return the messages of a member's prompt, None for the rollout's own path; ProgramError for wrong slots."""
-        check_slots(member, slots)
-        if member.template is None:
-            return None
-        values = {name: str(text) for name, text in slots.items()} | {"question": self.question, "step": str(step)}
-        return [*self._first(member), *self._before, self._user(member, values, self._context.seen_by(member))]
-
-    def _first(self, member: Member) -> Sequence[Message | MessagePieces]:
-        """Return the member's system message, or those of the task."""
-        text = member.role.system
-        if not text:
-            return self._system
-        if not self._team.preprocessing_cache:
-            return [{"role": "system", "content": text}]
-        known = self._systems.get(text)
-        if known is None:
-            known = self._systems[text] = self._play.cut([system(text)])
-        return [known]
+    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sequence[Message] | ContextRef | None:
+        """Return a member's prompt, None for the rollout's own path; ProgramError for wrong slots."""
+        name = member.name
+        if slots or name not in self._ready:
+            check_slots(member, slots)
+            if member.template is None:
+                return None
+            values = {slot: str(text) for slot, text in slots.items()} | {"question": self.question, "step": str(step)}
+            if not self._team.context_fragments:
+                own = member.role.system
+                first: list[Message] = [{"role": "system", "content": own}] if own else self._system
+                return [*first, *self._before, {"role": "user", "content": self._filled(member, values)}]
+            self._frame(member, values)
+            if self._context is None and member.template.slots <= _FIXED:
+                self._ready.add(name)
+        return ContextRef(self._transcript.prompt(self._numbers[name]))
 
     def draft(self, member: Member, step: int) -> None:
         """Build a member's prompt and discard it; slots without a text are empty."""
         if member.template is not None:
-            values = dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
-            user(member.template.fill({**values, "context": "".join(self._context.seen_by(member))}))
+            user(
+                self._filled(
+                    member, dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
+                )
+            )
 
-    def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | MessagePieces:
-        """Return the user message, in pieces or as one text."""
+    def _filled(self, member: Member, values: Mapping[str, str]) -> str:
+        """Return a member's prompt as one text."""
         assert member.template is not None
-        if not self._team.context_fragments:
-            return {"role": "user", "content": member.template.fill({**values, "context": "".join(seen)})}
-        opens, closes = self._ends
-        pieces = [opens]
+        assert self._context is not None
+        return member.template.fill({**values, "context": "".join(self._context.seen_by(member))})
+
+    def _frame(self, member: Member, values: Mapping[str, str]) -> None:
+        """Set the fragments of a member's prompt around the transcript."""
+        assert member.template is not None
+        own = member.role.system
+        first = [self._piece(system(own))] if own else self._play.fragments(self._system)
+        parts = [[*first, *self._play.fragments(self._before), self._piece(OPENS)]]
         for part in member.template.parts:
             if isinstance(part, str):
-                pieces.append(self._text(part, encoded))
-            elif part.name == "context":
-                pieces += [self._text(text) for text in seen if text]
-            elif text := values[part.name]:
-                pieces.append(self._text(text))
-        return MessagePieces((*pieces, closes))
+                parts[-1].append(self._piece(encoded(part) if self._team.preprocessing_cache else piece(part)))
+            elif part.name != "context":
+                if text := values[part.name]:
+                    parts[-1].append(self._piece(piece(text)))
+            elif self._context is None:
+                parts.append([])
+            else:
+                parts[-1] += [self._piece(piece(text)) for text in self._context.seen_by(member) if text]
+        parts[-1].append(self._piece(CLOSES))
+        sees = member.role.sees
+        numbers = None if sees is None else [self._numbers[name] for name in sees]
+        self._transcript.frame(self._numbers[member.name], parts, numbers)
 
     def _piece(self, data: bytes) -> int:
-        (number,) = self._play.cut([data]).pieces
-        return number
-
-    def _text(self, text: str, encode: Callable[[str], bytes] = piece) -> int:
-        """Return the piece of a text; with the cache it is encoded once."""
-        if not self._team.preprocessing_cache:
-            return self._piece(piece(text))
-        known = self._known.get(text)
+        """Return the piece of some bytes; with the cache the tree is asked for it once."""
+        known = self._known.get(data)
         if known is None:
-            known = self._known[text] = self._piece(encode(text))
+            (known,) = self._play.cut([data]).pieces
+            if self._team.preprocessing_cache:
+                self._known[data] = known
         return known
 
 
@@ -217,93 +243,3 @@ def _last(outputs: list[str], most: int, tail: Callable[[str, int], tuple[str, i
         if most <= 0 or len(end) < len(text):
             break
     return kept[::-1]
-
-
-_FIXED = frozenset({"question", "context"})
-"""Slots that a frame has filled for good, or that are no part of it."""
-
-
-class TranscriptPrompts:
-    """Builds the prompts of :class:`Prompts` with a transcript in the core, for teams that :meth:`serve` accepts."""
-
-    def __init__(self, play: ProgramContext, team: _Switches) -> None:
-        self._play = play
-        self._numbers = {name: number for number, name in enumerate(team.members)}
-        self._transcript = play.transcript()
-        self._ready: set[str] = set()
-        self._known: dict[bytes, int] = {}
-        for member in team.members.values():
-            self._transcript.frame(self._numbers[member.name], [], None)
-        self._system, self._before = before_question(play.task)
-
-    @staticmethod
-    def serve(team: _Switches) -> bool:
-        """Whether a team's settings allow prompts from the core."""
-        whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
-        return whole and team.late_join and team.active_only
-
-    @property
-    def question(self) -> str:
-        """The text of the task's last message."""
-        return question_of(self._play.task)
-
-    def add(self, member: Member, output: str) -> None:
-        """Keep a member's output for its colleagues."""
-        before, after = member.relayed or (b"", b"")
-        text = output if member.relayed else member.relay(output)
-        if not (before or text or after):
-            return
-        number = self._numbers[member.name]
-        try:
-            self._transcript.add(number, before, text, after)
-        except ArgumentError:
-            self._transcript.add(number, before, scrub(text), after)
-
-    def clear(self) -> None:
-        """Forget all outputs."""
-        self._transcript.clear()
-
-    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> ContextRef | None:
-        """Return the reference of a member's prompt; see :meth:`Prompts.of`."""
-        name = member.name
-        if slots or name not in self._ready:
-            check_slots(member, slots)
-            if member.template is None:
-                return None
-            texts = {slot: str(text) for slot, text in slots.items()}
-            self._frame(member, texts | {"question": self.question, "step": str(step)})
-            if member.template.slots <= _FIXED:
-                self._ready.add(name)
-        return ContextRef(self._transcript.prompt(self._numbers[name]))
-
-    def draft(self, member: Member, step: int) -> None:
-        """Do nothing: :meth:`serve` accepts no team that builds unused prompts."""
-
-    def _frame(self, member: Member, values: Mapping[str, str]) -> None:
-        """Set the fragments of a member's prompt around the transcript."""
-        assert member.template is not None
-        parts = [[*self._first(member), *self._play.fragments(self._before), self._piece(OPENS)]]
-        for part in member.template.parts:
-            if isinstance(part, str):
-                parts[-1].append(self._piece(encoded(part)))
-            elif part.name == "context":
-                parts.append([])
-            elif text := values[part.name]:
-                parts[-1].append(self._piece(piece(text)))
-        parts[-1].append(self._piece(CLOSES))
-        sees = member.role.sees
-        numbers = None if sees is None else [self._numbers[name] for name in sees]
-        self._transcript.frame(self._numbers[member.name], parts, numbers)
-
-    def _first(self, member: Member) -> Sequence[int]:
-        """Return the fragments of the member's system message, or of the task's."""
-        own = member.role.system
-        return [self._piece(system(own))] if own else self._play.fragments(self._system)
-
-    def _piece(self, data: bytes) -> int:
-        """Return the piece of some bytes, which the tree is asked for once."""
-        known = self._known.get(data)
-        if known is None:
-            (known,) = self._play.cut([data]).pieces
-            self._known[data] = known
-        return known

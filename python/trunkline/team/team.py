@@ -18,7 +18,7 @@ from trunkline._internal.text import format_error
 from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
-from trunkline.team.prompts import Prompts, TranscriptPrompts, by_characters, question_of
+from trunkline.team.prompts import Prompts, by_characters, question_of
 from trunkline.team.role import Member, Role, described
 from trunkline.tools.tool import Tool
 from trunkline.types import Termination
@@ -88,7 +88,7 @@ class RoleReply(str):
     Attributes:
         valid: Whether it is a valid action.
         turn: The model turn; its ``text`` is all that the model said.
-        role: Who said it.
+        role: The name of the role.
     """
 
     __slots__ = ("role", "turn", "valid")
@@ -125,7 +125,7 @@ class TeamPlay:
         self.step = 0
         self._play = play
         self._team = team
-        self._prompts = TranscriptPrompts(play, team) if TranscriptPrompts.serve(team) else Prompts(play, team)
+        self._prompts = Prompts(play, team)
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -142,8 +142,8 @@ class TeamPlay:
         """Let a role move. Several may be asked at the same time; each sees what was said before.
 
         Args:
-            role: Who is asked.
-            active: Whether anything depends on the reply. What is said otherwise is on record and nobody is told.
+            role: The role to ask.
+            active: Whether anything depends on the reply; other replies are recorded and shown to no role.
             **slots: Texts for the slots of the role's prompt.
 
         Raises:
@@ -194,7 +194,7 @@ class TeamPlay:
         return noted
 
     async def use(self, said: RoleReply, /) -> list[ContextMessage]:
-        """Run the tool calls of a role's turn, and append what they say; the step goes on: :meth:`ProgramContext.use`.
+        """Run the tool calls of a role's turn, and append their results within the step: :meth:`ProgramContext.use`.
 
         Args:
             said: What the role said.
@@ -272,7 +272,7 @@ ALIKE: Final = (
     "active_only",
     "profiling",
 )
-"""Switches that change neither what is sent nor what comes of it: a run may go on with others."""
+"""Switches that change neither requests nor results: a run may be resumed with others."""
 
 _SWITCHES: Final = ("early_termination", "agent_skip", *ALIKE)
 
@@ -356,7 +356,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
         parallel_agents: Whether roles that are asked together are asked at the same time.
         preprocessing_cache: Whether what roles have in common is encoded once for all of them.
         context_fragments: Whether what colleagues said is kept in pieces, each stored once.
-        late_join: Whether these are joined when a request is built, not whenever somebody says something.
+        late_join: Whether these are joined when a request is built, not with every reply.
         active_only: Whether prompts are built and replies read for the role that is asked alone. Without, that is done
             for every role of the team and thrown away, as a loop over whole batches does.
         profiling: Whether each request is on record with the role that asked. Without, all are the team's.
@@ -523,7 +523,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
 
     @cached_property
     def agent(self) -> Agent:
-        """Who a run of the team has for its agent: the team, with the model of its first role."""
+        """The agent of a run of the team: named team, with the model of its first role."""
         first = next(iter(self.members.values())).agent
         return Agent(model=self.model or first.model, name="team", llm=first.llm, max_turns=self.max_turns)
 
@@ -531,7 +531,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
         """Describe the team for the run file: everything that gives its results meaning."""
         own: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(self), enc_hook=described)
         if self.tokenizer is None:
-            del own["tokenizer"]  # as runs of earlier days have it, which the same command goes on with
+            del own["tokenizer"]  # as in earlier run files, which the same command resumes
         return own | {"roles": {name: member.settings() for name, member in self.members.items()}}
 
     async def play(self, rollout: TeamPlay) -> str | None:

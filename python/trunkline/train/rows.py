@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -14,7 +13,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm.pricing import llm_in, named
 from trunkline.llm.request import model_in
 from trunkline.train.advantages import Advantages, TurnValue
-from trunkline.train.selection import AgentCall, AgentCalls, Chosen, Rules, again, sent
+from trunkline.train.selection import AgentCall, AgentCalls, Chosen, Rules, again, draw_of, mean, sent
 from trunkline.tree.records import version_in
 from trunkline.tree.tokens import generated
 
@@ -41,7 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rollout: The rollout, in its tree; of a call that several share and that stands here once, the first of those
             trained.
         node: The call's turn in its tree.
-        agent: Who was asked: the role.
+        agent: The role that was asked.
         model: The model.
         llm: The name of the LLM that was asked for it; empty for the one without a name.
         step: Which step it belongs to, from 1.
@@ -58,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         trained: Whether it is trained: it was active, no filter masked it, and it has a reward.
         pad: Whether it is a copy that fills up: it is not trained, and counts nowhere.
         length: Tokens of the reply, ids where they are known, else as the server reported; None where neither is.
-        weights: The version of the weights that it was asked under; None where nobody said.
+        weights: The version of the weights that it was asked under; None where unknown.
         conversation: The messages that were sent, a JSON array.
         reply: The turn's own message, JSON.
         aside: What the model said that is not sent again, such as its reasoning.
@@ -96,32 +95,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return [*before, msgspec.json.decode(self.reply)]
 
 
-_CODES: Final[dict[str, str]] = {
-    "task": "",
-    "group": "I",
-    "rollout": "I",
-    "node": "I",
-    "agent": "",
-    "model": "",
-    "llm": "",
-    "step": "I",
-    "turn": "I",
-    "draw": "I",
-    "active": "B",
-    "valid": "B",
-    "reward": "d",
-    "penalty": "d",
-    "score": "d",
-    "advantage": "d",
-    "weight": "I",
-    "trained": "B",
-    "pad": "B",
-    "length": "q",
-    "weights": "",
-}
+_TEXTS: Final = {"conversation", "reply", "aside"}
+_CODE_OF: Final = {"str": "", "str | None": "", "int": "I", "bool": "B", "float": "d", "int | None": "q"}
+_CODES: Final = {name: _CODE_OF[kind] for name, kind in Row.__annotations__.items() if name not in _TEXTS}
 """The type of each column's array; a list where it is of texts."""
 
-_FLAGS: Final = ("active", "valid", "trained", "pad")
+_FLAGS: Final = tuple(name for name, code in _CODES.items() if code == "B")
 _UNKNOWN: Final = -1
 _MOST: Final = 2**20
 """The largest divisor: so many rows more at most."""
@@ -338,8 +317,7 @@ def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
     trained = [one for one in made if one.value.trained]
     chosen, call, _ = (trained or made)[0]
     facts, length = core.node(call.node), generated(core, call.node)
-    path = core.rollout(chosen.rollout).path
-    reward = _mean([one.chosen.reward for one in made if one.chosen.counted or len(made) == 1])
+    reward = mean([one.chosen.reward for one in made if one.chosen.counted or len(made) == 1])
     return {
         "rollout": chosen.rollout,
         "node": call.node,
@@ -348,19 +326,15 @@ def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
         "llm": llm_in(facts.namespace),
         "step": call.step,
         "turn": call.turn,
-        "draw": dict(zip(path[::2], path[1::2], strict=True)).get(call.turn, 0),
+        "draw": draw_of(core.rollout(chosen.rollout).path, call.turn),
         "active": call.active,
         "valid": call.valid,
         "reward": reward,
         "penalty": call.penalty,
         "score": reward - call.penalty,
-        "advantage": _mean([one.value.advantage for one in trained]) if trained else 0.0,
+        "advantage": mean([one.value.advantage for one in trained]) if trained else 0.0,
         "weight": len(trained),
         "trained": bool(trained),
         "length": -1 if length is None else length,
         "weights": version_in(facts.namespace),
     }
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan

@@ -1,4 +1,4 @@
-"""Which rollouts and calls are trained; JSONL."""
+"""Selection of rollouts and agent calls for training, and JSONL output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trunkline.scoring import notes
 from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from trunkline._core import CoreTree
     from trunkline.tree.views import Trajectory, Tree
@@ -31,6 +31,8 @@ __all__ = [
     "Rules",
     "again",
     "context_of",
+    "draw_of",
+    "mean",
     "select",
     "sent",
     "turns_of",
@@ -196,6 +198,16 @@ def turns_of(tree: Tree, rollout: int) -> list[int]:
     """Return the model turns on a rollout's path."""
     core = tree.core
     return [node for node in core.path(core.rollout(rollout).leaf) if core.node(node).kind == TURN]
+
+
+def draw_of(path: Sequence[int], turn: int) -> int:
+    """Return which sample of its state a turn is, by its rollout's fork path."""
+    return dict(zip(path[::2], path[1::2], strict=True)).get(turn, 0)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN without values."""
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 def context_of(core: CoreTree, turn: int) -> bytes | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from trunkline._internal.validation import check_choice
 from trunkline.train.advantages import Advantages, TurnValue
-from trunkline.train.selection import Chosen, Rules, again, sent, turns_of
+from trunkline.train.selection import Chosen, Rules, again, draw_of, mean, sent, turns_of
 from trunkline.tree.records import version_in
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         advantage: Its advantage; 0 where it is not trained.
         weight: How many rollouts it is trained for; 0 where it is not trained.
         trained: Whether it is trained: no filter masked it, and it has a reward.
-        weights: The version of the weights that it was asked under; None where nobody said.
+        weights: The version of the weights that it was asked under; None where unknown.
         min_weights: The version of the first turn of its rollout: the oldest.
         max_weights: The version of the last one: the newest. It differs where weights changed in the middle.
     """
@@ -147,19 +146,15 @@ def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> Turn
         rollout=chosen.rollout,
         node=node,
         turn=turn,
-        draw=dict(zip(facts.path[::2], facts.path[1::2], strict=True)).get(turn, 0),
+        draw=draw_of(facts.path, turn),
         conversation=msgspec.Raw(sent(core, node)),
         reply=msgspec.Raw(core.message(node)),
         aside=core.aside(node),
-        reward=_mean([one.chosen.reward for one in rollouts if one.chosen.counted or len(rollouts) == 1]),
-        advantage=_mean([one.value.advantage for one in trained]) if trained else 0.0,
+        reward=mean([one.chosen.reward for one in rollouts if one.chosen.counted or len(rollouts) == 1]),
+        advantage=mean([one.value.advantage for one in trained]) if trained else 0.0,
         weight=len(trained),
         trained=bool(trained),
         weights=version_in(core.node(node).namespace),
         min_weights=oldest,
         max_weights=newest,
     )
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan

@@ -1,4 +1,4 @@
-"""When two answers are the same, and which of many answers wins."""
+"""Normal forms of answers, and majority votes."""
 
 from __future__ import annotations
 

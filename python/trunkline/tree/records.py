@@ -37,11 +37,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         kind: The error's class name; empty where another writer left plain text.
-        message: What happened; safe to print, whoever wrote it.
+        message: What happened; safe to print, whatever its source.
         attempts: How often it was tried, from 1.
         retryable: Whether trying again later could succeed.
         blame: What failed: ``endpoint`` and its URL, ``tool``, ``environment``, ``program``, ``worker``, ``rollout``,
-            or ``code`` for an exception that nobody foresaw.
+            or ``code`` for an unexpected exception.
         tries: What came of each attempt, a line each, where there was more to say than the message.
         evidence: The beginning of what was answered last, at most 2,000 characters; empty where nothing was.
     """
@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, error: BaseException) -> Failure:
         """Describe an exception."""
         if isinstance(error, RolloutError):
-            # Whoever raised it may have set anything.
+            # User code may have set any value.
             attempts = error.attempts if isinstance(error.attempts, int) else 1
             made = cls(
                 type(error).__name__,
@@ -78,8 +78,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(type(error).__name__, format_error(error, _MESSAGE_LENGTH), blame="code")
 
     def witnessed(self, error: LLMError) -> Failure:
-        """The same with who was asked, what came of each attempt, and how the last answer began."""
-        # Whoever raised it may have set anything.
+        """Return this failure with the endpoint, the result of each attempt and the beginning of the last answer."""
+        # User code may have set any value.
         blame = f"{error.blame} {error.endpoint}".strip()[:_MESSAGE_LENGTH]
         listed = error.tries[:_MOST_TRIES] if isinstance(error.tries, list | tuple) else ()
         tries = tuple(str(line)[:_MESSAGE_LENGTH] for line in listed)

@@ -1,4 +1,4 @@
-"""What a tree cost: tokens with and without sharing, and seconds."""
+"""Tokens of a tree with and without sharing, and seconds."""
 
 from __future__ import annotations
 

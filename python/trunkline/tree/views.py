@@ -95,7 +95,7 @@ class Node:
 
     @property
     def weights(self) -> str | None:
-        """The version of the weights that a model turn was asked under; None where nobody said, and for other nodes."""
+        """The version of the weights that a model turn was asked under; None where unknown, and for other nodes."""
         return version_in(self._facts.namespace)
 
     @property
@@ -112,7 +112,7 @@ class Node:
     def generated_tokens(self) -> int | None:
         """Tokens of a model turn, by its ids or else as the server reported them; None where neither is known.
 
-        With ids, those count that a fork inside a turn kept for it, which nobody generated again.
+        With ids, those count that a fork inside a turn kept for it, which were not generated again.
         """
         return generated(self.tree.core, self.id) if self.kind is Kind.TURN else None
 
@@ -129,10 +129,7 @@ class Node:
 
     @property
     def compressed_reasoning(self) -> str | None:
-        """What the path to this node came to, in a few words: a report somebody wrote, or None.
-
-        :class:`trunkline.Reporter` writes reports.
-        """
+        """The report on the path to this node, or None; :class:`trunkline.Reporter` writes reports."""
         return self.tree.core.report_of(self.id)
 
     @property
@@ -252,7 +249,7 @@ class Trajectory:
 
     @property
     def usage(self) -> Usage:
-        """What its own calls cost, failed attempts too; those of a trunk it was forked from belong to who made them."""
+        """What its own calls cost, failed attempts too; those of its trunk belong to the rollouts that made them."""
         facts = self._facts
         return usage_of(facts.usage, facts.error)
 
@@ -314,7 +311,7 @@ class Tree:
         task: The task.
         core: Its native tree; a new one when not given.
         ended: How its growth ended, as its run says: ``finished``, ``settled``, ``enough``, ``budget``, ``deadline`` or
-            ``broken``; empty while it grows, and where nobody says.
+            ``broken``; empty while it grows, and where unknown.
     """
 
     __slots__ = ("core", "ended", "task")
