@@ -151,11 +151,8 @@ class Prompts:
     def draft(self, member: Member, step: int) -> None:
         """Build a member's prompt and discard it; slots without a text are empty."""
         if member.template is not None:
-            user(
-                self._filled(
-                    member, dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
-                )
-            )
+            values = dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
+            user(self._filled(member, values))
 
     def _filled(self, member: Member, values: Mapping[str, str]) -> str:
         """Return a member's prompt as one text."""
