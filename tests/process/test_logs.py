@@ -110,6 +110,13 @@ class Slow(io.StringIO):
         return super().write(text)
 
 
+def test_a_line_has_no_key_and_no_character_that_steers_a_terminal():
+    record = logging.makeLogRecord({"name": "a\nb", "msg": "sk-abcdefghijklmnop \x1b[31m \u202e", "task": "c\x1bd"})
+    line = json.loads(json_line(record))
+    assert line["message"] == "(not stored) \\x1b[31m \\u202e"
+    assert (line["logger"], line["task"]) == ("a\\nb", "c\\x1bd")
+
+
 def test_a_stream_that_is_stuck_holds_up_nobody_and_what_finds_no_room_is_counted():
     stream = Slow()
     sink = LogSink(lambda: stream, json_line, logging.INFO, waiting=10)

@@ -287,7 +287,7 @@ class LoopThread:
         """Call a function there soon, from any thread."""
         self._loop.call_soon_threadsafe(step)
 
-    def close(self, last: Coroutine[None, None, None]) -> None:
+    def close(self, last: Coroutine[None, None, None] | None = None) -> None:
         """Cancel the work that is left, run ``last`` when it has ended, and end the thread."""
         if threading.current_thread() is self._thread:
             # It cannot wait for itself.

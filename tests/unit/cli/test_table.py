@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from trunkline._internal.text import duration
+from trunkline.cli.live import judge
 from trunkline.cli.tables import table
 from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.store.stats.summary import Summary, summarise
@@ -103,6 +104,13 @@ def test_every_rollout_failing_is_never_accuracy_zero() -> None:
     assert found["rollouts"] == "2  (llm_error 1, lost 1)"
     assert not any("best" in label or "majority" in label for label in found)
     assert "0.0 %" not in found["accuracy of one try"]
+
+
+@pytest.mark.parametrize(("threshold", "code"), [(0.0, 1), (0.4, 1), (0.5, 0), (0.99, 0), (1.0, 1), (2.0, 0), (3.0, 0)])
+def test_a_threshold_below_1_is_a_share_of_the_rollouts_and_from_1_on_a_count(threshold: float, code: int) -> None:
+    broken = [row(number, "llm_error", None, None) for number in range(2)]
+    sound = [row(number, "answer", "4", 1.0) for number in range(2, 4)]
+    assert judge(totals(*broken, *sound), threshold) == code
 
 
 def test_what_is_partly_scored_or_unfinished_is_said() -> None:

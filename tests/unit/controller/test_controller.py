@@ -10,10 +10,21 @@ from puppets import Puppets, growth, played, poisoned
 
 import trunkline.controller.controller as controller
 from trunkline.controller.component import Component, Components
+from trunkline.controller.weights import WeightCoordinator
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Refill
-from trunkline.protocol.messages import Ack, AssignTasks, Batch, CutTasks, Ping, Pong, WorkerState
+from trunkline.protocol.messages import (
+    Ack,
+    AssignTasks,
+    Batch,
+    CutTasks,
+    Ping,
+    Pong,
+    TurnsHeld,
+    WeightsSet,
+    WorkerState,
+)
 from trunkline.rollout.budget import Budget
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
@@ -62,6 +73,20 @@ async def test_a_batch_is_in_the_run_file_when_it_is_acknowledged(tmp_path: Path
     await played(tmp_path, Puppets(act))
     assert found == [True, True]
     assert not sent
+
+
+async def test_weights_are_held_and_changed_when_every_worker_has_answered():
+    coordinator = WeightCoordinator("a", lambda worker_id, message: None, lambda versions: None)
+    for worker_id in (0, 1, 2):
+        coordinator.add_worker(worker_id)
+    for step, answer in ((coordinator.hold(abort=False), TurnsHeld()), (coordinator.change("b"), WeightsSet("b"))):
+        under_way = asyncio.ensure_future(step)
+        for worker_id in (0, 1, 2):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not under_way.done()
+            coordinator.take(worker_id, answer)
+        await asyncio.wait_for(under_way, 10)
 
 
 async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
