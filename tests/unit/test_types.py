@@ -71,6 +71,13 @@ def test_accepted_answers(answer: Any, reference: tuple[str, ...]) -> None:
     assert (task.id, task.question, task.reference) == ("Who?", "Who?", reference)
 
 
+def test_the_question_is_the_last_thing_that_the_user_said() -> None:
+    said = [("user", "Who?"), ("assistant", "Ada"), ("user", "And when?"), ("assistant", "Well,")]
+    messages = [{"role": role, "content": content} for role, content in said]
+    assert Task(id="q", messages=messages).question == "And when?"
+    assert Task(id="q", messages=[{"role": "system", "content": "Be brief."}]).question == ""
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.rollout.sampling.inflight import WeightGate
+from trunkline.tree.records import version_in
 
 
 async def asked(weights: WeightGate, seen: list[str]) -> None:
@@ -33,6 +35,13 @@ async def test_a_turn_that_is_given_up_ends_quietly_and_the_next_waits_for_the_c
     later.cancel()
     with pytest.raises(asyncio.CancelledError):
         await later
+
+
+def test_turns_under_two_versions_are_never_one_node():
+    compiled = CompiledAgent(Agent(model="m"))
+    namespaces = [compiled.namespace, compiled.under("old").namespace, compiled.under("new").namespace]
+    assert len(set(namespaces)) == 3
+    assert [version_in(namespace) for namespace in namespaces] == [None, "old", "new"]
 
 
 @pytest.mark.parametrize("first", ["hold", "cancel"])
