@@ -230,7 +230,7 @@ class Controller:
             self._quarantine.settle()
         elif self._supervisor.nobody:
             left = f"no worker is left; {self.task_queue.open} tasks were not finished"
-            self._fail(WorkerError(f"{self._supervisor.why}, and {left}"))
+            self._fail(WorkerError(f"{self._supervisor.given_up}, and {left}"))
 
     def _queued(self) -> list[tuple[int, Event]]:
         """Return all messages in the inbox, which share one transaction."""
@@ -241,14 +241,14 @@ class Controller:
         events = [event for event in events if not self._is_stale(*event)]
         self._commit([(worker_id, message) for worker_id, message in events if isinstance(message, Batch)])
         for worker_id, message in events:
-            self._supervisor.message_received(worker_id)
+            self._supervisor.heartbeats.seen(worker_id)
             if (handler := self._handlers.get(type(message))) is not None:
                 handler(worker_id, message)
         if (rejected := self._progress.rejected) is not None:
             self._fail(EndpointError(rejected))
         self.snapshot.workers = len(self._registry.ready)
         self._run_limits.note(self._writer)
-        self._observers.show(self._supervisor.silent)
+        self._observers.show(self._supervisor.heartbeats.silent)
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""
@@ -268,12 +268,12 @@ class Controller:
 
     def _is_stale(self, worker_id: int, message: Event) -> bool:
         """Whether a worker that counts as gone sent this; its tasks were assigned again."""
-        if not self._registry.is_gone(worker_id):
+        if worker_id not in self._registry.gone:
             return False
         if isinstance(message, Batch):
             tasks = sorted({delta.task for delta in message.deltas})
             logger.warning("worker %d counts as gone, and what it still sent is dropped", worker_id)
-            self._writer.event("stale", worker=worker_id, tasks=list(tasks), deltas=len(message.deltas))
+            self._writer.event("stale", worker=worker_id, tasks=tasks, deltas=len(message.deltas))
         return True
 
     def _feed(self) -> None:
@@ -286,7 +286,7 @@ class Controller:
         self._dispatcher.feed()
 
     def _send_all(self, message: ToWorker) -> None:
-        for worker_id in self._registry:
+        for worker_id in list(self._registry):
             self._backend.send(worker_id, message)
 
     def _worker_failed(self, worker_id: int, message: Fatal) -> None:

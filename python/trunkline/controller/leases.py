@@ -13,16 +13,8 @@ import msgspec
 from trunkline.controller.component import Component
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
+from trunkline.protocol import messages
 from trunkline.protocol.job import parties, slot_kinds
-from trunkline.protocol.messages import (
-    LeaseDrawn,
-    LeaseGrant,
-    LeaseRequest,
-    LeaseReturn,
-    LeaseRevoke,
-    rates_of,
-    slots_of,
-)
 from trunkline.rollout.budget import Amounts
 
 if TYPE_CHECKING:
@@ -31,7 +23,6 @@ if TYPE_CHECKING:
     from trunkline._internal.aio import Timer
     from trunkline.controller.component import Death
     from trunkline.llm.limits.token_bucket import TokenBucket
-    from trunkline.protocol.messages import ToWorker
 
 __all__ = [
     "LeaseServer",
@@ -59,7 +50,7 @@ class LeasedResource(Protocol):
         """Note how much of a lease its worker may have used."""
         ...
 
-    def returned(self, worker_id: int, message: LeaseReturn) -> None:
+    def returned(self, worker_id: int, message: messages.LeaseReturn) -> None:
         """Take back what a worker did not use."""
         ...
 
@@ -75,7 +66,7 @@ class LeasedResource(Protocol):
 class LeaseServer(Component):
     """Leases resources to workers, by the resources' names in messages."""
 
-    handles = (LeaseRequest, LeaseDrawn, LeaseReturn)
+    handles = (messages.LeaseRequest, messages.LeaseDrawn, messages.LeaseReturn)
 
     def __init__(self, resources: Mapping[str, LeasedResource]) -> None:
         self._resources = resources
@@ -91,16 +82,18 @@ class LeaseServer(Component):
         for resource in self._resources.values():
             resource.join(worker_id)
 
-    def on_message(self, worker_id: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
+    def on_message(
+        self, worker_id: int, message: messages.LeaseRequest | messages.LeaseDrawn | messages.LeaseReturn
+    ) -> None:
         resource = self._resources.get(message.resource)
         if resource is None or worker_id not in self._workers:
             return
         match message:
-            case LeaseRequest(_, least, want):
+            case messages.LeaseRequest(_, least, want):
                 resource.request(worker_id, least, want)
-            case LeaseDrawn(_, lease, most):
+            case messages.LeaseDrawn(_, lease, most):
                 resource.drawn(lease, most)
-            case LeaseReturn():
+            case messages.LeaseReturn():
                 resource.returned(worker_id, message)
 
     def on_lost(self, worker_id: int, death: Death) -> None:
@@ -116,7 +109,7 @@ class LeaseServer(Component):
 def leased_limits(
     llms: Mapping[str, object],
     workers: int,
-    send: Callable[[int, ToWorker], None],
+    send: Callable[[int, messages.ToWorker], None],
     clock: Callable[[], float] = time.monotonic,
     later: Callable[[float, Callable[[], None]], Timer] | None = None,
 ) -> dict[str, LeasedResource]:
@@ -124,10 +117,12 @@ def leased_limits(
     found: dict[str, LeasedResource] = {}
     for name, llm in llms.items():
         if workers and isinstance(llm, EndpointSpec):
-            found[slots_of(name)] = RequestSlots(slots_of(name), slot_kinds(llm), parties(llm, workers), send)
+            found[messages.slots_of(name)] = RequestSlots(
+                messages.slots_of(name), slot_kinds(llm), parties(llm, workers), send
+            )
             buckets = limits_of(llm.limits.requests_per_minute, llm.limits.tokens_per_minute, clock)
             if any(buckets):
-                found[rates_of(name)] = RateAllocator(rates_of(name), *buckets, send, later)
+                found[messages.rates_of(name)] = RateAllocator(messages.rates_of(name), *buckets, send, later)
     return found
 
 
@@ -220,7 +215,7 @@ class RequestSlots:
     """The slots of one LLM: how many requests may be in flight, in the run and at each endpoint."""
 
     def __init__(
-        self, name: str, kinds: Mapping[str, int], parties: int, send: Callable[[int, ToWorker], None]
+        self, name: str, kinds: Mapping[str, int], parties: int, send: Callable[[int, messages.ToWorker], None]
     ) -> None:
         self.allocators = {kind: SlotAllocator(total) for kind, total in kinds.items()}
         self._name = name
@@ -244,7 +239,7 @@ class RequestSlots:
     def drawn(self, lease: int, most: Amounts) -> None:
         """A slot counts as used for as long as it is held."""
 
-    def returned(self, worker_id: int, message: LeaseReturn) -> None:
+    def returned(self, worker_id: int, message: messages.LeaseReturn) -> None:
         for kind, slots in message.unused.items():
             self.allocators[kind].give_back(worker_id, slots)
         self.request(worker_id, {}, message.want)
@@ -263,9 +258,13 @@ class RequestSlots:
         for worker_id in sorted(set().union(*changes.values())):
             slots = {kind: change.get(worker_id, 0) for kind, change in changes.items()}
             if any(more > 0 for more in slots.values()):
-                self._send(worker_id, LeaseGrant(self._name, {kind: max(0, more) for kind, more in slots.items()}))
+                self._send(
+                    worker_id, messages.LeaseGrant(self._name, {kind: max(0, more) for kind, more in slots.items()})
+                )
             if any(more < 0 for more in slots.values()):
-                self._send(worker_id, LeaseRevoke(self._name, {kind: max(0, -more) for kind, more in slots.items()}))
+                self._send(
+                    worker_id, messages.LeaseRevoke(self._name, {kind: max(0, -more) for kind, more in slots.items()})
+                )
 
 
 _SLICE = 0.25
@@ -293,7 +292,7 @@ class RateAllocator:
         name: str,
         requests: TokenBucket | None,
         tokens: TokenBucket | None,
-        send: Callable[[int, ToWorker], None],
+        send: Callable[[int, messages.ToWorker], None],
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         buckets = {"requests": requests, "tokens": tokens}
@@ -322,7 +321,7 @@ class RateAllocator:
     def drawn(self, lease: int, most: Amounts) -> None:
         """All that was granted counts as used."""
 
-    def returned(self, worker_id: int, message: LeaseReturn) -> None:
+    def returned(self, worker_id: int, message: messages.LeaseReturn) -> None:
         """Take back what a worker did not use; below 0, what it used beyond its grants."""
         for kind, bucket in self._buckets.items():
             bucket.take(-message.unused.get(kind, 0))
@@ -355,7 +354,7 @@ class RateAllocator:
             self._waiting.popleft()
             for kind, bucket in self._buckets.items():
                 bucket.take(granted.get(kind, 0))
-            self._send(draw.worker_id, LeaseGrant(self._name, granted))
+            self._send(draw.worker_id, messages.LeaseGrant(self._name, granted))
             short = short or any(granted[kind] < want for kind, want in draw.want.items())
         if short:
             # More is wanted than the rate: let some gather.

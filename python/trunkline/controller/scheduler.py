@@ -14,7 +14,7 @@ from trunkline.controller.poison_tasks import PoisonTaskDetector
 from trunkline.protocol.messages import AssignTasks, EarlierDeltas, ToWorker, write_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trunkline.protocol.job import Refill
     from trunkline.protocol.messages import Batch
@@ -69,13 +69,13 @@ class TaskDispatcher(Component):
             if delta.turns or delta.rollouts:
                 self._detector.passed(worker_id, delta.task)
         for done in batch.done:
-            self._registry.done(worker_id, done.task)
+            self._registry[worker_id].tasks.discard(done.task)
             self._detector.done(worker_id, done.task)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
         """Put back the tasks of a dead worker, but for the guilty ones; they are continued from the run file."""
         self._begun.update(self._registry.tasks(worker_id))
-        self._registry.gone(worker_id)
+        self._registry.strike(worker_id)
         report = self._detector.died(worker_id, reason)
         self._task_queue.put_back(report.free)
         return report
@@ -93,12 +93,12 @@ class TaskDispatcher(Component):
         return self._registry.freest(lambda worker_id: worker_id != avoided and self._admits(worker_id, -1))
 
     def _admits(self, worker_id: int, index: int) -> bool:
-        return self._detector.admits(worker_id, self._registry.slots(worker_id), index)
+        return self._detector.admits(worker_id, self._registry[worker_id].slots, index)
 
     def _give(self, worker_id: int, index: int) -> None:
         self._send_earlier(worker_id, index)
         data = write_task(self._tasks[index])
-        self._registry.take(worker_id, index)
+        self._registry[worker_id].tasks.add(index)
         self._detector.take(worker_id, index)
         self._work.setdefault(worker_id, []).append((index, data))
         self._sizes[worker_id] += len(data)
@@ -191,7 +191,7 @@ class TaskQueue:
         self.kept += kept
 
 
-class _WorkerEntry(msgspec.Struct):
+class WorkerEntry(msgspec.Struct):
     """A worker, started at ``since``; takes ``slots`` tasks at a time, ``least`` at first, none once ``retired``."""
 
     since: float
@@ -206,86 +206,61 @@ class _WorkerEntry(msgspec.Struct):
         return self.slots - len(self.tasks) if self.up and not self.retired else 0
 
 
-class WorkerRegistry:
-    """The workers of a run that are alive."""
+class WorkerRegistry(dict[int, WorkerEntry]):
+    """The workers of a run that are alive; ``gone`` are the others."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, _WorkerEntry] = {}
-        self._gone: set[int] = set()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(list(self._entries))
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
+        super().__init__()
+        self.gone: set[int] = set()
 
     @property
     def starting(self) -> dict[int, float]:
         """Workers that are not ready yet, each with when it was started."""
-        return {worker_id: entry.since for worker_id, entry in self._entries.items() if not entry.up}
+        return {worker_id: entry.since for worker_id, entry in self.items() if not entry.up}
 
     @property
     def ready(self) -> list[int]:
-        return [worker_id for worker_id, entry in self._entries.items() if entry.up]
+        return [worker_id for worker_id, entry in self.items() if entry.up]
 
     @property
     def busy(self) -> bool:
-        return any(entry.tasks for entry in self._entries.values())
+        return any(entry.tasks for entry in self.values())
 
     def add(self, worker_id: int) -> None:
-        if worker_id not in self._entries and worker_id not in self._gone:
-            self._entries[worker_id] = _WorkerEntry(time.monotonic())
+        if worker_id not in self and worker_id not in self.gone:
+            self[worker_id] = WorkerEntry(time.monotonic())
 
     def came_up(self, worker_id: int, slots: int) -> None:
         """Note that a worker is ready, and how many tasks it takes at a time."""
         self.add(worker_id)
-        entry = self._entries[worker_id]
+        entry = self[worker_id]
         entry.up, entry.least, entry.slots = True, slots, slots
 
     def resize(self, worker_id: int, slots: int) -> None:
         """Let a worker take so many tasks at a time from now on, but no fewer than at first."""
-        entry = self._entries[worker_id]
+        entry = self[worker_id]
         entry.slots = max(entry.least, slots)
-
-    def is_gone(self, worker_id: int) -> bool:
-        """Whether there was such a worker, and is no more."""
-        return worker_id in self._gone
 
     def tasks(self, worker_id: int) -> list[int]:
         """The unfinished tasks of a worker."""
-        entry = self._entries.get(worker_id)
+        entry = self.get(worker_id)
         return [] if entry is None else sorted(entry.tasks)
-
-    def slots(self, worker_id: int) -> int:
-        return self._entries[worker_id].slots
 
     def freest(self, admits: Callable[[int], bool]) -> int | None:
         """The admitted worker that takes the most more tasks; None if none takes any."""
         free = [
-            (entry.credits, -worker_id)
-            for worker_id, entry in self._entries.items()
-            if entry.credits > 0 and admits(worker_id)
+            (entry.credits, -worker_id) for worker_id, entry in self.items() if entry.credits > 0 and admits(worker_id)
         ]
         return -max(free)[1] if free else None
 
     def quietest(self) -> int | None:
         """The worker with the fewest tasks, of those that are not retired."""
-        quiet = [
-            (len(entry.tasks), worker_id)
-            for worker_id, entry in self._entries.items()
-            if entry.up and not entry.retired
-        ]
+        quiet = [(len(entry.tasks), worker_id) for worker_id, entry in self.items() if entry.up and not entry.retired]
         return min(quiet)[1] if quiet else None
-
-    def take(self, worker_id: int, task: int) -> None:
-        self._entries[worker_id].tasks.add(task)
-
-    def done(self, worker_id: int, task: int) -> None:
-        self._entries[worker_id].tasks.discard(task)
 
     def retire(self, worker_id: int) -> bool:
         """Assign no more tasks to a worker; returns whether that is new."""
-        entry = self._entries.get(worker_id)
+        entry = self.get(worker_id)
         if entry is None or entry.retired:
             return False
         entry.retired = True
@@ -293,8 +268,8 @@ class WorkerRegistry:
 
     def idle(self) -> list[int]:
         """Retired workers without tasks."""
-        return [worker_id for worker_id, entry in self._entries.items() if entry.retired and not entry.tasks]
+        return [worker_id for worker_id, entry in self.items() if entry.retired and not entry.tasks]
 
-    def gone(self, worker_id: int) -> None:
-        self._entries.pop(worker_id, None)
-        self._gone.add(worker_id)
+    def strike(self, worker_id: int) -> None:
+        self.pop(worker_id, None)
+        self.gone.add(worker_id)

@@ -120,12 +120,12 @@ class Supervisor(Component):
         self._writer = writer
         self._memory = memory
         self._restarts = RestartPolicy()
-        self._heartbeats = HeartbeatMonitor()
+        self.heartbeats = HeartbeatMonitor()
         self._first: set[int] = set()
         self._hung: set[int] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
-        self._given_up = ""
+        self.given_up = ""
 
     @property
     def assembling(self) -> bool:
@@ -136,23 +136,11 @@ class Supervisor(Component):
     def nobody(self) -> bool:
         return not self._registry and not self._starting
 
-    @property
-    def why(self) -> str:
-        return self._given_up
-
-    @property
-    def silent(self) -> dict[int, float]:
-        """Seconds since the last message of each worker that has not answered."""
-        return self._heartbeats.silent
-
     def began(self, worker_ids: Sequence[int]) -> None:
         for worker_id in worker_ids:
             self._registry.add(worker_id)
             self._restarts.began(worker_id)
         self._first.update(worker_ids)
-
-    def message_received(self, worker_id: int) -> None:
-        self._heartbeats.seen(worker_id)
 
     def on_ready(self, worker_id: int, slots: int) -> None:
         self._first.discard(worker_id)
@@ -180,7 +168,7 @@ class Supervisor(Component):
         """Ping every worker; kill those that hang, start late, or are retired and idle."""
         if self._broken is not None:
             raise self._broken
-        for worker_id, seconds in self._heartbeats.beat(self._registry.ready).items():
+        for worker_id, seconds in self.heartbeats.beat(self._registry.ready).items():
             if worker_id not in self._hung:
                 self._hung.add(worker_id)
                 self._writer.event("hung", worker=worker_id, seconds=seconds)
@@ -199,7 +187,7 @@ class Supervisor(Component):
         """Have a worker replaced; WorkerError if it ended by itself before the run had begun, as others would."""
         exited, report = death.exited, death.report
         self.engines.pop(worker_id, None)
-        self._heartbeats.seen(worker_id)
+        self.heartbeats.seen(worker_id)
         if death.expected():
             return
         if worker_id in self._first and not exited.killed:
@@ -222,7 +210,7 @@ class Supervisor(Component):
         if delay is None:
             logger.warning("%s; its place is given up: so many workers in a row made nothing there", reason)
             self._writer.event("given up", worker=worker_id, reason=reason)
-            self._given_up = reason
+            self.given_up = reason
             return
         task = asyncio.get_running_loop().create_task(self._start(worker_id, reason, delay))
         self._starting.add(task)
@@ -237,11 +225,11 @@ class Supervisor(Component):
             self._replace(worker_id, str(error), known=False)
             return
         if new is None:
-            self._given_up = reason
+            self.given_up = reason
         else:
             self._registry.add(new)
             self._restarts.began(new, worker_id)
-            if self._registry.is_gone(new):
+            if new in self._registry.gone:
                 self._replace(new, f"worker {new} ended as it was started", known=False)
 
     def _started(self, task: asyncio.Task[None]) -> None:

@@ -10,50 +10,6 @@ from trunkline.rollout.sampling.inflight import SpanRecord
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
 
-__all__ = [
-    "MAX_FRAME",
-    "PROTOCOL",
-    "RUN_BUDGET",
-    "Ack",
-    "AssignTasks",
-    "Batch",
-    "Begin",
-    "Bye",
-    "CutTasks",
-    "Delta",
-    "Done",
-    "EarlierDeltas",
-    "EndpointState",
-    "Fatal",
-    "FromWorker",
-    "Hello",
-    "HoldTurns",
-    "LeaseDrawn",
-    "LeaseGrant",
-    "LeaseRequest",
-    "LeaseReturn",
-    "LeaseRevoke",
-    "Log",
-    "OldestRollout",
-    "Ping",
-    "Pong",
-    "ProtocolMessage",
-    "SetWeights",
-    "StopRun",
-    "ToWorker",
-    "TurnsHeld",
-    "WeightsSet",
-    "WorkerReady",
-    "WorkerState",
-    "decode_from_worker",
-    "decode_to_worker",
-    "encode",
-    "rates_of",
-    "read_task",
-    "slots_of",
-    "write_task",
-]
-
 
 class ProtocolMessage(msgspec.Struct, array_like=True, tag=True):
     """Base: encoded as an array whose first element names the type."""

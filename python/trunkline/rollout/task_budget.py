@@ -186,6 +186,9 @@ class LedgerAccount:
             raise self.denied(claim)
         return claim
 
+    def settled(self) -> None:
+        """Called after each settlement of a claim."""
+
     def denied(self, refusal: Refusal) -> BudgetDenied:
         """Return the error for a ledger's refusal."""
         return BudgetDenied(f"{self._name}: {format_refusal(refusal)}")
@@ -207,6 +210,7 @@ class LedgerClaim:
         """Count the real cost, and the part of it that is estimated."""
         self._account.ledger.settle(self._reservation, spent)
         self._account.estimated.update(estimated or {})
+        self._account.settled()
 
 
 class _RecordedClaim:

@@ -19,23 +19,6 @@ from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages
 from trunkline.protocol.job import slots_for
-from trunkline.protocol.messages import (
-    Ack,
-    AssignTasks,
-    Bye,
-    CutTasks,
-    EarlierDeltas,
-    Fatal,
-    FromWorker,
-    LeaseGrant,
-    LeaseRevoke,
-    Ping,
-    Pong,
-    StopRun,
-    ToWorker,
-    WorkerState,
-    read_task,
-)
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
@@ -124,10 +107,12 @@ class LLMClients:
 
     async def drain(self, grace: float) -> None:
         """Send nothing more, and wait for requests and tool calls in flight, ``grace`` seconds at most."""
-        spoken_to = [cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if _is_spec(llm)]
-        for llm in spoken_to:
+        opened = [
+            cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if isinstance(llm, EndpointSpec)
+        ]
+        for llm in opened:
             llm.hold()
-        await self.completions.turn_gate.drained(grace, lambda: sum(llm.waiting for llm in spoken_to))
+        await self.completions.turn_gate.drained(grace, lambda: sum(llm.waiting for llm in opened))
 
     async def close(self) -> None:
         """Close the LLMs that were opened here."""
@@ -143,10 +128,6 @@ class LLMClients:
     def _hold(self, name: str, slots: int) -> None:
         self._slots[name] = slots
         self._resized(sum(self._slots.values()))
-
-
-def _is_spec(llm: AnyLLM) -> bool:
-    return isinstance(llm, EndpointSpec)
 
 
 def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
@@ -185,7 +166,9 @@ class _BegunTask(NamedTuple):
 class Engine:
     """Grows trees for the controller in one event loop; ``lag`` returns the seconds that the loop was late."""
 
-    def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, job: Job, send: Callable[[messages.FromWorker], None], lag: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._job = job
         self._compiled = CompiledAgent(job.agent)
         self._program = None if job.program is None else Program(job.program, self._compiled, job.llms)
@@ -204,25 +187,31 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
-    def receive(self, message: ToWorker) -> None:
+    def receive(self, message: messages.ToWorker) -> None:
         match message:
-            case EarlierDeltas(index, deltas, taken):
+            case messages.EarlierDeltas(index, deltas, taken):
                 self._earlier.setdefault(index, _BegunTask([], taken)).deltas.extend(deltas)
-            case AssignTasks(tasks):
+            case messages.AssignTasks(tasks):
                 for index, task in tasks:
-                    self._start(index, read_task(task))
-            case Ack(batch):
+                    self._start(index, messages.read_task(task))
+            case messages.Ack(batch):
                 self._outbox.acknowledge(batch)
-            case Ping():
-                self._send(Pong(self._state()))
-            case StopRun(grace):
+            case messages.Ping():
+                state = collect_state(
+                    self._lag(), self._llms.completions, self._llms.llms, self._runners, time.monotonic()
+                )
+                self._send(messages.Pong(state))
+            case messages.StopRun(grace):
                 self._spawn(self._stop(grace))
-            case CutTasks(word, why):
+            case messages.CutTasks(word, why):
                 for runner in list(self._runners):
                     runner.cut(word, why)
-            case messages.HoldTurns() | messages.SetWeights():
-                self._reweigh(message)
-            case LeaseGrant() | LeaseRevoke():
+            case messages.HoldTurns(abort):
+                self._weights.hold(abort=abort, quiet=lambda: self._send(messages.TurnsHeld()))
+            case messages.SetWeights(version):
+                self._weights.change(version)
+                self._send(messages.WeightsSet(version))
+            case messages.LeaseGrant() | messages.LeaseRevoke():
                 self._leases.take(message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
@@ -230,13 +219,6 @@ class Engine:
     def _resized(self, requests: int) -> None:
         """Let as many turns wait for the run file as requests may be in flight, an equal part at least."""
         self._outbox.allow(max(requests, room(self._job)))
-
-    def _reweigh(self, message: messages.HoldTurns | messages.SetWeights) -> None:
-        if isinstance(message, messages.HoldTurns):
-            self._weights.hold(abort=message.abort, quiet=lambda: self._send(messages.TurnsHeld()))
-        else:
-            self._weights.change(message.version)
-            self._send(messages.WeightsSet(message.version))
 
     async def close(self) -> None:
         """Cancel everything, and wait for it within reason."""
@@ -252,9 +234,6 @@ class Engine:
         if self._cache is not None:
             self._cache.close()
 
-    def _state(self) -> WorkerState:
-        return collect_state(self._lag(), self._llms.completions, self._llms.llms, self._runners, time.monotonic())
-
     async def _stop(self, grace: float) -> None:
         """Wait for what is in flight, drop what grows, send the rest, and say bye."""
         if self._stopping:
@@ -266,7 +245,7 @@ class Engine:
         if self._run_account is not None:
             self._run_account.give_back()
         self._outbox.flush()
-        self._send(Bye())
+        self._send(messages.Bye())
 
     async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -284,9 +263,9 @@ class Engine:
             job = self._job
             recorder = TraceRecorder(core, job.traced)
             sink = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), recorder, named=job.profiled)
-            sources = (
-                BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm) if self._pays else None
-            )
+            sources = None
+            if self._run_account is not None or job.task_budget is not None:
+                sources = BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm)
             runner = TreeRunner(
                 sink.tree,
                 self._compiled,
@@ -302,14 +281,9 @@ class Engine:
                 program=self._program,
                 recorder=recorder,
             )
-            # Added now: CutTasks may come before the task has begun.
+            # Added now: messages.CutTasks may come before the task has begun.
             self._runners.add(runner)
             self._spawn(self._run(runner, sink))
-
-    @property
-    def _pays(self) -> bool:
-        """Whether anything is limited."""
-        return self._run_account is not None or self._job.task_budget is not None
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -347,9 +321,11 @@ class Engine:
         self._stopping = True
         self._outbox.flush()
         if isinstance(error, TrunklineError):
-            self._send(Fatal(type(error).__name__, str(error)))
+            self._send(messages.Fatal(type(error).__name__, str(error)))
         else:
-            self._send(Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {format_error(error)}"))
+            self._send(
+                messages.Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {format_error(error)}")
+            )
 
 
 def _first(error: BaseException) -> BaseException:

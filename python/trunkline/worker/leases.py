@@ -8,17 +8,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
 from trunkline._core import Ledger, Refusal
+from trunkline.protocol import messages
 from trunkline.protocol.job import slot_kinds
-from trunkline.protocol.messages import (
-    RUN_BUDGET,
-    LeaseDrawn,
-    LeaseGrant,
-    LeaseRequest,
-    LeaseReturn,
-    LeaseRevoke,
-    rates_of,
-    slots_of,
-)
 from trunkline.rollout.task_budget import BudgetDenied, LedgerAccount
 
 if TYPE_CHECKING:
@@ -28,7 +19,6 @@ if TYPE_CHECKING:
     from trunkline.llm.config import EndpointSpec
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.types import Limits
-    from trunkline.protocol.messages import FromWorker
     from trunkline.rollout.budget import Amounts
     from trunkline.rollout.task_budget import Claim
 
@@ -38,7 +28,7 @@ __all__ = ["BudgetLeases", "LeaseClient", "RateLeases", "SlotLeases"]
 class LeaseHolder(Protocol):
     """What a worker leases of one resource."""
 
-    def granted(self, message: LeaseGrant) -> None:
+    def granted(self, message: messages.LeaseGrant) -> None:
         """Use what was granted, or refuse what it was wanted for."""
         ...
 
@@ -56,7 +46,7 @@ class LeaseClient:
 
     def __init__(
         self,
-        send: Callable[[FromWorker], None],
+        send: Callable[[messages.FromWorker], None],
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         self._send = send
@@ -68,7 +58,7 @@ class LeaseClient:
 
     def budget(self, limits: Amounts, flush: Callable[[], None]) -> BudgetLeases:
         """Return the run's account; ``flush`` sends the batch that has the calls which a lease has paid for."""
-        self._holders[RUN_BUDGET] = budget = BudgetLeases(limits, self._send, flush)
+        self._holders[messages.RUN_BUDGET] = budget = BudgetLeases(limits, self._send, flush)
         return budget
 
     def open(self, name: str, llm: EndpointSpec, parties: int, resized: Callable[[int], None]) -> HttpLLM:
@@ -76,14 +66,14 @@ class LeaseClient:
         later = self._later or asyncio.get_running_loop().call_later
         rates = None
         if llm.limits.requests_per_minute is not None or llm.limits.tokens_per_minute is not None:
-            rates = RateLeases(rates_of(name), llm.limits, self._send)
+            rates = RateLeases(messages.rates_of(name), llm.limits, self._send)
         opened = llm.open(parties, lease=rates)
-        slots = SlotLeases(slots_of(name), opened, list(slot_kinds(llm)), self._send, resized, later)
+        slots = SlotLeases(messages.slots_of(name), opened, list(slot_kinds(llm)), self._send, resized, later)
         slots.alone = parties == 1
-        self._holders[slots_of(name)] = slots
+        self._holders[messages.slots_of(name)] = slots
         self._slots.append(slots)
         if rates is not None:
-            self._holders[rates_of(name)] = rates
+            self._holders[messages.rates_of(name)] = rates
             self._rates.append(rates)
             rates.waiting = lambda: sum(endpoint.queue.waiting for endpoint in opened.endpoints)
             rates.on_grant = opened.limiter.refunded
@@ -91,13 +81,13 @@ class LeaseClient:
             self._moment = later(_MOMENT, self._tick)
         return opened
 
-    def take(self, message: LeaseGrant | LeaseRevoke) -> None:
+    def take(self, message: messages.LeaseGrant | messages.LeaseRevoke) -> None:
         """Take a message of the controller."""
         holder = self._holders[message.resource]
         match message:
-            case LeaseGrant():
+            case messages.LeaseGrant():
                 holder.granted(message)
-            case LeaseRevoke():
+            case messages.LeaseRevoke():
                 holder.revoked(message.amounts)
 
     def close(self) -> None:
@@ -127,7 +117,7 @@ class BudgetLeases:
     the calls that it has paid for; another one is requested.
     """
 
-    def __init__(self, limits: Amounts, send: Callable[[FromWorker], None], flush: Callable[[], None]) -> None:
+    def __init__(self, limits: Amounts, send: Callable[[messages.FromWorker], None], flush: Callable[[], None]) -> None:
         self.limits = limits
         self._send = send
         self._flush = flush
@@ -151,10 +141,10 @@ class BudgetLeases:
                 turn.result().settle({})
             raise
 
-    def granted(self, message: LeaseGrant) -> None:
+    def granted(self, message: messages.LeaseGrant) -> None:
         """Serve waiting claims from a new lease, or refuse the first one; the next may need less."""
         if not message.denied:
-            self._lease = _HeldLease(self, message.lease, Ledger(message.amounts))
+            self._lease = _HeldLease(message.lease, Ledger(message.amounts), self.repay, self._send)
             self._spent_from.add(self._lease)
         elif self._waiting:
             _, turn = self._waiting.popleft()
@@ -170,7 +160,7 @@ class BudgetLeases:
         self._waiting.clear()
         self._retire()
         for lease in list(self._spent_from):
-            lease.repay()
+            self.repay(lease)
 
     def _retire(self) -> None:
         lease, self._lease = self._lease, None
@@ -195,26 +185,31 @@ class BudgetLeases:
     def _request(self) -> None:
         self._retire()
         least = {name: amount for name, amount in self._waiting[0][0].items() if amount is not None}
-        self._send(LeaseRequest(RUN_BUDGET, least))
+        self._send(messages.LeaseRequest(messages.RUN_BUDGET, least))
 
-    def drawn(self, lease: int, most: Amounts) -> None:
-        """Tell how much of a lease may be drawn from here on."""
-        self._send(LeaseDrawn(RUN_BUDGET, lease, most))
-
-    def repaid(self, lease: _HeldLease, spent: Amounts, estimated: Amounts) -> None:
-        """Return a lease, behind the calls that it has paid for."""
+    def repay(self, lease: _HeldLease) -> None:
+        """Return a lease, behind the calls that it has paid for; what is in flight counts as spent."""
         self._spent_from.discard(lease)
         self._flush()
-        self._send(LeaseReturn(RUN_BUDGET, lease=lease.number, used=spent, estimated=estimated))
+        reserved = Counter(lease.ledger.reserved)
+        spent, estimated = dict(Counter(lease.ledger.spent) + reserved), dict(lease.estimated + reserved)
+        self._send(messages.LeaseReturn(messages.RUN_BUDGET, lease=lease.number, used=spent, estimated=estimated))
 
 
 class _HeldLease(LedgerAccount):
     """One lease on the budget."""
 
-    def __init__(self, leases: BudgetLeases, number: int, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        number: int,
+        ledger: Ledger,
+        repay: Callable[[_HeldLease], None],
+        send: Callable[[messages.FromWorker], None],
+    ) -> None:
         super().__init__("run budget", ledger)
         self.number = number
-        self._leases = leases
+        self._repay = repay
+        self._send = send
         self._retired = False
         self._told: Counter[str] = Counter()
 
@@ -224,7 +219,7 @@ class _HeldLease(LedgerAccount):
         if isinstance(claim, Refusal):
             return None
         self._tell()
-        return _LeasedClaim(self, claim)
+        return claim
 
     def retire(self) -> None:
         """Accept no more claims, and return the lease once nothing is in flight on it."""
@@ -233,12 +228,7 @@ class _HeldLease(LedgerAccount):
 
     def settled(self) -> None:
         if self._retired and not self.ledger.open:
-            self.repay()
-
-    def repay(self) -> None:
-        reserved = self.ledger.reserved
-        spent = Counter(self.ledger.spent) + Counter(reserved)
-        self._leases.repaid(self, dict(spent), dict(self.estimated + Counter(reserved)))
+            self._repay(self)
 
     def _tell(self) -> None:
         """Tell how much is drawn where it is more than was told: a step ahead, so that few turns need a message."""
@@ -247,20 +237,7 @@ class _HeldLease(LedgerAccount):
             limits = self.ledger.limits
             ahead = {name: min(drawn[name] + limit // _STEPS, limit) for name, limit in limits.items()}
             self._told = drawn | Counter(ahead)
-            self._leases.drawn(self.number, dict(self._told))
-
-
-class _LeasedClaim:
-    """A claim on a lease."""
-
-    def __init__(self, lease: _HeldLease, claim: Claim) -> None:
-        self._lease = lease
-        self._claim = claim
-
-    def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """See :class:`~trunkline.rollout.task_budget.Claim`."""
-        self._claim.settle(spent, estimated)
-        self._lease.settled()
+            self._send(messages.LeaseDrawn(messages.RUN_BUDGET, self.number, dict(self._told)))
 
 
 _PATIENCE = 60.0
@@ -277,7 +254,7 @@ class RateLeases:
     and is part of the next lease request. ``waiting`` returns how many requests wait to be sent.
     """
 
-    def __init__(self, name: str, limits: Limits, send: Callable[[FromWorker], None]) -> None:
+    def __init__(self, name: str, limits: Limits, send: Callable[[messages.FromWorker], None]) -> None:
         self._name = name
         self._counted = (limits.requests_per_minute is not None, limits.tokens_per_minute is not None)
         self._has = [0 if counted else math.inf for counted in self._counted]
@@ -302,7 +279,7 @@ class RateLeases:
             self._request(1, int(self._usual))
         return 0.0
 
-    def granted(self, message: LeaseGrant) -> None:
+    def granted(self, message: messages.LeaseGrant) -> None:
         self._asked = False
         self._has[0] += message.amounts["requests"]
         self._has[1] += message.amounts["tokens"]
@@ -324,7 +301,7 @@ class RateLeases:
         ]
         if any(excess):
             self._has = [has - less for has, less in zip(self._has, excess, strict=True)]
-            self._send(LeaseReturn(self._name, unused=_rates(*excess)))
+            self._send(messages.LeaseReturn(self._name, unused=_rates(*excess)))
 
     def _lacks(self, requests: int, tokens: int) -> tuple[int, int]:
         lacks = [math.ceil(max(0, need - has)) for need, has in zip((requests, tokens), self._has, strict=True)]
@@ -338,7 +315,7 @@ class RateLeases:
         behind = max(0, self.waiting() - 1, self._recent)
         least = self._lacks(requests, tokens)
         want = self._lacks(requests + behind, tokens + int(behind * self._usual))
-        self._send(LeaseRequest(self._name, _rates(*least), _rates(*want)))
+        self._send(messages.LeaseRequest(self._name, _rates(*least), _rates(*want)))
 
 
 def _rates(requests: int, tokens: int) -> Amounts:
@@ -357,7 +334,7 @@ class SlotLeases:
         name: str,
         llm: HttpLLM,
         kinds: list[str],
-        send: Callable[[FromWorker], None],
+        send: Callable[[messages.FromWorker], None],
         resized: Callable[[int], None],
         later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
@@ -375,7 +352,7 @@ class SlotLeases:
         self.alone = False
         self._limiter.on_change = self._stir
 
-    def granted(self, message: LeaseGrant) -> None:
+    def granted(self, message: messages.LeaseGrant) -> None:
         self._shared_slots.grant([message.amounts[kind] for kind in self._kinds])
         self._resized(self._shared_slots.held[0])
         self._stir()
@@ -415,7 +392,7 @@ class SlotLeases:
         wishes, held = self._shared_slots.wishes, self._shared_slots.held
         if any(back):
             self._told = wishes
-            self._send(LeaseReturn(self._name, unused=self._amounts(back), want=self._amounts(wishes)))
+            self._send(messages.LeaseReturn(self._name, unused=self._amounts(back), want=self._amounts(wishes)))
             self._resized(held[0])
         # The controller must know that more is wanted, not of every request less.
         if any(
@@ -423,7 +400,7 @@ class SlotLeases:
             for wish, have, told in zip(wishes, held, self._told, strict=True)
         ):
             self._told = wishes
-            self._send(LeaseRequest(self._name, {}, self._amounts(wishes)))
+            self._send(messages.LeaseRequest(self._name, {}, self._amounts(wishes)))
 
     def _amounts(self, slots: list[int]) -> Amounts:
         return dict(zip(self._kinds, slots, strict=True))

@@ -23,19 +23,9 @@ from trunkline._internal.leftovers import MARK, end_marked
 from trunkline._internal.processes import die_with_parent, kill_group
 from trunkline.errors import TrunklineError, WorkerError
 from trunkline.observability.logging import conceal
+from trunkline.protocol import messages
 from trunkline.protocol.channel import Channel, attach
 from trunkline.protocol.job import unpack_job
-from trunkline.protocol.messages import (
-    PROTOCOL,
-    Begin,
-    Bye,
-    Fatal,
-    FromWorker,
-    Hello,
-    WorkerReady,
-    decode_to_worker,
-    encode,
-)
 from trunkline.worker.engine import Engine, slots
 from trunkline.worker.health import Watchdog
 from trunkline.worker.log_relay import LogForwarder
@@ -63,19 +53,19 @@ class Host:
 
     def receive(self, payload: bytes | memoryview) -> None:
         """Take an encoded message; WorkerError if it is out of order, msgspec.MsgspecError if it is none."""
-        match decode_to_worker(payload):
-            case Hello() as hello if not self._greeted:
+        match messages.decode_to_worker(payload):
+            case messages.Hello() as hello if not self._greeted:
                 self._greeted = True
                 self._guarded(_same_build, hello)
-            case Begin(job, level) if self._greeted and self._engine is None:
+            case messages.Begin(job, level) if self._greeted and self._engine is None:
                 logging.getLogger("trunkline").setLevel(level)
                 self._guarded(self._begin, job)
             case message if self._engine is not None:
                 self._engine.receive(message)
-            case Hello() | Begin() as message:
+            case messages.Hello() | messages.Begin() as message:
                 raise WorkerError(f"a worker does not take {type(message).__name__} now")
             case _:
-                pass  # Of the run before: it crossed with our Bye.
+                pass  # Of the run before: it crossed with our messages.Bye.
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None
@@ -88,15 +78,15 @@ class Host:
         if self._log_forwarder is not None:
             logging.getLogger().removeHandler(self._log_forwarder)
 
-    def _send(self, message: FromWorker) -> None:
-        self._deliver(encode(message))
+    def _send(self, message: messages.FromWorker) -> None:
+        self._deliver(messages.encode(message))
 
-    def _say(self, run: int, message: FromWorker) -> None:
+    def _say(self, run: int, message: messages.FromWorker) -> None:
         """Send a message of an engine, unless its run is over: a tool that ignores its end may still send."""
         if run != self._run:
             return
         self._send(message)
-        if isinstance(message, Bye | Fatal) and self._engine is not None:
+        if isinstance(message, messages.Bye | messages.Fatal) and self._engine is not None:
             # The next run may begin at once: this one's engine is let go beside it.
             engine, self._engine = self._engine, None
             self._run += 1
@@ -119,14 +109,14 @@ class Host:
         if not self._run:
             _settle_down()
         self._watchdog.resume()
-        self._send(WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job)))
+        self._send(messages.WorkerReady(messages.PROTOCOL, __version__, os.getpid(), slots(job)))
 
     def _guarded(self, step: Callable[[Any], None], given: object) -> None:
         """Report what keeps a run from beginning."""
         try:
             step(given)
         except TrunklineError as error:
-            self._send(Fatal(type(error).__name__, str(error)))
+            self._send(messages.Fatal(type(error).__name__, str(error)))
 
 
 async def _let_go(engine: Engine) -> None:
@@ -143,11 +133,11 @@ def _settle_down() -> None:
     gc.set_threshold(*_COLLECT)
 
 
-def _same_build(hello: Hello) -> None:
-    if (hello.protocol, hello.build) != (PROTOCOL, __version__):
+def _same_build(hello: messages.Hello) -> None:
+    if (hello.protocol, hello.build) != (messages.PROTOCOL, __version__):
         raise WorkerError(
             f"the controller speaks protocol {hello.protocol} of trunkline {hello.build}, "
-            f"this worker protocol {PROTOCOL} of {__version__}; install one version"
+            f"this worker protocol {messages.PROTOCOL} of {__version__}; install one version"
         )
 
 
