@@ -193,18 +193,9 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
     "logprob needs token ids (TokenMode), entropy --top-logprobs.",
 )
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(
-    run: str,
-    task: str | None,
-    tasks: bool,
-    calls: bool,
-    time: bool,
-    metrics: bool,
-    confidence: str | None,
-    json: bool,
-) -> None:
+def show(run: str, **given: Any) -> None:
     """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
-    show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, confidence=confidence, json=json)
+    show_run(run, **given)
 
 
 _NAME: Final = 40  # cells of a task's id that are shown

@@ -1,4 +1,4 @@
-"""LLMs, teams, run file from options."""
+"""LLMs, teams and the run file that options of the command line name."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, Endpo
     made: dict[str, EndpointSpec] = {}
     for name, (urls, options) in _parts(given).items():
         try:
-            fields = _fields(name, options)
-            rates = {rate: fields.pop(rate) for rate in _RATES.values() if rate in fields}
+            fields, rates = _fields(name, options)
             made[name] = EndpointSpec(*urls, **{**usual, **fields}, limits=Limits(**rates))
         except ConfigError as problem:
             raise ConfigError(f"--llm {name}: {problem}") from None
@@ -60,8 +59,7 @@ def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dic
     for name, (urls, options) in _parts(given).items():
         if name not in there:
             raise ConfigError(f"--llm {name}: the run has no such LLM, but {there_is(there)}")
-        fields = _fields(name, options)
-        rates = {rate: fields.pop(rate) for rate in _RATES.values() if rate in fields}
+        fields, rates = _fields(name, options)
         if rates:
             fields["limits"] = msgspec.structs.replace(there[name].limits, **rates)
         if urls:
@@ -86,18 +84,19 @@ def _parts(given: Iterable[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, 
     return found
 
 
-def _fields(name: str, options: Iterable[str]) -> dict[str, Any]:
-    """Read options into fields of an LLM, rates included."""
+def _fields(name: str, options: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read options into fields of an LLM, and rates."""
     fields: dict[str, Any] = {}
+    rates: dict[str, Any] = {}
     prices: list[str] = []
     for option in options:
         key, _, value = option.partition("=")
-        if _RATES.get(key, key) in fields:
+        if key in fields or _RATES.get(key) in rates:
             raise ConfigError(f"--llm {name}: option {key} is given twice")
         if key in _PRICES:
             prices.append(option)
         elif key in _RATES:
-            fields[_RATES[key]] = _number(name, key, value, float)
+            rates[_RATES[key]] = _number(name, key, value, float)
         elif key in _FIELDS:
             fields[key] = _number(name, key, value, _FIELDS[key])
         else:
@@ -105,7 +104,7 @@ def _fields(name: str, options: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--llm {name}: {short_repr(option)} is no option=value that it knows; there is {there}")
     if prices:
         fields["price"] = read_price(",".join(prices))
-    return fields
+    return fields, rates
 
 
 def _number(name: str, key: str, value: str, kind: Any) -> Any:

@@ -13,19 +13,11 @@ from msgspec.structs import astuple
 from trunkline import _core
 from trunkline._internal.text import printable, quoted, redact
 from trunkline.errors import InfrastructureError, RunFileError, TreeError, UsageError
+from trunkline.store import schema
 from trunkline.store.derive import rows, taken
 from trunkline.store.lock import Holder, Lock, is_written, remove, remove_stub, taken_by
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import (
-    BEGUN,
-    HERE,
-    ROLLOUT_COLUMNS,
-    TAKEN_COLUMNS,
-    TASK,
-    TREE_COLUMNS,
-    TreeEnding,
-    delta_key,
-)
+from trunkline.store.schema import TreeEnding, delta_key
 from trunkline.store.sqlite import (
     as_text,
     connect,
@@ -53,10 +45,10 @@ __all__ = ["Amender", "copied"]
 
 
 # The names in these statements are our own.
-_GROWN: Final = f"SELECT id FROM tasks WHERE task IN (SELECT DISTINCT {TASK} FROM deltas) ORDER BY task"  # noqa: S608
-_TREE: Final = f"UPDATE trees SET {', '.join(f'{column} = ?' for column in TREE_COLUMNS)} WHERE task = ?"  # noqa: S608
-_ROLLOUT: Final = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608
-_TAKEN: Final = f"INSERT OR REPLACE INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608
+_GROWN: Final = f"SELECT id FROM tasks WHERE task IN (SELECT DISTINCT {schema.TASK} FROM deltas) ORDER BY task"  # noqa: S608
+_TREE: Final = f"UPDATE trees SET {', '.join(f'{column} = ?' for column in schema.TREE_COLUMNS)} WHERE task = ?"  # noqa: S608
+_ROLLOUT: Final = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(schema.ROLLOUT_COLUMNS)})"  # noqa: S608
+_TAKEN: Final = f"INSERT OR REPLACE INTO taken VALUES (?{', ?' * len(schema.TAKEN_COLUMNS)})"  # noqa: S608
 _ENDING: Final = "SELECT digest, error, ended, why, refused FROM trees WHERE task = ?"
 
 
@@ -185,7 +177,7 @@ class Amender:
             connection.execute(_TREE, (*astuple(tree), number))
             connection.executemany(_ROLLOUT, ((number, *astuple(row)) for row in rollouts))
             connection.execute(ROWS_SUM, (rows_sum(connection, number), number))
-        elif number not in {task for (task,) in self._connection.execute(BEGUN)} and self._is_taken(number):
+        elif number not in {task for (task,) in self._connection.execute(schema.BEGUN)} and self._is_taken(number):
             # Of an earlier run alone, and it stays so: what was said of it goes with what was taken over.
             connection.execute(_TAKEN, (number, *astuple(taken(core, seq + 1))))
 
@@ -221,9 +213,9 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
     if state == "beginning":
         raise RunFileError(f"{name} is a run that was stopped before it began: run its command again")
     made = versions_of(connection)
-    if made is None or made.digest != HERE.digest:
+    if made is None or made.digest != schema.HERE.digest:
         which = "unknown versions" if made is None else f"digests of version {made.digest}"
-        raise RunFileError(f"{name} has {which}, but version {HERE.digest} is written here: it can only be read")
+        raise RunFileError(f"{name} has {which}, but version {schema.HERE.digest} is written here: it can only be read")
 
 
 @contextlib.contextmanager

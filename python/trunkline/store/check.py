@@ -15,32 +15,9 @@ from trunkline import _core
 from trunkline._core import TURN, CoreTree
 from trunkline._internal.text import printable, quoted
 from trunkline.errors import TreeError
+from trunkline.store import schema
 from trunkline.store.derive import rows, taken
-from trunkline.store.schema import (
-    BEGUN,
-    CALL_COLUMNS,
-    CALL_NAMED,
-    CALL_ROWS,
-    CALLS_NAMED,
-    HERE,
-    ROLLOUT_COLUMNS,
-    SCHEMA_VERSION,
-    SEQ,
-    SUM_COLUMNS,
-    SUM_MASK,
-    TABLES,
-    TAKEN_COLUMNS,
-    TASK,
-    TOOL_COLUMNS,
-    TOOL_ROWS,
-    TREE_COLUMNS,
-    CallRow,
-    EventRow,
-    ToolRow,
-    TreeEnding,
-    checksum,
-    delta_keys,
-)
+from trunkline.store.schema import CallRow, EventRow, ToolRow, TreeEnding, checksum, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, versions_of
 from trunkline.store.stats.calls import CallStats
 from trunkline.store.sums import SEALED, Seal, rows_sum, total, unfinished_sums
@@ -55,7 +32,7 @@ __all__ = ["audit", "check", "misfits", "turns_by_agent"]
 
 
 # The names in these statements are our own.
-_CALLS = f"SELECT task, call, {CALL_NAMED} FROM {CALLS_NAMED} ORDER BY call"  # noqa: S608
+_CALLS = f"SELECT task, call, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} ORDER BY call"  # noqa: S608
 _LOOSE = (
     "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
     "(SELECT 1 FROM deltas WHERE delta = (calls.task << 32) + calls.seq) GROUP BY task ORDER BY task"
@@ -63,7 +40,7 @@ _LOOSE = (
 _GAPS = "SELECT coalesce(max({key}) - count(*) + (min({key}) <> 1), 0) FROM {table}"
 
 _UNKNOWN = -1
-_FIGURES = [column for column in CALL_COLUMNS if column not in {"endpoint", "agent"}]
+_FIGURES = [column for column in schema.CALL_COLUMNS if column not in {"endpoint", "agent"}]
 _LEAST = {"prompt": _UNKNOWN, "cached": _UNKNOWN, "generated": _UNKNOWN, "first": _UNKNOWN}
 _COMPARED = ("prompt", "cached", "generated", "unreported")
 
@@ -94,7 +71,7 @@ def _gaps(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]
 def _tools(connection: sqlite3.Connection) -> Iterator[str]:
     """Check tool calls by themselves; only their checksums confirm them."""
     yield from _gaps(connection, "uses", "use")
-    for number, *values in connection.execute(f"SELECT use, {', '.join(TOOL_COLUMNS)} FROM uses ORDER BY use"):  # noqa: S608
+    for number, *values in connection.execute(f"SELECT use, {', '.join(schema.TOOL_COLUMNS)} FROM uses ORDER BY use"):  # noqa: S608
         try:
             row = msgspec.convert((*values[:2], bool(values[2]), *values[3:]), ToolRow)
             if values[2] not in {0, 1} or min(row.rollout, row.micros, row.started) < 0:
@@ -127,12 +104,14 @@ def _made(connection: sqlite3.Connection) -> dict[str, str]:
 def _layout(connection: sqlite3.Connection) -> Iterator[str]:
     """Compare the tables with those of the schema; other tables and views are left alone."""
     with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
-        fresh.executescript(TABLES)
+        fresh.executescript(schema.TABLES)
         wanted = _made(fresh)
     there = _made(connection)
     ((version,),) = connection.execute("PRAGMA user_version")
-    if version < SCHEMA_VERSION:
-        wanted = {name: sql.replace(f",{' INTEGER,'.join(SUM_COLUMNS)} INTEGER", "") for name, sql in wanted.items()}
+    if version < schema.SCHEMA_VERSION:
+        wanted = {
+            name: sql.replace(f",{' INTEGER,'.join(schema.SUM_COLUMNS)} INTEGER", "") for name, sql in wanted.items()
+        }
     for name, sql in wanted.items():
         if name not in there:
             yield f"SQLite: there is no {name}"
@@ -170,7 +149,7 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
         return not any(line.startswith(f"{place}: ") for line in said for place in places)
 
     ((version,),) = connection.execute("PRAGMA user_version")
-    if version < SCHEMA_VERSION:
+    if version < schema.SCHEMA_VERSION:
         return
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     try:
@@ -196,13 +175,13 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
 
 def _contradicted(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     """Yield finished tasks whose rows differ from their checksums, each with the table's name."""
-    for table, column, query in (("calls", "calls_sum", CALL_ROWS), ("uses", "tools_sum", TOOL_ROWS)):
+    for table, column, query in (("calls", "calls_sum", schema.CALL_ROWS), ("uses", "tools_sum", schema.TOOL_ROWS)):
         sums = connection.execute(f"SELECT task, {column} FROM trees WHERE {column} IS NOT NULL")  # noqa: S608
         left = {task: found if isinstance(found, int) else -1 for task, found in sums}
         for row in connection.execute(query):
             if row[0] in left:
                 left[row[0]] -= checksum(row)
-        yield from ((table, task) for task, rest in left.items() if rest & SUM_MASK)
+        yield from ((table, task) for task, rest in left.items() if rest & schema.SUM_MASK)
     for task, stored in connection.execute("SELECT task, rows_sum FROM trees WHERE rows_sum IS NOT NULL").fetchall():
         if rows_sum(connection, task) != stored:
             yield "rollouts", task
@@ -259,13 +238,13 @@ def _but(counted: Counter[str], named: AbstractSet[str]) -> int:
 
 
 # The names in these statements are our own.
-_ROLLOUTS = f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout"  # noqa: S608
-_TAKEN = f"SELECT {', '.join(TAKEN_COLUMNS)} FROM taken WHERE task = ?"  # noqa: S608
-_TREE = f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?"  # noqa: S608
-_DELTAS = f"SELECT {SEQ}, data FROM deltas WHERE delta BETWEEN ? AND ? ORDER BY delta"  # noqa: S608
+_ROLLOUTS = f"SELECT {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout"  # noqa: S608
+_TAKEN = f"SELECT {', '.join(schema.TAKEN_COLUMNS)} FROM taken WHERE task = ?"  # noqa: S608
+_TREE = f"SELECT {', '.join(schema.TREE_COLUMNS)} FROM trees WHERE task = ?"  # noqa: S608
+_DELTAS = f"SELECT {schema.SEQ}, data FROM deltas WHERE delta BETWEEN ? AND ? ORDER BY delta"  # noqa: S608
 _STRAYS = "SELECT event, kind, task FROM events WHERE task NOT IN (SELECT task FROM tasks)"
 _ORPHANS = "SELECT DISTINCT task FROM {} WHERE task NOT IN (SELECT task FROM tasks) ORDER BY task"
-_TABLES = {"deltas": f"(SELECT {TASK} AS task FROM deltas)"} | {  # noqa: S608
+_TABLES = {"deltas": f"(SELECT {schema.TASK} AS task FROM deltas)"} | {  # noqa: S608
     table: table for table in ("taken", "calls", "uses", "rollouts", "trees")
 }
 
@@ -323,13 +302,13 @@ def _task(
         if held:
             yield "trees: no row, but rollouts has some"
         return
-    facts = dict(zip(TREE_COLUMNS, stored, strict=True))
+    facts = dict(zip(schema.TREE_COLUMNS, stored, strict=True))
     tree, rollouts = rows(core, facts["error"], TreeEnding(facts["ended"], facts["why"], facts["refused"]))
     if not digests:
         tree = msgspec.structs.replace(tree, digest=facts["digest"])
     if deltas == 0 and tree.error is None:
         yield "it is marked as finished, but has no deltas"
-    for problem in _differences(TREE_COLUMNS, stored, msgspec.structs.astuple(tree)):
+    for problem in _differences(schema.TREE_COLUMNS, stored, msgspec.structs.astuple(tree)):
         yield f"trees: {problem}"
     expected = {row.rollout: msgspec.structs.astuple(row) for row in rollouts}
     for row in held:
@@ -337,7 +316,7 @@ def _task(
         if derived is None:
             yield f"rollout {_shown(row[0])}: there is a row, but none in the deltas"
             continue
-        for problem in _differences(ROLLOUT_COLUMNS, row, derived):
+        for problem in _differences(schema.ROLLOUT_COLUMNS, row, derived):
             yield f"rollout {row[0]}: {problem}"
     for rollout in expected:
         yield f"rollout {rollout}: no row, but it is in the deltas"
@@ -346,15 +325,15 @@ def _task(
 def _taken(
     connection: sqlite3.Connection, number: int, *, digests: bool
 ) -> Generator[str, None, tuple[Usage, Counter[str]]]:
-    """Check the row of a task taken over; return what it had cost in the earlier run, and its turns by agent."""
+    """Check the row of a task taken over; return its earlier usage and turns by agent."""
     stored = connection.execute(_TAKEN, (number,)).fetchone()
     if stored is None:
         return Usage(), Counter()
     core, deltas, _ = _rebuild(connection, number, stored[0])
     row = taken(core, deltas)
     if not digests:
-        row = msgspec.structs.replace(row, digest=stored[TAKEN_COLUMNS.index("digest")])
-    for problem in _differences(TAKEN_COLUMNS, stored, msgspec.structs.astuple(row)):
+        row = msgspec.structs.replace(row, digest=stored[schema.TAKEN_COLUMNS.index("digest")])
+    for problem in _differences(schema.TAKEN_COLUMNS, stored, msgspec.structs.astuple(row)):
         yield f"taken: {problem}"
     return row.usage, turns_by_agent(core)
 
@@ -381,11 +360,12 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
         for (number,) in connection.execute(_ORPHANS.format(rows_of)):
             yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
     made = versions_of(connection)
-    digests = made is None or made.digest == HERE.digest
+    digests = made is None or made.digest == schema.HERE.digest
     if made is None:
         yield "meta: no versions that can be read"
     elif not digests:
-        yield f"meta: digests of version {made.digest} cannot be compared, version {HERE.digest} is computed here"
+        here = schema.HERE.digest
+        yield f"meta: digests of version {made.digest} cannot be compared, version {here} is computed here"
     calls: dict[int, CallsByAgent] = {}
     yield from audit(connection, calls)
     yield from _tools(connection)
@@ -408,7 +388,7 @@ def _refilled(connection: sqlite3.Connection) -> bool:
     (wanted,) = connection.execute(
         "SELECT json_extract(value, '$.refill.groups') FROM meta WHERE key = 'settings'"
     ).fetchone()
-    return wanted is not None and connection.execute(BEGUN).fetchone() is None
+    return wanted is not None and connection.execute(schema.BEGUN).fetchone() is None
 
 
 def check(connection: sqlite3.Connection) -> list[str]:

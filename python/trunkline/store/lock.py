@@ -168,12 +168,9 @@ def is_held_here(path: Path) -> bool:
 def taken_by(path: Path) -> RunFileError:
     """An error that names the process which writes a file."""
     try:
-        connection = connect(path)
-        try:
+        with contextlib.closing(connect(path)) as connection:
             (text,) = connection.execute("SELECT value FROM meta WHERE key = 'holder'").fetchone()
             holder = msgspec.json.decode(text, type=Holder)
-        finally:
-            connection.close()
     except (sqlite3.Error, TypeError, UnicodeError, msgspec.MsgspecError):
         who = "another process"
     else:

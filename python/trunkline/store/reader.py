@@ -19,29 +19,11 @@ from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
 from trunkline.llm.pricing import MAIN, Price, prices_named
+from trunkline.store import schema
 from trunkline.store.check import check
 from trunkline.store.lock import is_written
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
-from trunkline.store.schema import (
-    CALL_NAMED,
-    CALLS_NAMED,
-    DELTAS,
-    HERE,
-    ROLLOUT_COLUMNS,
-    SCHEMA_VERSION,
-    SUM_MASK,
-    TAKEN_COLUMNS,
-    TOOL_COLUMNS,
-    TREE_COLUMNS,
-    CallRow,
-    EventRow,
-    RolloutRow,
-    TakenRow,
-    ToolRow,
-    TreeRow,
-    checksum,
-    delta_keys,
-)
+from trunkline.store.schema import CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow, checksum, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_of, irregular, versions_of
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import CallStats, Spending, spending
@@ -61,11 +43,11 @@ __all__ = ["RunReader"]
 
 _SILENT = "SELECT task FROM calls WHERE draws > 0 AND attempts > 0 AND prompt >= 0 GROUP BY task HAVING max(cached) < 0"
 # The names in these statements are our own.
-_CALLS = f"SELECT task, seq, calls.endpoint, calls.agent, {CALL_NAMED} FROM {CALLS_NAMED} ORDER BY call"  # noqa: S608
-_TOOLS = f"SELECT task, seq, {', '.join(TOOL_COLUMNS)} FROM uses ORDER BY use"  # noqa: S608
-_TREE_ROWS = f"SELECT task, {', '.join(TREE_COLUMNS)} FROM trees ORDER BY task"  # noqa: S608
-_TAKEN_ROWS = f"SELECT task, {', '.join(TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
-_ROLLOUT_ROWS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task, rollout"  # noqa: S608
+_CALLS = f"SELECT task, seq, calls.endpoint, calls.agent, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} ORDER BY call"  # noqa: S608
+_TOOLS = f"SELECT task, seq, {', '.join(schema.TOOL_COLUMNS)} FROM uses ORDER BY use"  # noqa: S608
+_TREE_ROWS = f"SELECT task, {', '.join(schema.TREE_COLUMNS)} FROM trees ORDER BY task"  # noqa: S608
+_TAKEN_ROWS = f"SELECT task, {', '.join(schema.TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
+_ROLLOUT_ROWS = f"SELECT task, {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task, rollout"  # noqa: S608
 
 _WRITTEN = "not those that were written"
 
@@ -186,7 +168,7 @@ class RunReader:
     @cached_property
     def _has_sums(self) -> bool:
         """Whether the file has checksums, which one of an earlier schema has not."""
-        return bool(self._query("PRAGMA user_version")[0][0] >= SCHEMA_VERSION)
+        return bool(self._query("PRAGMA user_version")[0][0] >= schema.SCHEMA_VERSION)
 
     def _seal(self, meta: Mapping[str, str] | None = None) -> Seal | None:
         """The checksums in ``meta``; None for a file of an earlier schema."""
@@ -261,9 +243,9 @@ class RunReader:
                 sums[task] = left - checksum(summed)
             yield tuple(row)
         for task, rest in sums.items():
-            if rest is not None and rest & SUM_MASK:
+            if rest is not None and rest & schema.SUM_MASK:
                 raise self._damaged(f"{table}: the rows of task number {task} are {_WRITTEN}")
-        self._differ(seal, table, growing & SUM_MASK)
+        self._differ(seal, table, growing & schema.SUM_MASK)
 
     @property
     def meta(self) -> dict[str, str]:
@@ -346,7 +328,7 @@ class RunReader:
         Args:
             number: The task's number.
         """
-        return [data for (data,) in self._query(DELTAS, *delta_keys(number))]
+        return [data for (data,) in self._query(schema.DELTAS, *delta_keys(number))]
 
     def _tree(self, number: int) -> Tree:
         with self._moment():
@@ -383,7 +365,7 @@ class RunReader:
     def _digests(self) -> bool:
         """Whether digests in the file are of the version that is computed here."""
         made = versions_of(self._connection)
-        return made is not None and made.digest == HERE.digest
+        return made is not None and made.digest == schema.HERE.digest
 
     def tree(self, task_id: str) -> Tree:
         """Rebuild the tree of a task from its deltas, also of a task that is not finished.

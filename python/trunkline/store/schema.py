@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -56,6 +56,7 @@ __all__ = [
     "checksum",
     "delta_key",
     "delta_keys",
+    "meta_entry",
 ]
 
 
@@ -307,6 +308,18 @@ SELECT task FROM tasks LEFT JOIN taken USING (task) WHERE task NOT IN (SELECT ta
 """
 """Tasks that this run has begun and that are not done, by their numbers. The first delta behind an earlier run's may be
 one that took verdicts off: by itself it begins nothing."""
+
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+def meta_entry(meta: Mapping[str, str], key: str, type: type[T], missing: D) -> T | D:
+    """Decode an entry of the table ``meta``; ``missing`` where it is absent or damaged, which a check reports."""
+    try:
+        return msgspec.json.decode(meta[key], type=type)
+    except (KeyError, msgspec.MsgspecError, UnicodeError):
+        return missing
 
 
 def delta_key(task: int, seq: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.text import printable, scrub
+from trunkline._internal.text import counted, printable, scrub
 from trunkline.errors import DamagedRunFile, InfrastructureError
 from trunkline.store.schema import APPLICATION_ID, HERE, READ_VERSIONS, SCHEMA_VERSION, FileVersions
 
@@ -215,16 +215,13 @@ def is_stub(path: Path) -> bool:
     if path.stat().st_size == 0:
         return True
     try:
-        connection = connect(path)
-        try:
+        with contextlib.closing(connect(path)) as connection:
             ((application,),) = connection.execute("PRAGMA application_id")
             ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
             if application != APPLICATION_ID:
                 return False
             state = tables and connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
             return not tables or bool(state == ("beginning",))
-        finally:
-            connection.close()
     except READ_ERRORS:
         return False
 
@@ -246,18 +243,14 @@ def describe(path: Path) -> str:
     if path.stat().st_size == 0:
         return "is there and is empty (or a run that is only beginning)"
     try:
-        connection = connect(path)
-        try:
+        with contextlib.closing(connect(path)) as connection:
             found = fault(connection)
             if found is not None:
                 return found
             (tasks,) = connection.execute("SELECT count(*) FROM tasks").fetchone()
             (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
-        finally:
-            connection.close()
     except (*READ_ERRORS, TypeError):
         return "is a file, and not a database that can be read"
     over = state in {"done", "exhausted"}
-    size = f"{tasks} task{'' if tasks == 1 else 's'}"
     more = "" if over else ", which resume=True or `trunkline resume` goes on with"
-    return f"is {'a' if over else 'an unfinished'} Trunkline run of {size}{more}"
+    return f"is {'a' if over else 'an unfinished'} Trunkline run of {counted(tasks, 'task')}{more}"

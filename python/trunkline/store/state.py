@@ -13,18 +13,9 @@ from trunkline import _core
 from trunkline._internal.text import printable, redact
 from trunkline.errors import TreeError
 from trunkline.scoring.metrics import Estimate
+from trunkline.store import schema
 from trunkline.store.lock import Holder
-from trunkline.store.schema import (
-    BEGUN,
-    DELTAS,
-    ROLLOUT_COLUMNS,
-    TAKEN_COLUMNS,
-    CallRow,
-    CallTable,
-    RolloutRow,
-    TakenRow,
-    delta_keys,
-)
+from trunkline.store.schema import CallRow, CallTable, RolloutRow, TakenRow, delta_keys, meta_entry
 from trunkline.store.sqlite import as_text, damaged, keep_log
 from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats
@@ -53,8 +44,8 @@ __all__ = [
 
 
 # The names in these statements are our own.
-_TAKEN = f"SELECT task, {', '.join(TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
-_ROLLOUTS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task"  # noqa: S608
+_TAKEN = f"SELECT task, {', '.join(schema.TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
+_ROLLOUTS = f"SELECT task, {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task"  # noqa: S608
 _ENDS = "SELECT termination, count(*) FROM rollouts WHERE termination IS NOT NULL GROUP BY termination"
 _CALLS = (
     "SELECT coalesce(sum(draws), 0), coalesce(sum(attempts - 1) FILTER (WHERE attempts > 0), 0), "
@@ -95,7 +86,7 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
     found = RunProgress(
         state=meta.get("state", ""),
         finished=[task for (task,) in connection.execute("SELECT task FROM trees ORDER BY task")],
-        begun=[task for (task,) in connection.execute(BEGUN)],
+        begun=[task for (task,) in connection.execute(schema.BEGUN)],
         taken={task: msgspec.convert(values, TakenRow) for task, *values in connection.execute(_TAKEN)},
         served=msgspec.json.decode(meta.get("served", "[]"), type=list[str]),
         estimated=estimated_usage(meta),
@@ -131,7 +122,7 @@ def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
 def _rebuild(connection: sqlite3.Connection, task: int) -> _core.CoreTree:
     core = _core.CoreTree()
     try:
-        for (data,) in connection.execute(DELTAS, delta_keys(task)):
+        for (data,) in connection.execute(schema.DELTAS, delta_keys(task)):
             core.apply(data)
         core.check()
     except (TreeError, TypeError) as problem:
@@ -239,10 +230,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
 
 def rescorings(meta: Mapping[str, str]) -> list[Scoring]:
     """The times that a run was scored again, in their order; none where the entry is damaged."""
-    try:
-        return msgspec.json.decode(meta.get(RESCORINGS, "[]"), type=list[Scoring])
-    except (msgspec.MsgspecError, UnicodeError):
-        return []
+    return meta_entry(meta, RESCORINGS, list[Scoring], [])
 
 
 def under_way(meta: Mapping[str, str]) -> Scoring | None:

@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from trunkline.store.schema import (
-    CALL_ROWS,
-    ROLLOUT_COLUMNS,
-    SCHEMA_VERSION,
-    SUM_COLUMNS,
-    SUM_MASK,
-    TAKEN_COLUMNS,
-    TOOL_ROWS,
-    TREE_COLUMNS,
-    UNFINISHED,
-    checksum,
-)
+from trunkline.store import schema
+from trunkline.store.schema import checksum
 from trunkline.store.sqlite import transaction
 
 if TYPE_CHECKING:
@@ -30,9 +20,9 @@ __all__ = ["ROWS_SUM", "SEALED", "Seal", "rows_sum", "total", "unfinished_sums"]
 
 # The names in these statements are our own.
 _ROWS: Final = (
-    f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?",  # noqa: S608
-    f"SELECT {', '.join(TAKEN_COLUMNS)} FROM taken WHERE task = ?",  # noqa: S608
-    f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout",  # noqa: S608
+    f"SELECT {', '.join(schema.TREE_COLUMNS)} FROM trees WHERE task = ?",  # noqa: S608
+    f"SELECT {', '.join(schema.TAKEN_COLUMNS)} FROM taken WHERE task = ?",  # noqa: S608
+    f"SELECT {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout",  # noqa: S608
 )
 
 SEALED: Final = {
@@ -43,7 +33,7 @@ SEALED: Final = {
 }
 """Tables that follow from nothing else, and the rows that their checksums are of."""
 
-_OPEN: Final = {"calls": CALL_ROWS, "uses": TOOL_ROWS}
+_OPEN: Final = {"calls": schema.CALL_ROWS, "uses": schema.TOOL_ROWS}
 ROWS_SUM: Final = "UPDATE trees SET rows_sum = ? WHERE task = ?"
 _STORED: Final = ("of", "finished", "tables", "meta", "follows")
 _KEY: Final = "sums"
@@ -67,7 +57,7 @@ def rows_sum(connection: sqlite3.Connection, task: int) -> int:
 def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
     """The added checksums of the calls and tool calls of all unfinished tasks."""
     return {
-        table: sum(checksum(row) for row in connection.execute(query + UNFINISHED)) & SUM_MASK
+        table: sum(checksum(row) for row in connection.execute(query + schema.UNFINISHED)) & schema.SUM_MASK
         for table, query in _OPEN.items()
     }
 
@@ -101,10 +91,10 @@ class Seal(msgspec.Struct, frozen=True):
         """The seal of a file, in a transaction; one of an earlier schema is given its checksums."""
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         ((version,),) = connection.execute("PRAGMA user_version")
-        if version < SCHEMA_VERSION:
-            for column in SUM_COLUMNS:
+        if version < schema.SCHEMA_VERSION:
+            for column in schema.SUM_COLUMNS:
                 connection.execute(f"ALTER TABLE trees ADD COLUMN {column} INTEGER")
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
         known = cls.stored(meta)
         if known is None:
             known = cls.new(0).with_tables({name: total(connection.execute(query)) for name, query in SEALED.items()})

@@ -15,17 +15,10 @@ from msgspec.structs import astuple
 
 from trunkline._internal.text import printable, redact, redact_command
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
+from trunkline.store import schema
 from trunkline.store.lock import Holder, Lock, remove, remove_stub, sync_folders
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
 from trunkline.store.schema import (
-    APPLICATION_ID,
-    DELTAS,
-    HERE,
-    ROLLOUT_COLUMNS,
-    SCHEMA_VERSION,
-    TABLES,
-    TAKEN_COLUMNS,
-    TREE_COLUMNS,
     CallRow,
     CallTable,
     RolloutRow,
@@ -62,10 +55,10 @@ _LOG = 4_000_000  # bytes of the log from which on it is written back
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
 _DELTA = "INSERT INTO deltas VALUES (?, ?) ON CONFLICT DO NOTHING"
-_TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608 - our own names
-_TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)}, ?, ?, ?)"  # noqa: S608 - our own names
+_TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(schema.TAKEN_COLUMNS)})"  # noqa: S608 - our own names
+_TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(schema.TREE_COLUMNS)}, ?, ?, ?)"  # noqa: S608 - our own names
 _SUMS = "SELECT calls_sum, tools_sum FROM trees WHERE task = ?"
-_ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
+_ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(schema.ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
 
 
 class RunWriter:
@@ -119,14 +112,14 @@ class RunWriter:
         try:
             connection = connect_to_write(path)
             with written(path):
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
                 keep_log(connection, durable=durable)
                 sync_folders(made if durable else ())
                 now = repr(time.time())
                 meta = _meta(facts, settings) | {
                     "command": as_text(redact_command(list(sys.argv if command is None else command))),
-                    "versions": as_text(msgspec.to_builtins(HERE)),
+                    "versions": as_text(msgspec.to_builtins(schema.HERE)),
                     "holder": as_text(msgspec.to_builtins(Holder.here())),
                     "state": state,
                     "created": now,
@@ -134,7 +127,7 @@ class RunWriter:
                     "seconds": "0.0",
                 }
                 with transaction(connection):
-                    for statement in filter(str.strip, TABLES.split(";")):
+                    for statement in filter(str.strip, schema.TABLES.split(";")):
                         connection.execute(statement)
                     rows = [(number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)]
                     connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
@@ -271,7 +264,7 @@ class RunWriter:
     def deltas(self, task: int) -> list[bytes]:
         """The committed deltas of a task, in order."""
         with self._guard, written(self.path):
-            return [bytes(data) for (data,) in self._connection.execute(DELTAS, delta_keys(task))]
+            return [bytes(data) for (data,) in self._connection.execute(schema.DELTAS, delta_keys(task))]
 
     def note(self, key: str, value: JSON) -> None:
         """Record a fact in the table ``meta``, replacing an earlier one of that key; secrets are not stored."""

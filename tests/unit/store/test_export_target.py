@@ -128,7 +128,7 @@ def test_who_makes_the_file_meanwhile_keeps_it(tmp_path: Path, monkeypatch: pyte
     if not links:
         monkeypatch.setattr(module.Path, "hardlink_to", refuse)
     out = tmp_path / "x"
-    with pytest.raises(ConfigError, match="somebody has made it meanwhile"):
+    with pytest.raises(ConfigError, match="another process has made it meanwhile"):
         put(out, b"mine", lambda: out.write_bytes(b"theirs"))
     assert out.read_bytes() == b"theirs"
     put(tmp_path / "y", b"mine")

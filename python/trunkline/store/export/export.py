@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,11 +16,11 @@ from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.store.export.formats import Chat, ParallelMuse
 from trunkline.store.export.parquet import Columns, Table
-from trunkline.store.export.target import STDOUT, Leaf, Lines, check_target, leaves, standard_output, target
+from trunkline.store.export.target import STDOUT, Leaf, Lines, Shape, check_target, leaves, standard_output, target
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
 
 __all__ = ["FORMATS", "ExportSelection", "Exported", "export", "guess"]
@@ -69,24 +69,7 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class _Shape(Protocol):
-    @property
-    def fields(self) -> tuple[str, ...]: ...
-
-    def lacks(self, leaf: Leaf) -> str | None: ...
-
-    def record(self, leaf: Leaf) -> dict[str, Any]: ...
-
-
-class _Sink(Protocol):
-    def write(self, record: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
-FORMATS: Final[dict[str, Callable[[Mapping[str, Any]], _Shape]]] = {
+FORMATS: Final[dict[str, type[Shape]]] = {
     "messages": Chat,
     "parallelmuse": ParallelMuse,
     "parquet": Table,
@@ -137,19 +120,15 @@ def _listed(name: str, given: object, what: str) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _kept(shape: _Shape, format: str, only: Collection[str]) -> tuple[str, ...]:
+def _kept(shape: Shape, format: str, only: Collection[str]) -> tuple[str, ...]:
     for name in only:
         if name not in shape.fields:
             raise ConfigError(f"{format} has no field {short_repr(name)}; there is {', '.join(shape.fields)}")
     return tuple(name for name in shape.fields if name in only) if only else shape.fields
 
 
-def _sink(stream: BinaryIO, format: str, fields: Sequence[str], *, to_terminal: bool) -> _Sink:
-    return Columns(stream, fields) if format == "parquet" else Lines(stream, ascii_only=to_terminal)
-
-
 def _write(
-    reader: RunReader, choice: ExportSelection, shape: _Shape, sink: _Sink, fields: Sequence[str]
+    reader: RunReader, choice: ExportSelection, shape: Shape, sink: Columns | Lines, fields: Sequence[str]
 ) -> tuple[int, int, int, Counter[str]]:
     """Write the wanted records; returns records, rollouts, tasks, and the rollouts left out by reason."""
     records = rollouts = tasks = 0
@@ -223,7 +202,11 @@ def export(
             stream = stack.enter_context(standard_output())
         else:
             stream = stack.enter_context(target(check_target(out, Path(run), force=force), force=force))
-        sink = _sink(stream, named, fields, to_terminal=to_stdout and sys.stdout.isatty())
+        sink: Columns | Lines
+        if named == "parquet":
+            sink = Columns(stream, fields)
+        else:
+            sink = Lines(stream, ascii_only=to_stdout and sys.stdout.isatty())
         try:
             records, rollouts, written, left = _write(reader, choice, shape, sink, fields)
         except BaseException:

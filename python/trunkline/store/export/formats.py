@@ -1,4 +1,4 @@
-"""The format ``messages``: conversations as chat APIs take them, also for fine-tuning.
+"""The formats ``messages``, conversations as chat APIs take them, and ``parallelmuse``.
 
 The shape is that of ``functionality_specified_partial_rollout.py`` and ``compressed_reasoning_aggregation.py`` in
 Alibaba-NLP/DeepResearch (WebAgent/ParallelMuse, arXiv 2510.24698).
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trunkline.llm.dialects.builtin import Hermes
+from trunkline.store.export.target import Shape
 from trunkline.tree.views import Kind
 from trunkline.types import Termination
 
@@ -60,26 +62,17 @@ def tools_of(settings: Mapping[str, JSON]) -> list[JSON]:
     return list(tools) if native and isinstance(tools, list) else []
 
 
-class Chat:
+class Chat(Shape):
     """Records of the format ``messages``."""
 
-    fields: Final = tuple(CHAT_FIELDS)
-
-    def __init__(self, settings: Mapping[str, JSON]) -> None:
-        tools = tools_of(settings)
-        self._tools: dict[str, JSON] = {"tools": tools} if tools else {}
-
-    def lacks(self, leaf: Leaf) -> str | None:
-        """Why a record cannot be had in this format; it always can."""
-        del leaf
-        return None
+    fields = tuple(CHAT_FIELDS)
 
     def record(self, leaf: Leaf) -> dict[str, Any]:
         """Make the record of a leaf."""
-        first = leaf.first
+        first, tools = leaf.first, tools_of(self.settings)
         return {
             "messages": leaf.raw,
-            **self._tools,
+            **({"tools": tools} if tools else {}),
             "task": first.task.id,
             "rollout": first.id,
             "path": first.path,
@@ -187,8 +180,7 @@ WORDS: Final = {
     Termination.BAD_REQUEST: "llm_error_occurred",
     Termination.CONTENT_FILTER: "llm_error_occurred",
 }
-"""Their word for why a rollout ended. What has none is left out: their scripts would take any other word for a rollout
-that is fit to be resampled."""
+"""ParallelMuse's word for a termination. Others are left out: its scripts resample rollouts with any other word."""
 
 PARALLELMUSE_FIELDS: Final = {
     "question": "the text of the task's last user message",
@@ -229,16 +221,17 @@ def _marks(node: Node) -> dict[str, JSON]:
     return {"step_ppl": {name: value if calls and math.isfinite(value) else _UNKNOWN for name, value in spans}}
 
 
-class ParallelMuse:
+class ParallelMuse(Shape):
     """Records of the format ``parallelmuse``."""
 
-    fields: Final = tuple(PARALLELMUSE_FIELDS)
+    fields = tuple(PARALLELMUSE_FIELDS)
 
-    def __init__(self, settings: Mapping[str, JSON]) -> None:
-        self._tools = Hermes().prompt(tools_of(settings))
+    @cached_property
+    def _tools(self) -> str:
+        return Hermes().prompt(tools_of(self.settings))
 
     def lacks(self, leaf: Leaf) -> str | None:
-        """Why a record cannot be had in this format, in a few words; None if it can."""
+        """Why a leaf has no record in this format; None if it has one."""
         ended = leaf.first.termination
         if ended in WORDS:
             return None

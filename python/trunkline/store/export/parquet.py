@@ -11,6 +11,7 @@ import msgspec
 from trunkline import _core
 from trunkline.errors import ConfigError
 from trunkline.scoring.notes import Verdict, read
+from trunkline.store.export.target import Shape
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -82,18 +83,10 @@ def _schema(only: Sequence[str]) -> Any:
     return pa.schema([(name, types.get(name, pa.string())) for name in FIELDS if name in only], metadata=facts)
 
 
-class Table:
+class Table(Shape):
     """Records of the format ``parquet``."""
 
-    fields: Final = tuple(FIELDS)
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        del settings
-
-    def lacks(self, leaf: Leaf) -> str | None:
-        """Why a record cannot be had in this format; it always can."""
-        del leaf
-        return None
+    fields = tuple(FIELDS)
 
     def record(self, leaf: Leaf) -> dict[str, Any]:
         """Make the record of a leaf."""

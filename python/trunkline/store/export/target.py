@@ -9,7 +9,7 @@ import re
 import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast
 
 import msgspec
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["STDOUT", "Leaf", "Lines", "check_target", "leaves", "line", "standard_output", "target"]
+__all__ = ["STDOUT", "Leaf", "Lines", "Shape", "check_target", "leaves", "line", "standard_output", "target"]
 
 
 STDOUT: Final = "-"
+_MEANWHILE: Final = "another process has made it meanwhile; force=True (--force) replaces it"
 _SQLITE: Final = b"SQLite format 3\0"
 
 
@@ -91,14 +92,14 @@ def _place(beside: Path, path: Path, *, force: bool) -> None:
         beside.replace(path)
         return
     try:
-        # Unlike a rename, this fails where somebody else has made the file meanwhile.
+        # Unlike a rename, this fails where another process has made the file meanwhile.
         path.hardlink_to(beside)
     except FileExistsError:
-        raise _refusal(path, "somebody has made it meanwhile; force=True (--force) replaces it") from None
+        raise _refusal(path, _MEANWHILE) from None
     except OSError:
         # Some file systems have no links.
         if os.path.lexists(path):
-            raise _refusal(path, "somebody has made it meanwhile; force=True (--force) replaces it") from None
+            raise _refusal(path, _MEANWHILE) from None
         beside.replace(path)
 
 
@@ -178,10 +179,9 @@ class Lines:
         self._stream.write(line(record, ascii_only=self._ascii))
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Every record is written at once."""
 
-    def abandon(self) -> None:
-        """Nothing is to be put away."""
+    abandon = close
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -237,3 +237,20 @@ def leaves(tree: Tree) -> list[Leaf]:
         )
         for key, rollouts in alike.items()
     ]
+
+
+class Shape:
+    """The records of one export format, made from the settings of a run; derive a format from it."""
+
+    fields: ClassVar[tuple[str, ...]]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+
+    def lacks(self, leaf: Leaf) -> str | None:
+        """Why a leaf has no record in this format, in a few words; None if it has one."""
+        return None
+
+    def record(self, leaf: Leaf) -> dict[str, Any]:
+        """Make the record of a leaf that the format does not lack."""
+        raise NotImplementedError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline.llm.pricing import Price, price_at
-from trunkline.store.schema import CallRow
+from trunkline.store.schema import CallRow, meta_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -180,18 +180,12 @@ def total(endpoints: Sequence[EndpointSummary]) -> Spending | None:
 
 def estimated_usage(meta: Mapping[str, str]) -> dict[str, int]:
     """Read how many generated tokens are estimated, by endpoint; nothing where the entry is damaged."""
-    try:
-        return msgspec.json.decode(meta.get(ESTIMATED_USAGE, "{}"), type=dict[str, int])
-    except msgspec.MsgspecError:
-        return {}
+    return meta_entry(meta, ESTIMATED_USAGE, dict[str, int], {})
 
 
 def probes(meta: Mapping[str, str]) -> list[CallRow]:
     """Read the requests that found out what servers can do; none where the entry is damaged."""
-    try:
-        return msgspec.json.decode(meta.get(PROBES, "[]"), type=list[CallRow])
-    except msgspec.MsgspecError:
-        return []
+    return meta_entry(meta, PROBES, list[CallRow], [])
 
 
 def by_endpoint(

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from trunkline.store.reader import RunReader
     from trunkline.store.schema import RolloutRow, TakenRow
-    from trunkline.store.stats.calls import Spending
     from trunkline.tree.views import Trajectory
 
 __all__ = ["RunMetrics", "calibrated", "finished_tasks", "run_metrics"]
@@ -65,14 +64,33 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
 def run_metrics(reader: RunReader) -> RunMetrics:
     """Compute the metrics of a run's finished tasks."""
     before = dict(reader.taken())
-    costs = reader.costs() if reader.prices else None
     totals, parts = _Totals(), _Parts()
     for number, rows in finished_tasks(reader):
         totals.add(rows, before.get(number))
         parts.add(rows)
-    grouped = (_classes(rows) for _, rows in finished_tasks(reader))
-    spent = None if costs is None else [costs.get(name) for name in _finished_ids(reader)]
-    return _run_metrics(totals, grouped, spent, parts.means())
+    rewards, solved, most = totals.rewards, totals.solved, totals.most
+    # The powers of two below the most tries, and that number.
+    counts = [*(1 << power for power in range(most.bit_length()) if 1 << power < most), *([most] if most else [])]
+    votes = {k: MajorityAtK(k) for k in counts if k <= _LARGEST_VOTE or k == most}
+    for _, rows in finished_tasks(reader) if votes else ():
+        tries = [tried(row) for row in rows]
+        classes = AnswerClasses([given.answer for given in tries], [given.reward for given in tries])
+        for one in votes.values():
+            one.add(classes)
+    bounded = inside(rewards)
+    return RunMetrics(
+        tries=most,
+        accuracy=accuracy(rewards),
+        best=best_of_n(rewards),
+        pass_at=_found((k, mean_pass_at_k(rewards, k)) for k in counts),
+        pass_hat=_found((k, mean_pass_hat_k(rewards, k)) for k in counts),
+        majority=_found((k, one.estimate(bounded=bounded)) for k, one in votes.items()),
+        generated_per_solved=per_solved(totals.generated, solved) if totals.reported else None,
+        tokens_per_solved=per_solved(totals.tokens, solved) if totals.reported else None,
+        cost_per_solved=_cost_per_solved(reader, solved),
+        unreported=totals.unreported,
+        parts=parts.means(),
+    )
 
 
 def finished_tasks(reader: RunReader) -> Iterator[tuple[int, list[RolloutRow]]]:
@@ -83,18 +101,6 @@ def finished_tasks(reader: RunReader) -> Iterator[tuple[int, list[RolloutRow]]]:
         while number is not None and number < finished:
             number, rows = next(grown, (None, []))
         yield finished, rows if number == finished else []
-
-
-def _finished_ids(reader: RunReader) -> Iterator[str]:
-    """Yield the id of each finished task, in their order."""
-    names = reader.task_ids()
-    yield from (names[number] for number, _ in reader.rows())
-
-
-def _classes(rows: Sequence[RolloutRow]) -> AnswerClasses:
-    """The tries of a task, to vote."""
-    tries = [tried(row) for row in rows]
-    return AnswerClasses([given.answer for given in tries], [given.reward for given in tries])
 
 
 class _Totals:
@@ -154,44 +160,16 @@ def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibr
     return calibration(confidences, rewards)
 
 
-def _run_metrics(
-    totals: _Totals,
-    grouped: Iterable[AnswerClasses],
-    costs: Sequence[Spending | None] | None,
-    parts: dict[str, Estimate],
-) -> RunMetrics:
-    rewards, solved, most = totals.rewards, totals.solved, totals.most
-    counts = _counts(most)
-    votes = {k: MajorityAtK(k) for k in counts if k <= _LARGEST_VOTE or k == most}
-    for classes in grouped if votes else ():
-        for one in votes.values():
-            one.add(classes)
-    bounded = inside(rewards)
-    return RunMetrics(
-        tries=most,
-        accuracy=accuracy(rewards),
-        best=best_of_n(rewards),
-        pass_at=_found((k, mean_pass_at_k(rewards, k)) for k in counts),
-        pass_hat=_found((k, mean_pass_hat_k(rewards, k)) for k in counts),
-        majority=_found((k, one.estimate(bounded=bounded)) for k, one in votes.items()),
-        generated_per_solved=per_solved(totals.generated, solved) if totals.reported else None,
-        tokens_per_solved=per_solved(totals.tokens, solved) if totals.reported else None,
-        cost_per_solved=_cost(costs, solved),
-        unreported=totals.unreported,
-        parts=parts,
-    )
-
-
-def _counts(most: int) -> list[int]:
-    """Return the powers of two below a number, and the number."""
-    return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), *([most] if most else [])]
-
-
 def _found(estimates: Iterable[tuple[int, Estimate | None]]) -> dict[int, Estimate]:
     return {k: estimate for k, estimate in estimates if estimate is not None}
 
 
-def _cost(costs: Sequence[Spending | None] | None, solved: Sequence[bool]) -> PerSolved | None:
-    if costs is None or any(cost is not None and cost.unpriced for cost in costs):
+def _cost_per_solved(reader: RunReader, solved: Sequence[bool]) -> PerSolved | None:
+    """None without a price for every call."""
+    if not reader.prices:
         return None
-    return per_solved([0.0 if cost is None else cost.money for cost in costs], solved)
+    costs, names = reader.costs(), reader.task_ids()
+    spent = [costs.get(names[number]) for number, _ in reader.rows()]
+    if any(cost is not None and cost.unpriced for cost in spent):
+        return None
+    return per_solved([0.0 if cost is None else cost.money for cost in spent], solved)

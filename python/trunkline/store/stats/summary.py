@@ -16,6 +16,7 @@ from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.columns import RaggedColumn
 from trunkline.scoring.metrics.intervals import estimate, inside
 from trunkline.scoring.notes import replays
+from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, probes, total
 from trunkline.store.stats.tasks import (
     Filtered,
@@ -90,18 +91,12 @@ def _amount(name: str, amount: int) -> str:
 
 def budget_report(meta: Mapping[str, str]) -> BudgetReport | None:
     """Read it from a run file's table ``meta``; None where there is none, or none that can be read."""
-    try:
-        return msgspec.json.decode(meta.get(BUDGET, ""), type=BudgetReport)
-    except msgspec.MsgspecError:
-        return None
+    return meta_entry(meta, BUDGET, BudgetReport, None)
 
 
 def estimated(meta: Mapping[str, str]) -> dict[str, int]:
     """Read from a run file's table ``meta`` what nobody measured so far; nothing where that cannot be read."""
-    try:
-        return msgspec.json.decode(meta.get(ESTIMATED, ""), type=dict[str, int])
-    except msgspec.MsgspecError:
-        return {}
+    return meta_entry(meta, ESTIMATED, dict[str, int], {})
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -222,12 +217,8 @@ class _SummarySettings(msgspec.Struct):
     refill: dict[str, int] | None = None
 
 
-def _settings(meta: Mapping[str, str]) -> _SummarySettings:
-    try:
-        return msgspec.json.decode(meta.get("settings", "{}"), type=_SummarySettings)
-    except (msgspec.MsgspecError, UnicodeError):
-        # Damage, which `trunkline check` names; a summary needs none of it.
-        return _SummarySettings()
+class _Timing(msgspec.Struct):
+    timing_dependent: list[str] = []
 
 
 def wall_seconds(meta: Mapping[str, str]) -> float:
@@ -260,11 +251,7 @@ def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[
     """Sum up what was taken over, if the run continues another."""
     if "continues" not in meta:
         return None
-    try:
-        name = msgspec.json.decode(meta["continues"], type=str)
-    except msgspec.MsgspecError:
-        name = "a run"
-    return sum_up(name, rows, carried)
+    return sum_up(meta_entry(meta, "continues", str, "a run"), rows, carried)
 
 
 def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> TakenOver:
@@ -277,21 +264,6 @@ def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ())
         ended=sum(row.rollouts - row.growing for row in carried),
         failed=sum(row.failed for row in carried),
     )
-
-
-def _timing(meta: Mapping[str, str]) -> list[str]:
-    try:
-        settings = msgspec.json.decode(meta.get("settings", "{}"), type=dict[str, object])
-        return msgspec.convert(settings.get("timing_dependent", []), list[str])
-    except msgspec.MsgspecError:
-        return []
-
-
-def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[CallRow]:
-    """Pass calls on, and note whose they are."""
-    for task, call in calls:
-        tasks.add(task)
-        yield call
 
 
 class _TreeTotals:
@@ -370,7 +342,7 @@ def summarise(
     events: Iterable[str] = (),
 ) -> Summary:
     """Compute the totals."""
-    settings = _settings(meta)
+    settings = meta_entry(meta, "settings", _SummarySettings, _SummarySettings())
     known = dict(taken)
     grown = _TreeTotals(trees)
     found = _RolloutTotals(scored=settings.reward is not None)
@@ -381,7 +353,13 @@ def summarise(
             carried.append(known[task])
     usage = found.usage - sum((row.usage for row in carried), Usage())
     called: set[int] = set()
-    endpoints = by_endpoint(_noting(calls, called), prices or {}, estimated_usage(meta), probes(meta))
+
+    def noted() -> Iterator[CallRow]:
+        for task, call in calls:
+            called.add(task)
+            yield call
+
+    endpoints = by_endpoint(noted(), prices or {}, estimated_usage(meta), probes(meta))
     worth, terminations = found.rewards, found.terminations
     return Summary(
         state=meta.get("state", "unknown"),
@@ -424,5 +402,5 @@ def summarise(
         ended=dict(sorted(grown.ended.items())),
         refused=grown.refused,
         budget=budget_report(meta),
-        timing=_timing(meta),
+        timing=meta_entry(meta, "settings", _Timing, _Timing()).timing_dependent,
     )
