@@ -1,8 +1,4 @@
-"""Answers kept in a file, so that a request that was answered once is not sent again.
-
-A reply is found by its request and its draw: the bytes of the body before what depends on draws, and the draw's
-seed. So repeats of one question stay distinct, and draws that were asked for together are found one by one.
-"""
+"""Answers kept in a file, found by the body up to the draws and the draw's seed, so that repeats stay distinct."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Endpoints as data: what a user configures, and what crosses to a worker process.
+"""Endpoints as data that crosses to workers.
 
-The key is never part of it. It is read from the environment variable named here when the endpoint is opened;
-a key or header given directly stays in memory, outside every encoding, and crosses only by
-`EndpointSpec.secret`.
+The key is not part of it: it is read from an environment variable when the endpoint is opened. A key or header given
+directly stays in memory, outside every encoding, and crosses only by ``EndpointSpec.secret``.
 """
 
 from __future__ import annotations

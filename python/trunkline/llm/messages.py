@@ -1,7 +1,6 @@
-"""Chat messages as canonical JSON bytes: a message is encoded once and joined into every later request.
+"""Chat messages as canonical JSON bytes, encoded once and joined into every later request.
 
-The order of fields is fixed, so equal messages are equal bytes. Lone surrogates become U+FFFD: they can stand
-in a Python string and in a JSON escape but in no UTF-8 body.
+Fields have a fixed order, so equal messages are equal bytes. Lone surrogates, which UTF-8 cannot carry, become U+FFFD.
 """
 
 from __future__ import annotations
@@ -57,11 +56,10 @@ def piece(text: str) -> bytes:
 
 
 def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> bytes:
-    """Encode a model's turn for the history.
+    """Encode a model's turn for the history, in a form that servers accept.
 
-    What a server would refuse in a history is made acceptable, the same way each time: calls get our own ids
-    (:func:`call_id`), a name keeps only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and arguments that
-    are no JSON object travel as ``{"malformed": "<what the model wrote>"}``. The reply keeps what came.
+    Calls get our own ids (:func:`call_id`), names keep only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and
+    arguments that are no JSON object ``{"malformed": "<text>"}``.
     """
     parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _text(content)]
     if calls:
@@ -87,10 +85,9 @@ def tool(call_id: str, text: str) -> bytes:
 
 
 def call_id(turn: int, index: int) -> str:
-    """The id of a tool call in our histories: nine of ``[0-9a-z]``, from its position alone.
+    """The id of a tool call in histories: nine of ``[0-9a-z]``, from its position alone.
 
-    A server's own ids may be missing, repeated, random or hostile, and some models accept exactly nine
-    alphanumerics. Ids made from the position keep equal turns equal bytes.
+    Servers' ids may be missing, repeated or hostile, and some models accept nine alphanumerics only.
     """
     if not (0 <= turn < 36**4 and 0 <= index < 36**3):
         raise ConfigError(f"no tool call id for turn {turn}, call {index}: out of range")

@@ -1,8 +1,4 @@
-"""Somebody's client where an LLM is: `openai.AsyncOpenAI` or `AsyncAzureOpenAI`, used as its owner set it up.
-
-Each request goes through the client's own `post`: raw body in, raw answer out. Its transport, authentication,
-hooks, timeouts and retries hold, and its response models are never built. `openai` is not imported here.
-"""
+"""A user's OpenAI client as an LLM: raw bodies through the client's own ``post``, so that its settings hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Request bodies: ``head + fragments + constant + draws``.
-
-The core joins the message fragments. Whatever does not change between turns is encoded once.
-"""
+"""Request bodies: ``head + fragments + constant + draws``, joined by the core; constant parts are encoded once."""
 
 from __future__ import annotations
 
@@ -162,10 +159,7 @@ def _read_part(take: ReplyReader, start: int, n: int) -> ReplyReader:
 
 
 def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
-    """What makes draws comparable, as one canonical string: model, sampling and tools, never the seed.
-
-    Two turns may merge into one node only when their namespaces are equal. The tools stand as a hash.
-    """
+    """The merge namespace of turns: model, sampling and a hash of the tools, never the seed."""
     digest = hashlib.blake2b(tools, digest_size=8).hexdigest() if len(tools) > 2 else "none"
     return f"{model} {_fields(sampling).decode()} tools:{digest}"
 

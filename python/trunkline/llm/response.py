@@ -86,11 +86,7 @@ def recorded(core: CoreTree, turn: int) -> ReplyChoice:
 
 
 def _written(arguments: str) -> str:
-    """Return the arguments of a call as the model wrote them.
-
-    What is no JSON object stands in histories as one that holds it; see :func:`trunkline.llm.messages.assistant`. A
-    model that wrote just such an object is misread: it cannot be told apart.
-    """
+    """The arguments of a call as the model wrote them; see :func:`trunkline.llm.messages.assistant`."""
     try:
         written = msgspec.json.decode(arguments, type=_Malformed).malformed
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -57,11 +57,9 @@ def _boxed(text: str) -> str | None:
 
 
 def extract_answer(text: str) -> str:
-    r"""Find the final answer in an assistant's text.
+    r"""The final answer in an assistant's text, thinking left out.
 
-    Regions between ``<think>`` and ``</think>`` are left out first, an unclosed one to the end of the text.
-    Then the last ``<answer>`` region counts; without one the last ``\boxed{...}`` whose braces balance;
-    without that the whole text.
+    It is the last ``<answer>`` region, else the last ``\boxed{...}`` with balanced braces, else the whole text.
     """
     text = spoken(text)
     tagged = _tagged(text)
@@ -98,14 +96,13 @@ _TOOLS = [{"function": {"name": "search", "parameters": {"properties": {"query":
 
 
 def action(turn: Message) -> str:
-    """Return the key of what a model turn does: its tool calls, else its answer.
+    """A key of a model turn's action: its tool calls, else its normalised answer.
 
-    Calls are equal if they name the same tools with the same arguments, whatever the order of the calls, of the
-    arguments' names, and the case and white space of texts. They are found in ``tool_calls``, and in the text where it
-    is written as ``hermes`` or ``search-r1`` have it; what is only thought does not count. Answers are equal as
-    everywhere, after normalisation.
+    Calls are read from ``tool_calls`` and from text in the ``hermes`` or ``search-r1`` form, without thinking. The
+    order of calls and arguments, and case and white space of texts, make no difference.
     """
-    calls = _native(turn) or _written(message_text(turn))
+    native = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
+    calls = native or _written(message_text(turn))
     said: JSON = sorted([name, _plain(arguments)] for name, arguments in calls)
     if not calls:
         said = normalise(extract_answer(message_text(turn)))
@@ -113,10 +110,11 @@ def action(turn: Message) -> str:
     return blake2b(json.dumps(said).encode(), digest_size=8).hexdigest()
 
 
-def _native(turn: Message) -> list[tuple[str, str]]:
-    listed = turn.get("tool_calls")
+def called_functions(message: Message) -> list[dict[str, Any]]:
+    """The function objects of a message's native tool calls; entries of another form are left out."""
+    listed = message.get("tool_calls")
     found = [call.get("function") for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
-    return [(str(call.get("name")), str(call.get("arguments"))) for call in found if isinstance(call, dict)]
+    return [function for function in found if isinstance(function, dict)]
 
 
 def _written(text: str) -> list[tuple[str, str]]:

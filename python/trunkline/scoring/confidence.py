@@ -1,7 +1,6 @@
-"""How sure a rollout is of its answer, and the candidates that a tree gives to an aggregator.
+"""Confidences that weigh votes (higher is surer), and the candidates that a tree gives to an aggregator.
 
-Not to be confused with :func:`trunkline.scoring.rewards.base.confidence`, which ranks unfinished rollouts for a search:
-here every number lies where a vote can weigh it, and higher is surer.
+:func:`trunkline.scoring.rewards.base.confidence` is another scale, for ranking unfinished rollouts.
 """
 
 from __future__ import annotations
@@ -80,12 +79,10 @@ def verbalised(trajectory: Trajectory) -> float:
 
 
 def stated(text: str) -> float:
-    """Read a stated confidence: the last of ``<confidence>0.8</confidence>``, ``Confidence: 80 %``, ``80 % sure``.
+    """The last confidence stated in a text: ``<confidence>0.8</confidence>``, ``Confidence: 80 %``, ``80 % sure``.
 
-    A number counts as it is up to 1, above 10 in percent, and with its unit where it has one (``%``, ``percent``,
-    ``/10``, ``out of 100``). In between, without a unit, nobody can say what it means, and neither of a range. What a
-    model says that it is not (``not 100 % sure``) is none. Thinking is left out, and of what is left only the last
-    4,000 characters are read.
+    Without a unit, numbers up to 1 are shares, above 10 percent, and between ambiguous (NaN), as are ranges. Denied
+    ones (``not 100 % sure``) and thinking do not count; only the last 4,000 characters are read.
     """
     said = [match.groups() for match in _STATED.finditer(_DENIED.sub("", spoken(text)[-_SEARCHED:]))]
     if not said:
@@ -104,11 +101,10 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def value(trajectory: Trajectory) -> float:
-    """V(s) of the last state that the rollout shares with another one: the mean reward of all that went on from there.
+    """V(s) of the last state shared with another rollout: the mean reward of all rollouts through it, at least 0.
 
-    The state is the deepest node before its leaf through which another rollout passes as well. So it says how good the
-    way was that led to the answer, and what a rollout earned all by itself is :func:`reward`. Independent chains share
-    the prompt alone, so theirs is one number, by which every vote weighs the same.
+    It rates the path to the answer; :func:`reward` rates the rollout itself. Independent chains share the prompt alone,
+    so all their votes weigh the same. NaN without a scored rollout.
     """
     found = _shared_value(trajectory)
     return max(found, 0.0) if not math.isnan(found) else math.nan

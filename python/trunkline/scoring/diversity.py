@@ -58,20 +58,15 @@ class Diversity(msgspec.Struct, frozen=True):
 
 
 def intraclass(tasks: Sequence[Clusters]) -> float | None:
-    """Estimate how rewards of one initial chain's rollouts correlate, within tasks.
+    """The correlation of rewards within one initial chain's rollouts, or None if it cannot be estimated.
 
-    It is the ANOVA estimator of the one-way random effects model (Donner 1986, "A review of inference procedures for
-    the intraclass correlation coefficient in the one-way random effects model", International Statistical Review 54),
-    with chains as classes and tasks as strata whose means are fixed. With m_c rollouts of chain c and N of a task, and
-    sums over chains and then over tasks::
+    The ANOVA estimator of the one-way random effects model (Donner 1986, International Statistical Review 54), with
+    chains as classes and tasks as strata of fixed means. With m_c rollouts of chain c and N of a task::
 
         MSB = sum m_c (mean_c - mean_task)^2 / sum (chains - 1)
         MSW = sum (reward - mean_c)^2 / sum (N - chains)
         m0 = sum (N - sum m_c^2 / N) / sum (chains - 1)
-        rho = (MSB - MSW) / (MSB + (m0 - 1) MSW)
-
-    All tasks are taken to have one rho and one variance. A negative estimate, which is cut off at -1, means that chains
-    differ less than chance would have them.
+        rho = (MSB - MSW) / (MSB + (m0 - 1) MSW), at least -1
     """
     freedom = loose = 0
     varies = False
@@ -97,12 +92,10 @@ def intraclass(tasks: Sequence[Clusters]) -> float | None:
 
 
 def effective(sizes: Sequence[int], rho: float) -> float:
-    """Return how many independent tries would say as much about a task as these do.
+    """The number of independent tries whose mean reward has the variance of these chains' mean.
 
-    With variance s^2 of a reward and correlation rho within a chain, the mean of N rewards has the variance
-    ``s^2 / N^2 * sum m (1 + (m - 1) rho)``: a chain of m adds m variances and m (m - 1) covariances, chains are
-    independent. That of n independent ones is ``s^2 / n``, so ``n = N^2 / sum m (1 + (m - 1) rho)``. For one chain it
-    is ``N / (1 + (N - 1) rho)`` (Kish 1965, "Survey Sampling").
+    With correlation rho within a chain of m tries it is ``n = N^2 / sum m (1 + (m - 1) rho)`` (Kish 1965, "Survey
+    Sampling").
     """
     rho = min(max(rho, 0.0), 1.0)
     spread = math.fsum(size * (1 + (size - 1) * rho) for size in sizes)

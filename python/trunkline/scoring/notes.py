@@ -1,7 +1,4 @@
-"""What is noted on a rollout: verdicts, grades, replays.
-
-They are no calls of the rollout, which made none of them: no count of tool calls has them.
-"""
+"""Notes of a rollout: verdicts, grades, replayed calls."""
 
 from __future__ import annotations
 

@@ -126,10 +126,9 @@ class Adaptive(msgspec.Struct, frozen=True):
 
 
 def _streak(core: CoreTree, turn: int) -> int:
-    """In how many rounds in a row there was a branch, up to the one before this.
+    """The number of rounds in a row with a branch, up to the one before this.
 
-    Those that grow side by side take their steps together, so a round is a number of turns, and a branch's fork path
-    says after which it was made. Rollouts opened before the last fresh one are of other rounds.
+    Rollouts step together, so a round is a number of turns, which a branch's fork path holds.
     """
     paths = [core.rollout(number).path for number in range(core.rollouts)]
     fresh = max(number for number, path in enumerate(paths) if len(path) == 2)

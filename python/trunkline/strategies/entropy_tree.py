@@ -93,10 +93,10 @@ class EntropyTree(msgspec.Struct, frozen=True):
     def _picks(
         self, core: CoreTree, columns: Harvest, cuts: list[int] | None, leaves: list[int]
     ) -> list[tuple[int, int]]:
-        """Turns and tokens of the round that a tree is in; none once it has had all of them.
+        """Turns and tokens of a tree's current round; empty after the last.
 
-        Earlier rounds are decided again, as they were, since nothing says how many there have been: where a tree had
-        few tokens to choose, its rollouts are fewer.
+        Earlier rounds are computed again: the number of rollouts does not tell the round where there were few tokens to
+        choose.
         """
         flags, grown = bytearray(columns.flags), 1
         for _ in range(self.rounds):

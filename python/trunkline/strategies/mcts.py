@@ -106,10 +106,10 @@ class MCTS(msgspec.Struct, frozen=True):
             yield Fork(point, draws, steps=None if self.value is None else 1)
 
     def _room(self, core: CoreTree) -> list[int]:
-        """Return how many turns may still be drawn at each node.
+        """How many turns may still be drawn at each node, never above ``children`` in all.
 
-        A state gets no more than were drawn at the state above it: a turn drawn there may yet merge with one that led
-        here, and draw its next one here. So no state ever gets more than ``children``.
+        A state gets no more than were drawn at the state above it: a turn drawn there may merge and draw its next one
+        here.
         """
         parents, kinds, _ = core.shape()
         drawn, room = _drawn(core), [0] * len(parents)

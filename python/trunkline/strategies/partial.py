@@ -23,11 +23,7 @@ _NEVER: Final = 3
 
 
 def founders(view: View, most: int) -> list[int]:
-    """Choose initial rollouts among those of an earlier run: of each initial chain there the best.
-
-    That is the first that answered, else the first that was cut short, else the first whose context was full. Those
-    that broke are left out.
-    """
+    """Initial rollouts of an earlier run, the best per chain: answered, else cut short, else of a full context."""
     best: dict[int, tuple[int, int]] = {}
     for number in range(view.taken):
         facts = view.tree.core.rollout(number)
@@ -49,8 +45,8 @@ def _rank(termination: str | None) -> int:
 def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = ()) -> Iterator[int]:
     """Yield the turns of a subgroup that may be drawn again.
 
-    Left out are turns that call no tool, and those of states that a rollout of the subgroup was forked at. A turn of a
-    program that calls none is left out only if it ended a rollout: programs run tools themselves, and let roles talk.
+    Turns without a tool call and states already forked at are left out. In a program, a turn without a call is left out
+    only if it ended a rollout, since programs run tools themselves.
     """
     core = view.tree.core
     opened = map(core.rollout, range(min(there, core.rollouts)))

@@ -81,11 +81,7 @@ class Dialect(Protocol):
 
 
 def call_of(value: object) -> ToolCall:
-    """Read one call, ``{"name": ..., "arguments": {...}}``.
-
-    Models also write ``parameters``, leave the arguments out, or write them as a string of JSON, as the native form has
-    them; that is read too.
-    """
+    """Read one call ``{"name": ..., "arguments": {...}}``; ``parameters``, JSON text or no arguments will do."""
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(name, str) or not name.strip():
         return unread(json.dumps(value, ensure_ascii=False))
@@ -96,10 +92,7 @@ def call_of(value: object) -> ToolCall:
 
 
 def unread(text: str) -> ToolCall:
-    """Return a call that could not be read: no name, and for arguments everything the model wrote.
-
-    What happens to it is for who runs the calls to decide: it is repaired, or the model hears what is wrong.
-    """
+    """An unreadable call: no name, and the model's text as arguments."""
     return ToolCall("", "", text)
 
 
@@ -111,9 +104,8 @@ _TAG: Final = re.compile("(</?think>)")
 def spoken(text: str) -> str:
     """Leave the thinking out of a reply.
 
-    A region of thinking goes from ``<think>`` to the next ``</think>``, or to the end where that never comes. A
-    ``</think>`` that no ``<think>`` opened ends a region that began before the text, in the prompt: everything up to
-    the last such tag is thinking. In doubt a text is thinking, since what is only thought must not be run.
+    It goes from ``<think>`` to the next ``</think>`` or the end. An unopened ``</think>`` ends thinking that began in
+    the prompt. In doubt text is thinking, since what is only thought must not be run.
     """
     kept: list[str] = []
     thinking = False

@@ -1,8 +1,7 @@
-"""Native, hermes, search-r1, registry.
+"""The dialects native, hermes and search-r1.
 
-The form is that of https://github.com/PeterGriffinJin/Search-R1: the first search or answer of a turn counts, the
-turn ends at its closing tag, and a turn with neither is told so and costs a step. There, results stand inside the
-model's own turn; over chat completions they are a message of the user.
+search-r1 has the form of https://github.com/PeterGriffinJin/Search-R1: the first search or answer of a turn counts, and
+a turn with neither costs a step. There, results stand inside the model's turn; here they are a user message.
 """
 
 from __future__ import annotations
@@ -121,8 +120,7 @@ class Hermes(msgspec.Struct, frozen=True, kw_only=True):
 def _calls(said: str) -> Iterator[ToolCall]:
     """Yield the calls of a text; a block that is not JSON is one unread call.
 
-    A block begins with its tag and ends with the closing tag, the next block or the text, since models forget to close.
-    A tag inside the block's JSON is no tag.
+    A block ends with its closing tag, the next block or the text. A tag inside the block's JSON does not count.
     """
     begun = said.find(_BEGIN)
     while begun >= 0:
@@ -223,8 +221,7 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
 def _action(said: str) -> tuple[str, str]:
     """The tag of the action in a text and its content; both empty without an action.
 
-    The first that is closed counts: a tag that the model only talks about is not. Where none is, the first counts up to
-    the end of the text: servers leave a stop string out of the reply.
+    The first closed tag counts, else the first to the end of the text: servers leave a stop string out of the reply.
     """
     ends = {tag: said.rfind(f"</{tag}>") for tag in ("search", "answer")}
     begun = list(_ACTION.finditer(said))

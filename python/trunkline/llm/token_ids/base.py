@@ -1,9 +1,7 @@
-"""TokenMode, Renderer, suffix rendering.
+"""TokenMode, the protocol of renderers, and ids of what follows a model's turn.
 
-A short conversation ends with an assistant message whose last word is a sentinel, and is followed by the new messages.
-What comes after the sentinel is the closing of the turn and everything new, whatever the turn really said. It is found
-without knowing which ids spell the sentinel: two renderings that differ in the sentinel's last character alone have
-exactly that at their end in common. TRL and verl build what follows a turn from such stand-ins too.
+A stand-in conversation ends with a sentinel in an assistant message. Two renderings that differ in the sentinel's last
+character have the closing of the turn and the new messages in common at their end. TRL and verl do likewise.
 """
 
 from __future__ import annotations

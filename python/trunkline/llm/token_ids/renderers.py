@@ -7,7 +7,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -28,11 +28,7 @@ _SHOWN: Final = 200
 
 
 class ChatTemplate:
-    """A chat template.
-
-    It may read messages and tools and write text; it reaches no attribute that Python keeps private, changes nothing it
-    is given, and has no file, no module and no loop of more than 100,000 rounds.
-    """
+    """A chat template in a sandbox, without files, private attributes, changes to its input or long loops."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         try:
@@ -283,6 +279,9 @@ class Post(Protocol):
         ...
 
 
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+
+
 class _TokenizeReply(msgspec.Struct):
     tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]
 
@@ -312,16 +311,8 @@ class ServerRenderer:
         return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        body = msgspec.json.encode({"model": self._model, "tokens": list(ids)})
-        try:
-            data = await self._post(_DECODE, body)
-        except BadRequest as error:
-            raise ConfigError(f"the server does not decode these ids: {error}") from None
-        try:
-            decoded = msgspec.json.decode(data, type=_Decoded)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            decoded = _Decoded()
-        text = decoded.content if decoded.prompt is None else decoded.prompt
+        decoded = await self._asked(_DECODE, {"tokens": list(ids)}, _Decoded, "the server does not decode these ids")
+        text = None if decoded is None else decoded.content if decoded.prompt is None else decoded.prompt
         if text is None:
             raise LLMError("the answer of /detokenize has no text; use TokenMode(tokenizer=...)")
         return text
@@ -346,26 +337,34 @@ class ServerRenderer:
 
     async def _written(self, body: dict[str, JSON]) -> str:
         """The text of a conversation, as a server's template writes it."""
+        refused = "the server's chat template does not take this conversation"
         try:
-            data = await self._post(_TEMPLATE, msgspec.json.encode({"model": self._model, **body}))
-            return msgspec.json.decode(data, type=_Written).prompt
-        except BadRequest as error:
-            raise ConfigError(f"the server's chat template does not take this conversation: {error}") from None
-        except (EndpointError, msgspec.MsgspecError, UnicodeDecodeError):
+            written = await self._asked(_TEMPLATE, body, _Written, refused)
+        except EndpointError:
+            written = None
+        if written is None:
             raise LLMError(
                 "/tokenize gives no token ids of messages, and /apply-template no text of them; use "
                 "TokenMode(tokenizer=...)"
-            ) from None
+            )
+        return written.prompt
 
     async def _tokens(self, body: dict[str, JSON]) -> list[int]:
+        found = await self._asked(_ENCODE, body, _TokenizeReply, "the server does not tokenize this")
+        if found is None:
+            raise LLMError("the answer of /tokenize has no list of token ids; use TokenMode(tokenizer=...)")
+        return found.tokens
+
+    async def _asked(self, route: str, body: dict[str, JSON], kind: type[_Answer], refused: str) -> _Answer | None:
+        """The answer of a route; None if it is of another form. A refused request is a ConfigError."""
         try:
-            data = await self._post(_ENCODE, msgspec.json.encode({"model": self._model, **body}))
+            data = await self._post(route, msgspec.json.encode({"model": self._model, **body}))
         except BadRequest as error:
-            raise ConfigError(f"the server does not tokenize this: {error}") from None
+            raise ConfigError(f"{refused}: {error}") from None
         try:
-            return msgspec.json.decode(data, type=_TokenizeReply).tokens
+            return msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise LLMError("the answer of /tokenize has no list of token ids; use TokenMode(tokenizer=...)") from None
+            return None
 
 
 def renderers(mode: TokenMode, post: Post) -> Callable[[str], Renderer]:

@@ -1,8 +1,6 @@
-"""A model picks one of several answers: it is asked, what it says is read, and whatever else it says is no pick.
+"""Aggregators that let a model pick one of several answers; any other reply is no pick.
 
-A report is what some model wrote, about pages that anybody may have written. In it, as in answers and in the question,
-whatever could pass for one of the tags used here loses its angle bracket, so that nothing ends its own fence, adds an
-answer, or makes the choice.
+Questions, answers and reports are untrusted: text in them that looks like a tag used here loses its angle bracket.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling, check_model
 from trunkline.scoring.aggregators.base import Decision
 from trunkline.scoring.aggregators.voting import Ballot, By, Same, check_options, key_of, poll, votes, weights
-from trunkline.scoring.answers import extract_answer, tail
+from trunkline.scoring.answers import called_functions, extract_answer, tail
 from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.reports.extractive import extract
 from trunkline.tree.answers import fold, normalise
@@ -126,11 +124,7 @@ def transcript(question: str, messages: Sequence[Message]) -> str:
         if message.get("role") == "system":
             continue
         parts = [message_text(message)]
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict):
-                parts.append(f"calls {function.get('name')} with {function.get('arguments')}")
+        parts += [f"calls {call.get('name')} with {call.get('arguments')}" for call in called_functions(message)]
         lines.append(f"{message.get('role')}: {' '.join(part for part in parts if part)}")
     told = fenced("\n\n".join(lines), _TRANSCRIPT)
     return f"<question>\n{fenced(question, _QUESTION)}\n</question>\n\n<transcript>\n{told}\n</transcript>"
@@ -166,11 +160,7 @@ class Picker(msgspec.Struct, frozen=True):
 
 
 def read_pick(reply: str, count: int, numbers: Mapping[str, int]) -> int | None:
-    """Read which answer a model picked.
-
-    The last ``<choice>`` counts: a number, or one of the answers. Without any, the last ``<answer>`` does, if it is one
-    of the answers.
-    """
+    """The pick in a reply: the last ``<choice>``, a number or an answer, else the last ``<answer>``."""
     choices = _CHOICE.findall(reply)
     if choices:
         word = choices[-1].strip()

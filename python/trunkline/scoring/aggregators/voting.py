@@ -59,12 +59,10 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 def key_of(answer: str) -> str:
-    """The form in which an answer is compared: :func:`trunkline.tree.answers.normalise`, with a word for numbers.
+    """The normal form in which answers are compared (:func:`trunkline.tree.answers.normalise`, and exact numbers).
 
-    An answer that is a fraction of two whole numbers is its value, exactly: ``1/2`` is ``0.5``, ``1 1/2`` is ``1.5``,
-    and ``2/6`` is ``1/3``, which no decimal number equals. A percentage is the number before the sign: ``50 %``,
-    ``50 percent`` and ``50`` are one, and ``0.5`` is another, since who is asked for a percentage may leave the sign
-    away.
+    Fractions of whole numbers are their values: ``1/2`` is ``0.5``, ``2/6`` is ``1/3``. A percentage is the number
+    before the sign: ``50 %`` is ``50``, not ``0.5``, since an answer to a question for a percentage may omit the sign.
     """
     if len(answer) <= 200:
         plain = compatible(answer).strip(_AROUND).replace("\u2212", "-")
@@ -98,11 +96,10 @@ def _written(value: Fraction) -> str:
 
 
 def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same | None = None) -> list[Cluster]:
-    """Put answers that count as one together.
+    """Group equivalent answers; their order makes no difference.
 
-    Two answers are together if their keys are equal (:func:`key_of`), if one is contained in the other and that is
-    wanted and unambiguous, or if ``same`` says so of them in either order; and so is whatever is connected by such
-    pairs. The order of the answers makes no difference.
+    Answers are joined by equal keys (:func:`key_of`), by ``same`` in either order, and with ``contain`` where one holds
+    the other unambiguously; joins are transitive.
     """
     positions: dict[str, list[int]] = {}
     # Many tries spell their answer alike.
@@ -270,10 +267,9 @@ def poll(
 
 
 def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] | None, str]:
-    """What each candidate's vote weighs.
+    """The weight of each vote (None: all equal), and a remark.
 
-    A candidate without a number counts as the mean of those that have one, as an average try would. A reward or value
-    below 0 weighs nothing. Where no voter has a number, or none has one above 0, all votes weigh the same.
+    A candidate without a number gets the mean of the others; a negative reward or value weighs 0.
     """
     voters = _voting(candidates)
     if not voters:

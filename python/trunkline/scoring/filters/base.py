@@ -75,8 +75,7 @@ def check(filters: object, *, scored: bool) -> tuple[Filter, ...]:
 def judge(filters: Sequence[Filter], group: Group) -> None:
     """Let filters judge a group, and write their verdicts to its rollouts' notes.
 
-    If one raises, none has said anything: a group that was judged in part would be trained as if it had been in whole.
-    The first rollout is then told so.
+    If one raises, all verdicts are taken back, and the first rollout's note says so: no group is judged in part.
     """
     core = group.tree.core
     before = [(rollout.id, rollout.note) for rollout in group.rollouts]

@@ -126,10 +126,7 @@ _AT_ONCE = 1 << 12
 
 
 def repeats(text: str, window: int, times: int) -> bool:
-    """Whether some stretch of ``window`` characters stands at ``times`` places of a text or more; they may overlap.
-
-    Of a text of more than 131,072 characters only the last ones are looked at, which takes 15 MB at most.
-    """
+    """Whether ``window`` characters stand at ``times`` places of the last 131,072 characters; places may overlap."""
     text = text[-_MOST:]
     places = len(text) - window + 1
     if places < times or not _suspicious(text, window, times):
@@ -147,8 +144,7 @@ def repeats(text: str, window: int, times: int) -> bool:
 def _suspicious(text: str, window: int, times: int) -> bool:
     """Whether a look at a few pieces leaves the question open; most texts are decided here, without counting windows.
 
-    Of ``times`` places two are a multiple of ``times - 1`` apart. A piece that begins at such multiples, and is by as
-    much shorter than the window, lies in both, at the same place of either: it stands there twice.
+    Of ``times`` places two are a multiple of ``times - 1`` apart, so a shorter piece that begins there stands in both.
     """
     stride = min(times - 1, window)
     size = window - stride + 1

@@ -127,8 +127,7 @@ def _mean(
             # where few tasks agree by chance.
             sets += len(task) // k
             behind += len(task)
-    found = estimate(means, sets, sum(map(len, rewards)), bounded=True)
-    return None if found is None else msgspec.structs.replace(found, scored=behind)
+    return estimate(means, sets, sum(map(len, rewards)), bounded=True, scored=behind)
 
 
 _USUAL: Final = 4096
@@ -147,12 +146,10 @@ have together. Of the latter no class has as many as the leader."""
 
 @lru_cache(maxsize=4096)
 def shares(sizes: tuple[int, ...], blank: int, k: int) -> tuple[float, ...]:
-    """How often each class of answers wins the vote of k tries, over all subsets of k tries.
+    """How often each class of answers wins the vote of k tries, over all subsets of k tries; ties are split evenly.
 
-    Subsets are counted, not listed: for each number of votes that a winner may have, a polynomial counts the ways to
-    pick the rest so that no class has more, by how many have as many. A tie is shared fairly. The counts are whole
-    numbers, so the result is exact but for its last division; numbers of votes that win so seldom that no float could
-    tell are left out.
+    Subsets are counted with polynomials, for each number of votes of the winner, by the number of ties. Counts are
+    whole numbers: the result is exact up to the last division, and to terms too small for a float.
     """
     tries = sum(sizes) + blank
     if k == tries:
@@ -344,8 +341,7 @@ class MajorityAtK:
 
     def estimate(self, *, bounded: bool) -> Estimate | None:
         """The mean over tasks; None without one that counts."""
-        held = estimate(self._means, self._votes, self._tries, bounded=bounded)
-        return None if held is None else msgspec.structs.replace(held, scored=self._behind)
+        return estimate(self._means, self._votes, self._tries, bounded=bounded, scored=self._behind)
 
 
 def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: int) -> Estimate | None:

@@ -322,11 +322,10 @@ def _interval(differences: Sequence[float], changed: Sequence[float], draws: flo
 
 
 def sign_flip(differences: Sequence[float]) -> tuple[float, bool]:
-    """The two-sided p value of a sum of differences if each could as well have had the other sign.
+    """The two-sided p value of the sign-flip permutation test, and whether it is exact.
 
-    With at most 32 differences all assignments of signs are counted, by the sums of two halves; with more the normal
-    approximation of their distribution is taken, with a correction for continuity where all are multiples of one step,
-    as means of a few tries are.
+    Up to 32 differences all signs are counted, by sums of two halves. Above, the normal approximation is taken, with a
+    continuity correction where all differences are multiples of one step.
     """
     sizes = [abs(found) for found in differences]
     seen = abs(math.fsum(differences))

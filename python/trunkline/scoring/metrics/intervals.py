@@ -1,8 +1,4 @@
-"""Estimates with clustered intervals.
-
-Everywhere a list holds one list of rewards for each task, NaN marks a try that was not scored (one that broke, say),
-and a result without a single scored try behind it is None: nothing that was not measured is shown as 0.
-"""
+"""Estimates over tasks with clustered intervals. NaN marks an unscored try; without a scored try a result is None."""
 
 from __future__ import annotations
 
@@ -57,8 +53,7 @@ def t_interval(means: Sequence[float]) -> tuple[float, float]:
 def wilson(means: Sequence[float], tries: int) -> tuple[float, float]:
     """Wilson's score interval (Wilson 1927) of a mean of values between 0 and 1, on the effective sample size.
 
-    Student's t on tasks - 1 degrees of freedom takes the place of the normal point (Korn and Graubard 1998; compared
-    by Dean and Pagano 2015).
+    Student's t replaces the normal point (Korn and Graubard 1998; compared by Dean and Pagano 2015).
     """
     count = len(means)
     mean, error = _moments(means)
@@ -129,10 +124,14 @@ def inside(rewards: Rewards) -> bool:
     return all(0.0 <= reward <= 1.0 for task in rewards for reward in scored(task))
 
 
-def estimate(means: Sequence[float], behind: int, tries: int, *, bounded: bool) -> Estimate | None:
+def estimate(
+    means: Sequence[float], independent: int, tries: int, *, bounded: bool, scored: int | None = None
+) -> Estimate | None:
+    """The mean of one value per task; its interval is that of so many independent tries (``scored`` unless given)."""
     if not means:
         return None
-    low, high = around(means, behind, bounded=bounded)
+    low, high = around(means, independent, bounded=bounded)
+    behind = independent if scored is None else scored
     return Estimate(math.fsum(means) / len(means), low, high, len(means), behind, tries)
 
 
@@ -190,5 +189,4 @@ def best_of_n(rewards: Rewards) -> Estimate | None:
             most.append(max(found))
             behind += len(found)
     # One value a task: for the interval each task is one try.
-    best = estimate(most, len(most), sum(map(len, rewards)), bounded=inside(rewards))
-    return None if best is None else msgspec.structs.replace(best, scored=behind)
+    return estimate(most, len(most), sum(map(len, rewards)), bounded=inside(rewards), scored=behind)

@@ -1,8 +1,4 @@
-"""Reports by a model; prompts.
-
-Headings stand at the start of a line and all that was said is indented, so that nothing in a trajectory can pass for a
-heading.
-"""
+"""Reports by a model. What was said is indented, so that nothing in a trajectory passes for a heading."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from trunkline.scoring.answers import called_functions
 from trunkline.tree.views import Kind, message_text
 from trunkline.types import UNSCORED, Termination
 
@@ -93,13 +94,11 @@ class Sizes(NamedTuple):
 def choose(
     found: Sequence[Segment], sizes: Sizes, share: Share, known: Collection[int] = (), cached: float = 1.0
 ) -> list[bool]:
-    """Choose the segments after which a report is written.
+    """Choose the segments after which a report is written; leaves always have one.
 
-    A leaf always has one. Whether a branching point has one is a trade: it is one more request, and then no request
-    below it reads the steps above it again, but their report. With ``auto`` the choice is the one whose estimated cost
-    is least: prompt tokens, plus :data:`GENERATED` for each generated one. What several requests begin with alike costs
-    ``cached`` for all but the first of them. However it is chosen, the steps of each segment are read in full once, so
-    only what is read again makes a difference.
+    A report at a branching point is one more request, but requests below read it instead of the steps above. ``auto``
+    minimises the estimated cost: prompt tokens, :data:`GENERATED` for a generated one, ``cached`` for a prompt token
+    that an earlier request has begun with.
     """
     if share != "auto":
         return [at not in known and (share == "always" or segment.leaf) for at, segment in enumerate(found)]
@@ -182,11 +181,10 @@ def without_prompt(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def steps(messages: Iterable[Message]) -> list[ReportStep]:
-    """Take messages apart.
+    """Read messages as thoughts, calls, results and other messages; malformed parts are no error.
 
-    Calls are read from ``tool_calls`` and from the tags that models write them in; thoughts from ``reasoning_content``,
-    think tags, and what is said besides. A user's message right behind a call is what the call gave back. Nothing that
-    a message holds is an error.
+    Calls stand in ``tool_calls`` or in tags, thoughts in ``reasoning_content``, think tags or plain text. A user
+    message right behind a call is its result.
     """
     found: list[ReportStep] = []
     for message in messages:
@@ -210,11 +208,15 @@ def _waits(found: Sequence[ReportStep]) -> bool:
 def _spoken(message: Message) -> Iterator[ReportStep]:
     thought, visible = _apart(message_text(message))
     aside = next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")
-    calls = [*_native(message.get("tool_calls")), *_tagged(visible)]
+    native = (
+        ReportStep("call", _written(call.get("arguments")), short_name(call.get("name")))
+        for call in called_functions(message)
+    )
     words = "\n".join(part for part in (aside.strip(), thought.strip(), _CALL.sub("", visible).strip()) if part)
     if words:
         yield ReportStep("thought", words)
-    yield from calls
+    yield from native
+    yield from _tagged(visible)
 
 
 def _apart(text: str) -> tuple[str, str]:
@@ -226,13 +228,6 @@ def _apart(text: str) -> tuple[str, str]:
     else:
         return "", text
     return thought.replace(_OPEN, "").replace(_CLOSE, ""), visible
-
-
-def _native(calls: Any) -> Iterator[ReportStep]:
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            yield ReportStep("call", _written(function.get("arguments")), short_name(function.get("name")))
 
 
 def _tagged(text: str) -> Iterator[ReportStep]:

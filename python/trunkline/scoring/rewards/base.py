@@ -218,10 +218,7 @@ def short_name(reward: Any) -> str:
 
 
 def full_name(reward: Any) -> str:
-    """Return what a run file calls a reward: its name, and of a struct the options that are not as by default.
-
-    Options that only say how it is asked (``timeout``, ``batch``, ``thread``) are left out: they change no value.
-    """
+    """The reward's name in run files, with options of a struct that differ from the defaults and change its value."""
     options = ", ".join(_options(reward)) if isinstance(reward, msgspec.Struct) else ""
     return f"{short_name(reward)}({options})" if options else short_name(reward)
 
@@ -278,10 +275,9 @@ def check(name: str, value: object) -> None:
 
 
 def confidence(trajectory: Trajectory) -> float:
-    """How sure the model was of its last turn: minus the mean entropy of the turn's tokens, in nats.
+    """Minus the mean entropy of the last turn's tokens, in nats: minus the logarithm of the turn's perplexity.
 
-    That is minus the logarithm of the turn's perplexity: 0 for certainty, less for doubt. NaN where the server gave
-    no log-probabilities of the likeliest tokens, and before the first turn.
+    NaN before the first turn, and where the server gave no log-probabilities of the likeliest tokens.
     """
     core = trajectory.tree.core
     turns = [node.id for node in trajectory.nodes if node.kind is Kind.TURN]

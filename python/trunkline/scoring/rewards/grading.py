@@ -266,8 +266,7 @@ _Waiting = tuple["Trajectory", "asyncio.Future[Scored]"]
 class Grader:
     """Asks one reward in one event loop.
 
-    Trajectories that are asked about within a few milliseconds go to a reward that takes batches in one call, up to as
-    many as it takes. Which ones that are is a matter of time, so a value must not depend on it.
+    Trajectories within a few milliseconds share a call of a batch reward: values must not depend on which those are.
     """
 
     def __init__(self, reward: Reward) -> None:

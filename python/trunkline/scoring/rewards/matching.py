@@ -204,11 +204,9 @@ class ChoiceOptions:
         return None
 
     def named(self, answer: str) -> str | None:
-        """Return the label of the one option that an answer names; None if it names none, or several.
+        """The label of the one option that an answer names; None if it names none, or several.
 
-        The whole answer is looked at first, and whether it begins or ends with a line that is a label; then what it
-        says that the answer is, what it begins with, and which labels and options stand anywhere in it without being
-        denied ("not B"). The first of these that names anything decides.
+        Readings are tried in order (:meth:`_readings`), and the first that names anything decides.
         """
         lines = [line for line in map(_undressed, tail(extract_answer(answer), LONG).splitlines()) if line]
         for found in self._readings(" ".join(lines), lines) if lines else ():

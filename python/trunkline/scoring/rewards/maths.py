@@ -1,7 +1,6 @@
-"""Whether an answer is the same mathematics as an accepted one: asked of math-verify, in processes that can be killed.
+"""Mathematical equality of answers, by math-verify, in processes that can be killed.
 
-It goes through a computer algebra system, which may take for ever over a short answer (``9**9**9``) and cannot be
-interrupted; its own time limits are signals, which only a process's first thread can have.
+Its algebra system may run for ever on a short answer (``9**9**9``), and its own time limits need a main thread.
 """
 
 from __future__ import annotations
