@@ -203,8 +203,8 @@ PRICED = EndpointSpec("http://127.0.0.1:9/v1", price=Price(prompt=1, generated=1
     [
         (Panel(model="m"), URL, {}, r"'strict' asks the LLM 'judge', and the run has one without a name"),
         (Panel(model="m"), {"judge": URL}, {}, r"'solver' asks the LLM without a name, and the run has 'judge'"),
-        (Panel(model="m"), {"": URL, "judge": URL, "x": URL}, {}, r"nobody asks the LLM 'x'"),
-        (LEAD, {"": URL, "judge": URL}, {}, r"nobody asks the LLM 'judge'"),
+        (Panel(model="m"), {"": URL, "judge": URL, "x": URL}, {}, r"no agent calls the LLM 'x'"),
+        (LEAD, {"": URL, "judge": URL}, {}, r"no agent calls the LLM 'judge'"),
         (JUDGE, URL, {}, r"'judge' asks the LLM 'judge'"),
         (LEAD, {}, {}, r"llm names no LLM"),
         (LEAD, {"a b": URL}, {}, r"must be a name of letters"),

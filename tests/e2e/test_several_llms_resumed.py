@@ -139,7 +139,7 @@ def test_a_script_that_resumes_may_move_an_llm_but_not_give_another_in_its_place
         ("judge=http://x/v1,rpm=1,rpm=2", "option rpm is given twice"),
         ("judge=http://x/v1,max_concurrency=0", "--llm judge: max_concurrency"),
         ("judge=http://x/v1,prompt=1", "the price lacks generated"),
-        ("judge=http://x/v1", "nobody asks the LLM 'judge'"),
+        ("judge=http://x/v1", "no agent calls the LLM 'judge'"),
     ],
 )
 def test_what_the_option_cannot_mean_is_one_line(llm: str, words: str, questions: str):

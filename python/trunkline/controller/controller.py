@@ -228,7 +228,7 @@ class Controller:
             return
         if len(self._quarantine) == self.task_queue.growing and not self.task_queue.more:
             self._quarantine.settle()
-        elif self._supervisor.nobody:
+        elif self._supervisor.exhausted:
             left = f"no worker is left; {self.task_queue.open} tasks were not finished"
             self._fail(WorkerError(f"{self._supervisor.given_up}, and {left}"))
 

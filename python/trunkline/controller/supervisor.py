@@ -133,7 +133,7 @@ class Supervisor(Component):
         return bool(self._first)
 
     @property
-    def nobody(self) -> bool:
+    def exhausted(self) -> bool:
         return not self._registry and not self._starting
 
     def began(self, worker_ids: Sequence[int]) -> None:
@@ -197,7 +197,7 @@ class Supervisor(Component):
         if self._restarts.knows(worker_id):
             self._replace(worker_id, exited.reason, known=report.known)
         again = len(death.tasks) - len(report.guilty)
-        logger.warning("%s; %d unfinished tasks go on elsewhere", exited.reason, again)
+        logger.warning("%s; %d unfinished tasks are assigned again", exited.reason, again)
         self._writer.event("died", worker=worker_id, reason=exited.reason, tasks=death.tasks)
 
     async def close(self) -> None:

@@ -170,7 +170,7 @@ class LogSink(logging.Handler):
             self._queue.put_nowait(self._line(record))
         except queue.Full:
             self.dropped += 1
-        except Exception:  # noqa: BLE001 - arguments of a message are anybody's objects
+        except Exception:  # noqa: BLE001 - arguments of a message are objects of any class
             self.dropped += 1
 
     def close(self) -> None:

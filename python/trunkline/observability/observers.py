@@ -32,8 +32,8 @@ class Snapshot(msgspec.Struct):
     Attributes:
         tasks: Tasks in the run.
         tasks_done: Tasks whose trees are complete.
-        rollouts: Rollouts in all: those that finished tasks came to, and the most that the strategy may make of the
-            others; with ``groups``, the most of as many tasks, or more. What an earlier run ended is in no count.
+        rollouts: Rollouts in all: those of finished tasks, and the most that the strategy may make of the others; with
+            ``groups``, the most of as many tasks, or more. Rollouts that an earlier run ended are in no count.
         rollouts_done: Rollouts that have ended.
         failed: Of these, rollouts that broke.
         lost: Tasks that were given up because workers died of them.
@@ -41,12 +41,12 @@ class Snapshot(msgspec.Struct):
         prompt: Prompt tokens of these turns.
         generated: Generated tokens of these turns.
         retries: Attempts beyond the first.
-        llm_seconds: Seconds of all calls of models together.
-        tool_seconds: Those of tool calls, by tool.
-        workers: Engines that are up.
-        engines: How each of them is, by its seat, as it said a second ago.
-        silent: Seconds since each of them said anything, where that is longer than a second.
-        quiet: Seconds since anything got into the run file.
+        llm_seconds: Seconds of all model calls together.
+        tool_seconds: Seconds of all tool calls, by tool.
+        workers: Workers that are ready.
+        engines: The state of each worker, by its number, as it reported a second ago.
+        silent: Seconds since the last message of each worker, where that is longer than a second.
+        quiet: Seconds since the last progress in the run file.
         died: Workers that died.
         seconds: Wall time since the run began.
         groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.

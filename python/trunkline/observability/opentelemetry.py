@@ -27,11 +27,11 @@ _LONGEST = 65_536
 class Tracing:
     """A span for each rollout (``invoke_agent``), under it those of its turns (``chat``) and tools (``execute_tool``).
 
-    Spans are made when what they tell of is in the run file, with the times at which it happened. A rollout that goes
-    on in another worker goes on in its span.
+    Spans are made when their events are in the run file, with the times of the events. A rollout that is continued in
+    another worker keeps its span.
 
     Args:
-        content: Whether what models and tools said is captured; it may be private, and it is much.
+        content: Whether texts of models and tools are captured; they may be private, and are large.
         provider: An OpenTelemetry ``TracerProvider``; the global one when None.
 
     Raises:

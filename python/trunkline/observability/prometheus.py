@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, fed by what passes the controller (extra: metrics)."""
+"""Metrics for Prometheus, counted in the controller (extra: metrics)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def address_of(text: str) -> tuple[str, int]:
 class Metrics:
     """Counters, gauges and histograms of runs, served for Prometheus at ``http://HOST:PORT/metrics``.
 
-    One object may serve run after run; counters go on. They are those of the controller: what a worker has not yet
-    sent is in none.
+    One object may serve run after run; its counters continue. They count in the controller: what a worker has not
+    sent yet is in none.
 
     Args:
         port: Where to serve; 0 takes a free port, None serves nothing.

@@ -104,7 +104,7 @@ def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: b
     idle = set(llms) - {agent.llm for agent in agents}
     if alone and idle:
         raise ConfigError(
-            f"nobody asks the LLM {there_is(idle)}: leave it out, or name it as llm of a role or an agent"
+            f"no agent calls the LLM {there_is(idle)}: leave it out, or name it as llm of a role or an agent"
         )
     free = [name for name, llm in llms.items() if not prices_of({name: llm})]
     if free and len(free) < len(llms):

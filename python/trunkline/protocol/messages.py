@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+from typing import Any
+
 import msgspec
 
 from trunkline._internal.old_names import old_method
@@ -13,6 +17,14 @@ from trunkline.types import Task
 
 class ProtocolMessage(msgspec.Struct, array_like=True, tag=True):
     """Base: encoded as an array whose first element names the type."""
+
+
+class ToWorker(ProtocolMessage):
+    """A message of the controller to a worker."""
+
+
+class FromWorker(ProtocolMessage):
+    """A message of a worker to the controller."""
 
 
 RUN_BUDGET = "budget"
@@ -29,16 +41,16 @@ def rates_of(llm: str) -> str:
     return f"rates of {llm}"
 
 
-class LeaseRequest(ProtocolMessage):
-    """Worker to controller: ``least`` is the least of a resource that helps, ``want`` the most: of slots, in all."""
+class LeaseRequest(FromWorker):
+    """``least`` is the least of a resource that helps, ``want`` the most: of slots, in all."""
 
     resource: str
     least: Amounts
     want: Amounts = {}
 
 
-class LeaseGrant(ProtocolMessage):
-    """Controller to worker: so much more may be used, as the lease of this number, or why it is denied."""
+class LeaseGrant(ToWorker):
+    """So much more may be used, as the lease of this number, or why it is denied."""
 
     resource: str
     amounts: Amounts
@@ -46,23 +58,23 @@ class LeaseGrant(ProtocolMessage):
     denied: str = ""
 
 
-class LeaseRevoke(ProtocolMessage):
-    """Controller to worker: return so much as soon as it is free, or the present lease on a budget."""
+class LeaseRevoke(ToWorker):
+    """Return so much as soon as it is free, or the present lease on a budget."""
 
     resource: str
     amounts: Amounts = {}
 
 
-class LeaseDrawn(ProtocolMessage):
-    """Worker to controller: so much of a lease may be spent or reserved from here on."""
+class LeaseDrawn(FromWorker):
+    """So much of a lease may be spent or reserved from here on."""
 
     resource: str
     lease: int
     most: Amounts
 
 
-class LeaseReturn(ProtocolMessage):
-    """Worker to controller: a lease on a budget is over, or slots or rates are returned.
+class LeaseReturn(FromWorker):
+    """A lease on a budget is over, or slots or rates are returned.
 
     ``unused`` may be below 0: what was used beyond the grants. The calls that ``used`` has paid for are in earlier
     batches; ``estimated`` is the part of it that was not measured. ``want`` replaces that of the last request, which
@@ -151,87 +163,87 @@ class OldestRollout(msgspec.Struct, array_like=True, frozen=True):
     place: str
 
 
-class Hello(ProtocolMessage):
-    """Controller to worker, first: the protocol and the version of trunkline."""
+class Hello(ToWorker):
+    """First: the protocol and the version of trunkline."""
 
     protocol: int
     build: str
 
 
-class Begin(ProtocolMessage):
-    """Controller to worker: a run begins, with the job that :func:`.job.pack_job` encoded; see ``WorkerReady``."""
+class Begin(ToWorker):
+    """A run begins, with the job that :func:`.job.pack_job` encoded; see ``WorkerReady``."""
 
     job: bytes
     level: int = 30
 
 
-class AssignTasks(ProtocolMessage):
-    """Controller to worker: tasks, each its index in the run and what :func:`write_task` encoded."""
+class AssignTasks(ToWorker):
+    """Tasks, each its index in the run and what :func:`write_task` encoded."""
 
     tasks: list[tuple[int, bytes]]
 
 
-class EarlierDeltas(ProtocolMessage):
-    """Controller to worker: the next deltas of a begun task; the first ``taken`` of all are of an earlier run."""
+class EarlierDeltas(ToWorker):
+    """The next deltas of a begun task; the first ``taken`` of all are of an earlier run."""
 
     task: int
     deltas: list[bytes]
     taken: int = 0
 
 
-class Ack(ProtocolMessage):
-    """Controller to worker: the batch is in the run file, so its turns are no longer in flight."""
+class Ack(ToWorker):
+    """The batch is in the run file, so its turns are no longer in flight."""
 
     batch: int
 
 
-class StopRun(ProtocolMessage):
-    """Controller to worker: begin nothing, wait ``grace`` seconds for requests in flight, and send ``Bye``."""
+class StopRun(ToWorker):
+    """Begin nothing, wait ``grace`` seconds for requests in flight, and send ``Bye``."""
 
     grace: float = 0.0
 
 
-class Ping(ProtocolMessage):
-    """Controller to worker: answered by ``Pong``."""
+class Ping(ToWorker):
+    """Answered by ``Pong``."""
 
 
-class CutTasks(ProtocolMessage):
-    """Controller to worker: end all growth with a word of :class:`trunkline.store.schema.TreeEnding`."""
+class CutTasks(ToWorker):
+    """End all growth with a word of :class:`trunkline.store.schema.TreeEnding`."""
 
     word: str
     why: str
 
 
-class HoldTurns(ProtocolMessage):
-    """Controller to worker: request no turn until ``SetWeights``; ``abort`` cancels those in flight, to be retried."""
+class HoldTurns(ToWorker):
+    """Request no turn until ``SetWeights``; ``abort`` cancels those in flight, to be retried."""
 
     abort: bool
 
 
-class SetWeights(ProtocolMessage):
-    """Controller to worker: request turns under this version of the weights; answered by ``WeightsSet``."""
+class SetWeights(ToWorker):
+    """Request turns under this version of the weights; answered by ``WeightsSet``."""
 
     version: str | None
 
 
-class TurnsHeld(ProtocolMessage):
-    """Worker to controller: no turn is in flight, and none will be until ``SetWeights``."""
+class TurnsHeld(FromWorker):
+    """No turn is in flight, and none will be until ``SetWeights``."""
 
 
-class WeightsSet(ProtocolMessage):
-    """Worker to controller: the version is in force."""
+class WeightsSet(FromWorker):
+    """The version is in force."""
 
     version: str | None
 
 
-class Pong(ProtocolMessage):
-    """Worker to controller: its state."""
+class Pong(FromWorker):
+    """The state of the worker."""
 
     state: WorkerState
 
 
-class Log(ProtocolMessage):
-    """Worker to controller: a log record, with ``dropped`` records before it; its texts are printable lines."""
+class Log(FromWorker):
+    """A log record, with ``dropped`` records before it; its texts are printable lines."""
 
     time: float
     level: int
@@ -242,8 +254,8 @@ class Log(ProtocolMessage):
     dropped: int = 0
 
 
-class WorkerReady(ProtocolMessage):
-    """Worker to controller: the job is decoded; it takes ``slots`` tasks at a time."""
+class WorkerReady(FromWorker):
+    """The job is decoded; it takes ``slots`` tasks at a time."""
 
     protocol: int
     build: str
@@ -272,8 +284,8 @@ class Done(msgspec.Struct, array_like=True):
     rollouts: list[RolloutRow]
 
 
-class Batch(ProtocolMessage):
-    """Worker to controller: what grew since the last batch.
+class Batch(FromWorker):
+    """What grew since the last batch.
 
     ``done`` has tasks whose last delta is in this batch or an earlier one; ``served`` names servers as they do
     themselves; ``estimated`` counts generated tokens by endpoint where its usage lacks them.
@@ -291,39 +303,25 @@ class Batch(ProtocolMessage):
         return bool(self.done) or any(delta.turns or delta.rollouts for delta in self.deltas)
 
 
-class Fatal(ProtocolMessage):
-    """Worker to controller: the run cannot continue; ``kind`` is a class of :mod:`trunkline.errors`."""
+class Fatal(FromWorker):
+    """The run cannot continue; ``kind`` is a class of :mod:`trunkline.errors`."""
 
     kind: str
     message: str
 
 
-class Bye(ProtocolMessage):
-    """Worker to controller, last: everything was sent."""
+class Bye(FromWorker):
+    """Last: everything was sent."""
 
 
-ToWorker = (
-    Hello
-    | Begin
-    | EarlierDeltas
-    | AssignTasks
-    | Ack
-    | StopRun
-    | LeaseGrant
-    | LeaseRevoke
-    | CutTasks
-    | Ping
-    | HoldTurns
-    | SetWeights
-)
-FromWorker = (
-    WorkerReady | Batch | LeaseRequest | LeaseDrawn | LeaseReturn | TurnsHeld | WeightsSet | Fatal | Bye | Pong | Log
-)
+def _union(base: type[ProtocolMessage]) -> Any:
+    return reduce(or_, base.__subclasses__())
+
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()
-_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
-_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(_union(ToWorker))
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(_union(FromWorker))
 
 
 def write_task(task: Task) -> bytes:

@@ -281,7 +281,7 @@ class Engine:
                 program=self._program,
                 recorder=recorder,
             )
-            # Added now: messages.CutTasks may come before the task has begun.
+            # Added now: ``CutTasks`` may come before the task has begun.
             self._runners.add(runner)
             self._spawn(self._run(runner, sink))
 

@@ -151,7 +151,7 @@ class Watchdog:
                 frame = sys._current_frames().get(self._thread)
                 if frame is not None and (place := blocking_function(frame)) is not None:
                     logger.warning(
-                        "%s blocks the event loop of this worker for more than %.0f s: nothing else goes on meanwhile; "
+                        "%s blocks the event loop of this worker for more than %.0f s: nothing else runs meanwhile; "
                         "use await, or make it a sync tool, which runs in a thread",
                         place,
                         _BLOCKED,

@@ -46,7 +46,7 @@ class LogForwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             log = _packed(record)
-        except Exception:  # noqa: BLE001 - arguments of a message are anybody's objects
+        except Exception:  # noqa: BLE001 - arguments of a message are objects of any class
             log = None
         with self._mutex:
             if log is None or not self._admits():

@@ -138,7 +138,7 @@ class Router:
         others = not all(other is endpoint or other.out for other in self.endpoints)
         if not endpoint.out:
             if others:
-                logger.warning("%s; going on without this endpoint", outcome.message)
+                logger.warning("%s; continuing without this endpoint", outcome.message)
             endpoint.strike(outcome, math.inf if others else self._clock())
             self._count()
         return others
