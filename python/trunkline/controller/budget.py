@@ -160,7 +160,6 @@ class RunBudget:
             self._leases[lease].drawn = most
 
     def returned(self, worker_id: int, message: LeaseReturn) -> None:
-        """Settle a lease."""
         held = self._leases.pop(message.lease, None)
         if held is None:
             return
@@ -172,7 +171,6 @@ class RunBudget:
         self._serve()
 
     def committed(self, worker_id: int, calls: Iterable[CallRow]) -> None:
-        """Note calls of a worker that are in the run file."""
         known = self._committed.setdefault(worker_id, Counter())
         for call in calls:
             known.update(cost_of_call(call, self._prices))
@@ -193,7 +191,6 @@ class RunBudget:
         self._serve()
 
     def close(self) -> None:
-        """Grant nothing any more: the run is ending."""
         self._over = True
         self._requests.clear()
 
@@ -286,7 +283,6 @@ class RunLimits(Component):
             self._noted = estimated
 
     def report(self, writer: RunWriter) -> None:
-        """Note the spent budget in the run file."""
         if self._budget is not None:
             writer.note(BUDGET, msgspec.to_builtins(self._budget.report()))
             self.note(writer)

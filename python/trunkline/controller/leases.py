@@ -73,7 +73,6 @@ class LeaseServer(Component):
         self._workers: set[int] = set()
 
     def held(self, worker_id: int) -> int:
-        """How many requests of a worker may be in flight, at all LLMs."""
         slots = [resource for resource in self._resources.values() if isinstance(resource, RequestSlots)]
         return sum(resource.held(worker_id) for resource in slots) if worker_id in self._workers else 0
 
@@ -170,7 +169,6 @@ class SlotAllocator:
         self._holders[worker_id].wish = wish
 
     def give_back(self, worker_id: int, slots: int) -> None:
-        """Take slots back, revoked or not."""
         holder = self._holders[worker_id]
         slots = min(slots, holder.held)
         holder.held -= slots
@@ -253,7 +251,6 @@ class RequestSlots:
         """There is nothing to stop."""
 
     def _settle(self) -> None:
-        """Send grants, and revoke what others lack."""
         changes = {kind: allocator.settle() for kind, allocator in self.allocators.items()}
         for worker_id in sorted(set().union(*changes.values())):
             slots = {kind: change.get(worker_id, 0) for kind, change in changes.items()}
@@ -333,7 +330,6 @@ class RateAllocator:
         self._hurry()
 
     def close(self) -> None:
-        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

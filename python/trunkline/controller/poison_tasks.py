@@ -174,7 +174,6 @@ class Quarantine(Component):
             )
 
     def settle(self) -> None:
-        """Fail the tasks that are held, in the run file."""
         held, self._held = self._held, {}
         for index, deaths in held.items():
             self._ended(self._lose(index, deaths))

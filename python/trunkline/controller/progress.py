@@ -124,13 +124,11 @@ class ProgressCounter(Component):
         self._snapshot.died += not death.expected()
 
     def lost(self, done: Done) -> None:
-        """Count a task that was failed because its workers died."""
         self._snapshot.lost += 1
         self._snapshot.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
         self._done(done)
 
     def _done(self, done: Done) -> None:
-        """Count a finished task."""
         shot, before = self._snapshot, self._taken.get(done.task)
         self._task_queue.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
         shot.tasks_done += 1

@@ -182,7 +182,6 @@ class TaskQueue:
         return self._fresh.pop()
 
     def put_back(self, indices: Iterable[int]) -> None:
-        """Take back tasks of dead workers, which are handed out again before all others."""
         for index in indices:
             heappush(self._back, index)
 
@@ -231,7 +230,6 @@ class WorkerRegistry(dict[int, WorkerEntry]):
             self[worker_id] = WorkerEntry(time.monotonic())
 
     def came_up(self, worker_id: int, slots: int) -> None:
-        """Note that a worker is ready, and how many tasks it takes at a time."""
         self.add(worker_id)
         entry = self[worker_id]
         entry.up, entry.least, entry.slots = True, slots, slots
@@ -242,7 +240,6 @@ class WorkerRegistry(dict[int, WorkerEntry]):
         entry.slots = max(entry.least, slots)
 
     def tasks(self, worker_id: int) -> list[int]:
-        """The unfinished tasks of a worker."""
         entry = self.get(worker_id)
         return [] if entry is None else sorted(entry.tasks)
 
@@ -259,7 +256,6 @@ class WorkerRegistry(dict[int, WorkerEntry]):
         return min(quiet)[1] if quiet else None
 
     def retire(self, worker_id: int) -> bool:
-        """Assign no more tasks to a worker; returns whether that is new."""
         entry = self.get(worker_id)
         if entry is None or entry.retired:
             return False
@@ -267,7 +263,6 @@ class WorkerRegistry(dict[int, WorkerEntry]):
         return True
 
     def idle(self) -> list[int]:
-        """Retired workers without tasks."""
         return [worker_id for worker_id, entry in self.items() if entry.retired and not entry.tasks]
 
     def strike(self, worker_id: int) -> None:

@@ -80,7 +80,6 @@ class RestartPolicy:
         self._vain: dict[int, int] = {}
 
     def began(self, worker_id: int, instead: int | None = None) -> None:
-        """Note that a worker was started, in the place of ``instead`` where that is given."""
         self._vain[worker_id] = 0 if instead is None else self._vain.pop(instead, 0)
 
     def knows(self, worker_id: int) -> bool:
@@ -129,7 +128,6 @@ class Supervisor(Component):
 
     @property
     def assembling(self) -> bool:
-        """Whether workers that the run starts with are not ready yet."""
         return bool(self._first)
 
     @property
@@ -217,7 +215,6 @@ class Supervisor(Component):
         task.add_done_callback(self._started)
 
     async def _start(self, worker_id: int, reason: str, delay: float) -> None:
-        """Start a worker in the place of another, in a task of its own."""
         await asyncio.sleep(delay)
         try:
             new = await self._backend.replace(worker_id)

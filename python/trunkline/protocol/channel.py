@@ -55,13 +55,11 @@ class Channel(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def close(self) -> None:
-        """Send what is queued and close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close without sending what is queued."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -79,7 +77,6 @@ class Channel(asyncio.BufferedProtocol):
         return self._buffer[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle the frames that are complete."""
         self._end += nbytes
         try:
             need = self._frames()

@@ -135,7 +135,6 @@ def live(llms: Mapping[str, AnyLLM]) -> str | None:
 
 
 def describe(llm: AnyLLM) -> dict[str, Any]:
-    """Describe an LLM for the run file, without its secrets."""
     return llm.settings() if isinstance(llm, EndpointSpec) else {"kind": type(llm).__name__, "price": _prices(llm)}
 
 
@@ -265,12 +264,10 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def prices_of_llm(self) -> dict[str, dict[str, Price]]:
-        """Prices of each LLM, by its name."""
         return {name: prices_of({name: llm}) for name, llm in self.llms.items()}
 
     @property
     def profiled(self) -> bool:
-        """Whether calls are recorded with the agent that asked."""
         return self.program.profiling if isinstance(self.program, Team) else True
 
     @property

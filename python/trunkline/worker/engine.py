@@ -115,7 +115,6 @@ class LLMClients:
         await self.completions.turn_gate.drained(grace, lambda: sum(llm.waiting for llm in opened))
 
     async def close(self) -> None:
-        """Close the LLMs that were opened here."""
         ours = [self.llms[name] for name, llm in self._job.llms.items() if isinstance(llm, EndpointSpec | BatchLLM)]
         await asyncio.gather(*(llm.close() for llm in ours))
 
@@ -131,7 +130,6 @@ class LLMClients:
 
 
 def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
-    """Return the builder of prompts as token ids, where these are asked for."""
     mode = given.tokens if isinstance(given, EndpointSpec) else None
     return None if mode is None else TokenPromptBuilder(mode, renderers(mode, cast("HttpLLM", llm).call))
 
@@ -221,7 +219,6 @@ class Engine:
         self._outbox.allow(max(requests, room(self._job)))
 
     async def close(self) -> None:
-        """Cancel everything, and wait for it within reason."""
         self._outbox.close()
         self._leases.close()
         await self._cancel(self._tasks)
@@ -256,7 +253,6 @@ class Engine:
                 logger.warning("%d tasks did not end within %.0f s of being cancelled", len(left), _LEAVE_WITHIN)
 
     def _start(self, index: int, task: Task) -> None:
-        """Begin a task's tree, or continue it."""
         known = self._earlier.pop(index, _BegunTask([], 0))
         if not self._stopping:
             core, taken = known.rebuild()
@@ -291,7 +287,6 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
-        """Run one tree to its end."""
         own = asyncio.current_task()
         try:
             await runner.run()
@@ -315,7 +310,6 @@ class Engine:
         self._outbox.note(sink)
 
     def _fail(self, error: BaseException) -> None:
-        """Report once that the run cannot continue."""
         if self._stopping:
             return
         self._stopping = True

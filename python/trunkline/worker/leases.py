@@ -82,7 +82,6 @@ class LeaseClient:
         return opened
 
     def take(self, message: messages.LeaseGrant | messages.LeaseRevoke) -> None:
-        """Take a message of the controller."""
         holder = self._holders[message.resource]
         match message:
             case messages.LeaseGrant():
@@ -91,7 +90,6 @@ class LeaseClient:
                 holder.revoked(message.amounts)
 
     def close(self) -> None:
-        """Request no slots and rates any more."""
         if self._moment is not None:
             self._moment.cancel()
         for slots in self._slots:
@@ -214,7 +212,6 @@ class _HeldLease(LedgerAccount):
         self._told: Counter[str] = Counter()
 
     def take(self, most: Mapping[str, int | None]) -> Claim | None:
-        """Claim an amount if there is enough; the controller is told before a request is sent."""
         claim = self.now(most)
         if isinstance(claim, Refusal):
             return None
@@ -362,13 +359,11 @@ class SlotLeases:
         self._look()
 
     def unused(self) -> None:
-        """Return what was not used since the last call."""
         if not self.alone:
             self._shared_slots.unused()
             self._look()
 
     def close(self) -> None:
-        """Request no more slots."""
         self._limiter.on_change = lambda: None
         if self._rest is not None:
             self._rest.cancel()

@@ -112,7 +112,6 @@ class Host:
         self._send(messages.WorkerReady(messages.PROTOCOL, __version__, os.getpid(), slots(job)))
 
     def _guarded(self, step: Callable[[Any], None], given: object) -> None:
-        """Report what keeps a run from beginning."""
         try:
             step(given)
         except TrunklineError as error:
@@ -120,7 +119,6 @@ class Host:
 
 
 async def _let_go(engine: Engine) -> None:
-    """Close an engine whose run is over, and collect garbage before the next one begins."""
     await engine.close()
     _settle_down()
 
@@ -190,7 +188,6 @@ def _die_with_controller(lifeline: int, parent: int) -> None:
 
 
 def main() -> None:
-    """Run a worker on the inherited descriptors."""
     descriptor, lifeline, parent = map(int, sys.argv[1:4])
     # Not for the children of tools: one that outlives this process would keep its death from being seen.
     os.set_inheritable(descriptor, False)

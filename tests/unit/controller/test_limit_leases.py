@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from limit_leases import LeaseSystem
 
-from trunkline.controller.leases import SlotAllocator, max_min_shares
+from trunkline.controller.leases import LeaseServer, SlotAllocator, leased_limits, max_min_shares
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.types import Limits
+from trunkline.protocol.messages import LeaseGrant, LeaseRequest, LeaseReturn, rates_of, slots_of
 
 PICK = st.integers(0, 10**6)
 
@@ -212,3 +215,24 @@ async def test_two_endpoints_with_one_slot_each_are_both_used(engines: int):
     await system.pass_time(0.1)
     assert sorted(engine.flying) == [0, 1]
     await engine.close()
+
+
+def test_each_llm_has_slots_and_rates_of_its_own_and_a_dead_worker_returns_them_once():
+    sent: list[tuple[int, object]] = []
+    spec = EndpointSpec("http://a/v1", max_concurrency=4, limits=Limits(requests_per_minute=60))
+    resources = leased_limits({"a": spec, "b": spec, "live": object()}, 2, lambda *message: sent.append(message))
+    assert list(resources) == [slots_of("a"), rates_of("a"), slots_of("b"), rates_of("b")]
+    server = LeaseServer(resources)
+    for worker_id in (0, 1):
+        server.on_ready(worker_id, 1)
+    assert sent == [(worker_id, LeaseGrant(slots_of(llm), {"run": 2})) for worker_id in (0, 1) for llm in ("a", "b")]
+    del sent[:]
+    server.on_message(0, LeaseReturn(slots_of("a"), unused={"run": 2}, want={"run": 0}))
+    server.on_message(1, LeaseRequest(slots_of("a"), {}, {"run": 4}))
+    assert sent == [(1, LeaseGrant(slots_of("a"), {"run": 2}))]
+    assert (server.held(0), server.held(1)) == (2, 6)
+    server.on_lost(1, None)
+    for _ in range(2):
+        server.on_message(1, LeaseReturn(slots_of("a"), unused={"run": 4}, want={"run": 4}))
+    assert (server.held(0), server.held(1)) == (2, 0)
+    assert [resources[slots_of(llm)].allocators["run"].left for llm in ("a", "b")] == [4, 2]

@@ -58,14 +58,12 @@ class Window:
         self._mean = self._best = 0.0
 
     def begin(self) -> None:
-        """Be narrow until a request was served."""
         if self.cap > FIRST:
             self.size, self.narrow, self._grown = float(FIRST), True, math.inf
             # These few replies are no measure of the pace under load.
             self._replies = -FIRST
 
     def open(self) -> None:
-        """Grow to the cap, where the window was narrow."""
         if self.narrow:
             self.size, self.narrow, self._grown = float(self.cap), False, -math.inf
 
@@ -113,7 +111,6 @@ class Window:
         self._best = mean if mean < best else best + (mean - best) / _DRIFT
 
     def restart(self) -> None:
-        """Begin again from one request, after an outage."""
         self.open()
         if self._adaptive:
             self._restart = self.size / 2

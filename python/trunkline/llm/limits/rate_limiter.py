@@ -149,11 +149,9 @@ class Limiter:
             self.admit()
 
     def hold(self) -> None:
-        """Admit no request any more; requests wait until they are cancelled."""
         self._held = True
 
     def close(self) -> None:
-        """Stop every timer."""
         for opening in self._openings.values():
             opening.cancel()
 
@@ -323,7 +321,6 @@ class SharedSlots:
 
     @property
     def held(self) -> list[int]:
-        """The slots that are held, in use or not."""
         run = self._limiter.free + sum(queue.in_flight for queue in self._queues)
         return [run, *(queue.slots for queue in self._limited)]
 

@@ -62,12 +62,10 @@ class Router:
 
     @property
     def reached(self) -> bool:
-        """Whether any endpoint has ever answered."""
         return any(endpoint.reached for endpoint in self.endpoints)
 
     @property
     def shut(self) -> bool:
-        """Whether there is no open endpoint."""
         return self._closed == len(self.endpoints)
 
     @property
@@ -112,19 +110,16 @@ class Router:
             self._waiting -= 1
 
     def failed(self, endpoint: Endpoint, outcome: Outcome, *, probe: bool) -> None:
-        """Note a failure of an endpoint; enough of them eject it."""
         now, after = self._clock(), self._routing.eject_after
         if endpoint.failed(outcome, probe=probe, after=after, now=now, draw=self._draw()):
             logger.info("%s; it gets no requests for %.1f s", outcome.message, endpoint.until - now)
         self._count()
 
     def served(self, endpoint: Endpoint) -> None:
-        """Note an answer that shows that an endpoint is up."""
         if endpoint.served():
             self._count()
 
     def paused(self, endpoint: Endpoint, outcome: Outcome, seconds: float) -> None:
-        """Close an endpoint for as long as it asked for."""
         endpoint.pause(outcome, self._clock() + seconds)
         self._count()
 
@@ -269,7 +264,6 @@ class Endpoint:
 
     @property
     def load(self) -> int:
-        """Requests in flight or waiting."""
         return self.queue.in_flight + self.queue.waiting
 
     def target(self, route: str) -> tuple[str, RequestContext]:
@@ -298,13 +292,11 @@ class Endpoint:
         return True
 
     def pause(self, outcome: Outcome, until: float) -> None:
-        """Close it until a time that the server named."""
         if not self.out:
             self.trouble = outcome
             self.close(max(until, self.until))
 
     def strike(self, outcome: Outcome, until: float) -> None:
-        """Take it out until a time."""
         self.trouble = outcome
         self.ejected = self.probing = False
         self.out = True
@@ -326,13 +318,11 @@ class Endpoint:
         return True
 
     def open(self) -> None:
-        """Admit requests again."""
         self.until = -math.inf
         self.ejected = self.probing = self.out = self.queue.urgent = False
         self.queue.closed = False
 
     def probe(self) -> None:
-        """Admit one request, to see whether it is up again."""
         self.probing = self.queue.urgent = True
 
     def learn(self, status: int, headers: Mapping[str, str]) -> None:

@@ -62,7 +62,6 @@ class TokenBucket:
         self.level -= amount
 
     def correct(self, level: float, rate: float, burst: float) -> None:
-        """Set what a server says is left, and how it fills."""
         self._fill()
         self.rate, self.burst, self.level = rate, burst, min(burst, level)
 
@@ -82,7 +81,6 @@ class LocalRates:
         self._requests, self._tokens = limits_of(requests, tokens, clock)
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """See :meth:`RateLease.acquire`."""
         return acquire(self._requests, self._tokens, requests, tokens)
 
 
@@ -184,7 +182,6 @@ class ServerRateLimits:
         self.silent += 1
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """See :meth:`RateLease.acquire`."""
         return acquire(self.requests, self.tokens, requests, tokens)
 
     def _corrected(
