@@ -168,8 +168,6 @@ class LogSink(logging.Handler):
         """Take a record; never waits."""
         try:
             self._queue.put_nowait(self._line(record))
-        except queue.Full:
-            self.dropped += 1
         except Exception:  # noqa: BLE001 - arguments of a message are objects of any class
             self.dropped += 1
 

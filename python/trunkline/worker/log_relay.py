@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from trunkline.llm.limits.token_bucket import TokenBucket
 from trunkline.observability.logging import FIELDS, safe, trace_of
 from trunkline.protocol.messages import Log
 
@@ -41,7 +42,7 @@ class LogForwarder(logging.Handler):
         self._waiting: deque[Log] = deque()
         self._dropped = 0
         self._since = 0.0
-        self._room, self._counted = float(_BURST), clock()
+        self._bucket = TokenBucket(_RATE, _BURST, clock)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -72,12 +73,9 @@ class LogForwarder(logging.Handler):
         _spill(logs)
 
     def _admits(self) -> bool:
-        now = self._clock()
-        self._room = min(_BURST, self._room + (now - self._counted) * _RATE)
-        self._counted = now
-        if self._room < 1 or len(self._waiting) >= _WAITING:
+        if self._bucket.wait(1) > 0 or len(self._waiting) >= _WAITING:
             return False
-        self._room -= 1
+        self._bucket.take(1)
         return True
 
     def _leave(self) -> None:

@@ -370,11 +370,8 @@ class SharedSlots:
         idle = [max(0, held - wish) for held, wish in zip(self.held, self.wishes, strict=True)]
         less = list(map(min, idle, self._idle))
         self._idle = [now - gone for now, gone in zip(idle, less, strict=True)]
-        self.reclaim([max(0, gone - owed) for gone, owed in zip(less, self._owed, strict=True)])
-
-    @property
-    def _owed(self) -> list[int]:
-        return [self._limiter.owed, *(queue.owed for queue in self._limited)]
+        owed = [self._limiter.owed, *(queue.owed for queue in self._limited)]
+        self.reclaim([max(0, gone - due) for gone, due in zip(less, owed, strict=True)])
 
     def _resize(self) -> None:
         """Let windows be as large as what is held, but no smaller than an equal part."""
