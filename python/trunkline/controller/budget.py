@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from trunkline.store.writer import RunWriter
 
 
-__all__ = ["NOTHING", "RunBudget", "RunLimits", "RunSpending", "cost_of_call", "spent_in", "spent_so_far"]
-
-
 class RunSpending(NamedTuple):
     """Spent amounts, and the part of them that was not measured."""
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from trunkline.protocol.backend import WorkerExited
     from trunkline.protocol.messages import Batch
 
-__all__ = ["Component", "Components", "Death", "DeathReport"]
-
 
 class DeathReport(NamedTuple):
     """A dead worker's tasks, free or guilty with their deaths; ``known`` if a suspect must be the cause."""

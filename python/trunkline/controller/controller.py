@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 
-__all__ = ["GRACE", "Controller"]
-
 logger = logging.getLogger(__name__)
 
 GRACE = 10.0

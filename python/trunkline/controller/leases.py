@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from trunkline.controller.component import Death
     from trunkline.llm.limits.token_bucket import TokenBucket
 
-__all__ = [
-    "LeaseServer",
-    "LeasedResource",
-    "RateAllocator",
-    "RequestSlots",
-    "SlotAllocator",
-    "leased_limits",
-    "max_min_shares",
-]
-
 
 class LeasedResource(Protocol):
     """A resource that workers lease parts of. Only its division differs: shares, max-min, or a token bucket."""

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["PoisonTaskDetector", "Quarantine"]
-
-
 _NARROW = 4
 """Each death divides the number of tasks that may be suspected together by this."""
 

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["ProgressCounter", "RejectionDetector", "reported"]
-
-
 _ENOUGH = 10
 """Requests that must be refused alike, with none answered, to stop a run."""
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["TaskDispatcher", "TaskQueue", "WorkerRegistry"]
-
-
 _WORK_BYTES = 8 * 1024 * 1024
 """About how many bytes of tasks one message carries."""
 

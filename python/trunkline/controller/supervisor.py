@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from trunkline.store.writer import RunWriter
 
 
-__all__ = ["BEAT", "HeartbeatMonitor", "RestartPolicy", "Supervisor"]
-
-
 logger = logging.getLogger(__name__)
 
 BEAT = 1.0

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from trunkline.controller.component import Death
     from trunkline.protocol.messages import ToWorker
 
-__all__ = ["WeightCoordinator"]
-
 
 class WeightCoordinator(Component):
     """The weight version of a run's workers; ``note`` is called with all versions so far when there is a new one."""

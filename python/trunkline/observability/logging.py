@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from trunkline.protocol.messages import Log
 
-__all__ = ["FIELDS", "LEVELS", "LogSink", "conceal", "level_of", "log_to", "relog", "safe", "say_to_stderr", "trace_of"]
-
 _OURS = "trunkline."
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -116,6 +114,7 @@ def say_to_stderr(level: str = "warning") -> LogSink:
 
 
 def json_line(record: logging.LogRecord) -> str:
+    """Return a record as one JSON object."""
     found: dict[str, Any] = {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
@@ -132,6 +131,7 @@ def json_line(record: logging.LogRecord) -> str:
 
 
 def plain_line(record: logging.LogRecord) -> str:
+    """Return a record for people."""
     trace = trace_of(record)
     return safe(record.getMessage()) + ("" if trace is None else f" [{safe(trace.strip().splitlines()[-1], 300)}]")
 

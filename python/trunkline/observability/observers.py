@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["STALLED", "Observer", "ObserverHub", "Snapshot", "StallDetector", "explain", "opening", "pause_of"]
-
-
 class Snapshot(msgspec.Struct):
     """The state of a run at one moment.
 

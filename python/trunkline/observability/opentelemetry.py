@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import TakenRow
     from trunkline.types import Task
 
-__all__ = ["Tracing"]
-
 _LONGEST = 65_536
 """Characters of captured content in one attribute."""
 

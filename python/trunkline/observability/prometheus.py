@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import CallRow, TakenRow, ToolRow
     from trunkline.types import Task
 
-__all__ = ["Metrics", "address_of"]
-
 _LABELS = 64
 """Different values of a label; further ones are counted together."""
 

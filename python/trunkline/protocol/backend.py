@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from trunkline.protocol.job import Job
 
-__all__ = ["Backend", "BorrowedBackend", "Event", "Inbox", "WorkerExited"]
-
 
 class WorkerExited(msgspec.Struct):
     """A worker is gone, after all it sent; where it was ``killed``, its tasks are not to blame."""

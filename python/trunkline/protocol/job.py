@@ -1,4 +1,4 @@
-"""A job: what a run does with each task; its checks and its encoding."""
+"""Job: what a run does with a task; wire form; checks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ __all__ = [
     "prices_of",
     "region_of",
     "settings",
-    "slot_kinds",
     "slots_for",
     "unpack_job",
 ]
@@ -135,6 +134,7 @@ def live(llms: Mapping[str, AnyLLM]) -> str | None:
 
 
 def describe(llm: AnyLLM) -> dict[str, Any]:
+    """Describe an LLM for the run file: everything but its secrets."""
     return llm.settings() if isinstance(llm, EndpointSpec) else {"kind": type(llm).__name__, "price": _prices(llm)}
 
 
@@ -153,6 +153,7 @@ def likeliest_of(strategy: Strategy) -> int:
 
 
 def forks_inside(strategy: Strategy) -> bool:
+    """Return whether a strategy forks inside turns."""
     return bool(getattr(strategy, "inside", False))
 
 
@@ -264,15 +265,17 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def prices_of_llm(self) -> dict[str, dict[str, Price]]:
+        """The same of each LLM alone, by its name."""
         return {name: prices_of({name: llm}) for name, llm in self.llms.items()}
 
     @property
     def profiled(self) -> bool:
+        """Whether calls say who asked."""
         return self.program.profiling if isinstance(self.program, Team) else True
 
     @property
     def timing(self) -> list[str]:
-        """Options that make the trees depend on timing."""
+        """Options that make the trees depend on who was faster."""
         found = ["enough"] if self.stopping.enough is not None else []
         found += ["budget"] if self.budget is not None else []
         return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
@@ -374,7 +377,7 @@ def from_packed(packed: EncodedJob) -> Job:
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """Describe a job for the run file: everything that gives its results meaning, without keys."""
+    """Describe a job for the run file: everything that gives its results meaning, and no key."""
     agent = job.agent
     return {
         "agent": {
@@ -409,6 +412,7 @@ def _program_name(program: ProgramFunction) -> str:
 
 
 def _named(environment: Any) -> str:
+    """Return where an environment comes from, as far as it has a name."""
     return str(getattr(environment, "__qualname__", type(environment).__name__))
 
 

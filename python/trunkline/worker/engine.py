@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Engine", "LLMClients", "room", "slots", "unacknowledged"]
-
-
 _LIVE_CONCURRENCY = 64
 """Requests in flight at once through a live LLM that has no ``max_concurrency`` of its own."""
 

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.tree_runner import TreeRunner
 
 
-__all__ = ["Watchdog", "collect_state"]
-
-
 _SLOWEST = 3
 """The number of oldest rollouts that are reported."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.budget import Amounts
     from trunkline.rollout.task_budget import Claim
 
-__all__ = ["BudgetLeases", "LeaseClient", "RateLeases", "SlotLeases"]
-
 
 class LeaseHolder(Protocol):
     """What a worker leases of one resource."""

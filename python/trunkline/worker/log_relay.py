@@ -17,8 +17,6 @@ from trunkline.protocol.messages import Log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LogForwarder"]
-
 _WAITING = 1000
 """Records that may wait for the event loop."""
 

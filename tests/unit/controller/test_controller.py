@@ -78,15 +78,45 @@ async def test_a_batch_is_in_the_run_file_when_it_is_acknowledged(tmp_path: Path
 async def test_weights_are_held_and_changed_when_every_worker_has_answered():
     coordinator = WeightCoordinator("a", lambda worker_id, message: None, lambda versions: None)
     for worker_id in (0, 1, 2):
-        coordinator.add_worker(worker_id)
+        coordinator.on_ready(worker_id, 1)
     for step, answer in ((coordinator.hold(abort=False), TurnsHeld()), (coordinator.change("b"), WeightsSet("b"))):
         under_way = asyncio.ensure_future(step)
         for worker_id in (0, 1, 2):
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert not under_way.done()
-            coordinator.take(worker_id, answer)
+            coordinator.on_message(worker_id, answer)
         await asyncio.wait_for(under_way, 10)
+
+
+def test_components_are_told_of_the_events_they_override_alone_and_in_their_order():
+    told: list[tuple[str, object]] = []
+
+    class Reader(Component):
+        handles = (Ping, Pong)
+
+        def on_message(self, worker_id: int, message: object) -> None:
+            told.append(("message", message))
+
+        def on_end(self) -> None:
+            told.append(("reader", None))
+
+    class Counter(Component):
+        def on_ready(self, worker_id: int, slots: int) -> None:
+            told.append(("ready", slots))
+
+        def on_end(self) -> None:
+            told.append(("counter", None))
+
+    components = Components([Reader(), Counter()])
+    components.ready(0, 3)
+    components.lost(0, None)
+    components.handlers[Ping](0, Ping())
+    components.end()
+    assert told == [("ready", 3), ("message", Ping()), ("reader", None), ("counter", None)]
+    assert set(components.handlers) == {Ping, Pong}
+    with pytest.raises(AssertionError, match="two components handle Ping"):
+        Components([Reader(), Reader()])
 
 
 async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
@@ -262,33 +292,3 @@ async def test_a_second_cancel_leaves_no_engine_either(tmp_path: Path):
         await asyncio.sleep(0.01)
     await asyncio.gather(running, return_exceptions=True)
     assert backend.closed
-
-
-def test_components_are_told_of_the_events_they_override_alone_and_in_their_order():
-    told: list[tuple[str, object]] = []
-
-    class Reader(Component):
-        handles = (Ping, Pong)
-
-        def on_message(self, worker_id: int, message: object) -> None:
-            told.append(("message", message))
-
-        def on_end(self) -> None:
-            told.append(("reader", None))
-
-    class Counter(Component):
-        def on_ready(self, worker_id: int, slots: int) -> None:
-            told.append(("ready", slots))
-
-        def on_end(self) -> None:
-            told.append(("counter", None))
-
-    components = Components([Reader(), Counter()])
-    components.ready(0, 3)
-    components.lost(0, None)
-    components.handlers[Ping](0, Ping())
-    components.end()
-    assert told == [("ready", 3), ("message", Ping()), ("reader", None), ("counter", None)]
-    assert set(components.handlers) == {Ping, Pong}
-    with pytest.raises(AssertionError, match="two components handle Ping"):
-        Components([Reader(), Reader()])

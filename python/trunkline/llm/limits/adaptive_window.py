@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["Window"]
-
 CUT: Final = 0.7
 """What a burst of 429s, or a slowdown, leaves of the window."""
 

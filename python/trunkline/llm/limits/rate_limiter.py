@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from trunkline.llm.limits.token_bucket import RateLease, ServerRateLimits
 
 
-__all__ = ["EndpointQueue", "Limiter", "SharedSlots", "estimate"]
-
-
 # A quote inside a JSON string is escaped, so that no message can hold this.
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_|new_)?tokens":(\d{1,9})')
 _EDGE: Final = 4096

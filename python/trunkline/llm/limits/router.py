@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Routing
 
 
-__all__ = ["Endpoint", "Router"]
-
-
 logger = logging.getLogger(__name__)
 
 _PROBED: Final = 3

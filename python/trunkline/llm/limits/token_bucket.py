@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["LONGEST", "LocalRates", "RateLease", "ServerRateLimits", "TokenBucket", "acquire", "limits_of", "seconds"]
-
-
 _AT_ONCE: Final = 1e-6
 """Seconds that count as no wait: a sum of floats may fall short by them for ever."""
 
