@@ -311,7 +311,7 @@ class RateAllocator:
     def returned(self, worker_id: int, message: messages.LeaseReturn) -> None:
         """Take back what a worker did not use; below 0, what it used beyond its grants."""
         for kind, bucket in self._buckets.items():
-            bucket.take(-message.unused.get(kind, 0))
+            bucket.take(-message.unused[kind])
         self._hurry()
 
     def leave(self, worker_id: int) -> None:
@@ -332,14 +332,14 @@ class RateAllocator:
         short = False
         while self._waiting:
             draw = self._waiting[0]
-            wait = max(bucket.wait(draw.least.get(kind, 0)) for kind, bucket in self._buckets.items())
+            wait = max(bucket.wait(draw.least[kind]) for kind, bucket in self._buckets.items())
             if wait > 0:
                 self._again(max(wait, _GATHER))
                 return
             granted = self._portion(draw)
             self._waiting.popleft()
             for kind, bucket in self._buckets.items():
-                bucket.take(granted.get(kind, 0))
+                bucket.take(granted[kind])
             self._send(draw.worker_id, messages.LeaseGrant(self._name, granted))
             short = short or any(granted[kind] < want for kind, want in draw.want.items())
         if short:
@@ -366,8 +366,8 @@ class RateAllocator:
         """The least that a worker needs, or its part of a slice or of what is there, if that is more."""
         part = 1.0
         for kind, bucket in self._buckets.items():
-            want = draw.want.get(kind, 0)
+            want = draw.want[kind]
             if want > 0:
                 ahead = bucket.rate * _SLICE / max(1, len(self._workers))
                 part = min(part, ahead / want, max(0.0, bucket.level) / len(self._waiting) / want)
-        return {kind: max(draw.least.get(kind, 0), int(want * part)) for kind, want in draw.want.items()}
+        return {kind: max(draw.least[kind], int(want * part)) for kind, want in draw.want.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -251,8 +250,8 @@ class RateLeases:
 
     def __init__(self, name: str, limits: Limits, send: Callable[[messages.FromWorker], None]) -> None:
         self._name = name
-        self._counted = (limits.requests_per_minute is not None, limits.tokens_per_minute is not None)
-        self._has = [0 if counted else math.inf for counted in self._counted]
+        rates = {"requests": limits.requests_per_minute, "tokens": limits.tokens_per_minute}
+        self._has = {kind: 0 for kind, rate in rates.items() if rate is not None}
         self._send = send
         self._asked = False
         self._usual = 0.0
@@ -263,21 +262,19 @@ class RateLeases:
     def acquire(self, requests: int, tokens: int) -> float:
         """See :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
         if requests > 0:
-            if self._lacks(requests, tokens) != (0, 0):
+            if any(self._lacks(requests, tokens).values()):
                 self._request(requests, tokens)
                 return _PATIENCE
             self._usual += (tokens - self._usual) / _RECENT if self._used or self._usual else tokens
             self._used += requests
-        self._has[0] -= requests
-        self._has[1] -= tokens
-        if requests > 0 and self.waiting() > 1 and self._lacks(1, int(self._usual)) != (0, 0):
+        self._add({"requests": -requests, "tokens": -tokens})
+        if requests > 0 and self.waiting() > 1 and any(self._lacks(1, int(self._usual)).values()):
             self._request(1, int(self._usual))
         return 0.0
 
     def granted(self, message: messages.LeaseGrant) -> None:
         self._asked = False
-        self._has[0] += message.amounts["requests"]
-        self._has[1] += message.amounts["tokens"]
+        self._add(message.amounts)
         self.on_grant()
 
     def revoked(self, amounts: Amounts) -> None:
@@ -289,18 +286,19 @@ class RateLeases:
         self._used = 0
         if self._asked:
             return  # A request waits.
-        keep = (used, int(used * self._usual))
-        excess = [
-            int(has) if has < 0 else int(max(0, has - most)) if counted else 0
-            for counted, has, most in zip(self._counted, self._has, keep, strict=True)
-        ]
-        if any(excess):
-            self._has = [has - less for has, less in zip(self._has, excess, strict=True)]
-            self._send(messages.LeaseReturn(self._name, unused=_rates(*excess)))
+        keep = {"requests": used, "tokens": int(used * self._usual)}
+        excess = {kind: has if has < 0 else max(0, has - keep[kind]) for kind, has in self._has.items()}
+        if any(excess.values()):
+            self._add({kind: -amount for kind, amount in excess.items()})
+            self._send(messages.LeaseReturn(self._name, unused=excess))
 
-    def _lacks(self, requests: int, tokens: int) -> tuple[int, int]:
-        lacks = [math.ceil(max(0, need - has)) for need, has in zip((requests, tokens), self._has, strict=True)]
-        return lacks[0], lacks[1]
+    def _add(self, amounts: Amounts) -> None:
+        for kind in self._has:
+            self._has[kind] += amounts[kind]
+
+    def _lacks(self, requests: int, tokens: int) -> Amounts:
+        needs = {"requests": requests, "tokens": tokens}
+        return {kind: max(0, needs[kind] - has) for kind, has in self._has.items()}
 
     def _request(self, requests: int, tokens: int) -> None:
         """Request what a request lacks, and what those behind it will: as many as wait, or as there were lately."""
@@ -308,13 +306,8 @@ class RateLeases:
             return
         self._asked = True
         behind = max(0, self.waiting() - 1, self._recent)
-        least = self._lacks(requests, tokens)
         want = self._lacks(requests + behind, tokens + int(behind * self._usual))
-        self._send(messages.LeaseRequest(self._name, _rates(*least), _rates(*want)))
-
-
-def _rates(requests: int, tokens: int) -> Amounts:
-    return {"requests": requests, "tokens": tokens}
+        self._send(messages.LeaseRequest(self._name, self._lacks(requests, tokens), want))
 
 
 _GATHER = 0.02
