@@ -57,16 +57,17 @@ shelf speech standing switchboard talk tenant toll treasury underway vitals wall
 
 RENAMED = """
 Allot Allowance ArgumentError Ask Asker Audience Bell Blame Borrower Bounds Broken Bucket Call Calls Changed Closing
-Conversation Cut Denied Desk Diary Dispatch Draw Drawn Draws Earlier EarlierRun Effects Elsewhere Ended Ending
-Engine Errand Errands Exact ExactTurns FIELDS Flight Flights Flow Foreign Frames Funds Gate Given Gone Grant Growth
-Guest Handout Held Helper Hold Home Inline Judged Judgements Kept Kit Landed Lane Lanes Lease LeasedRates Leases Leg
-Lender Lenders Lent Limits Local LocalLease Masks Measures Mended Message News OpenLLMs Opened Options Outcome
-Outlet Parked Past Performer Permits Place Players Pool Process Processes Progress Prompt Pulse Purse Queue Queues
-Quota Ran Ray Reader Ready Recall Reclaim Refund Refusals Refused Relay Repaid Restarts Return Roster Round Row Rows
-Run SCORINGS Scores Seat Sent Served Session Setup SeveralLane SeveralLanes Shelf Siblings Site Slot Slots Snapshots
-Speech Spent Stage Stalls State States Step Stock Stop Supervision Supervisor Switchboard Take Tally Tenant Told
-Toll Treasury Turns Underway UnfinishedRun Verdict Versions Want Weights Work Worth amounts begin culprit divide
-doubts feel funds given measures outcome plant scorings size standing to_the_end told words worth
+Conversation Crossing Cut Denied Desk Diary Dispatch Door Draft Draw Drawn Draws Earlier EarlierRun Effects
+Elsewhere Ended Ending Engine EngineState Errand Errands Exact ExactTurns FIELDS Fleet Flight Flights Flow Foreign
+Frames Funds Gate Given Gone Grant Growth Guest Handout Held Helper Hold Home Inline Judged Judgements Kept Kit
+Landed Lane Lanes Lease LeasedRates Leases Leg Lender Lenders Lent Limits Local LocalLease Masks Measures Mended
+Message News OpenLLMs Opened Options Outcome Outlet Packed Parked Past Performer Permits Place Plan Players Pool
+Process Processes Progress Prompt Pulse Purse Queue Queues Quota Ran Ray Reader Ready Recall Reclaim Refund Refusals
+Refused Relay Repaid Restarts Return Roster Round Row Rows Run SCORINGS Scores Seat Sent Served Session Setup
+SeveralLane SeveralLanes Shelf Siblings Site Slot Slots Slow Snapshots Speech Spent Stage Stalls State States Step
+Stock Stop Supervision Supervisor Switchboard Take Tally Tenant Told Toll Treasury Turns Underway UnfinishedRun
+Verdict Versions Want Weights Work Worth amounts begin choice culprit divide doubts feel funds given home_of kind
+measures number outcome plant said scorings shown size standing text to_the_end told whole words worth
 """
 """Former names of classes and functions that no run file can hold; ``old_names`` has the others."""
 

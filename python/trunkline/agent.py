@@ -1,4 +1,4 @@
-"""Agent (data) and CompiledAgent (encoded once, tool format bound)."""
+"""An agent as data, and compiled: its requests encoded once, its dialect bound to its tools."""
 
 from __future__ import annotations
 
@@ -34,22 +34,7 @@ _TOOL_FIELDS: Final = {"role", "tool_call_id", "content"}
 
 
 class BoundDialect:
-    """A dialect with the tools and the sampling of one agent.
-
-    Args:
-        dialect: Its name, or the dialect.
-        tools: The agent's tools.
-        sampling: What the agent asks for.
-
-    Attributes:
-        native: Whether tool definitions go along in the ``tools`` field of requests.
-        prompt: What the system prompt says about tools; empty for nothing.
-        sampling: What is sent.
-        mark: What tells this dialect from others in a merge namespace; empty for the native one.
-
-    Raises:
-        ConfigError: There is no such dialect, or it cannot be spoken with these tools.
-    """
+    """A dialect with the tools and the sampling of one agent."""
 
     def __init__(self, dialect: object, tools: Sequence[Tool], sampling: Sampling) -> None:
         self._dialect = dialects.find(dialect)
@@ -64,15 +49,7 @@ class BoundDialect:
         self.mark = "" if isinstance(self._dialect, Native) else f" dialect:{self._name}:{digest}"
 
     def opening(self, system: str, conversation: Sequence[Message]) -> list[bytes]:
-        """Encode the messages that a tree begins with.
-
-        What the dialect says about tools goes to the end of the system prompt: the agent's own, else the task's, else
-        it is one.
-
-        Args:
-            system: The agent's system prompt; none when empty.
-            conversation: The task's messages.
-        """
+        """Encode a tree's first messages; the dialect's prompt ends the system prompt, the agent's or the task's."""
         first, *rest = conversation
         if self.prompt and not system and first.get("role") == "system" and isinstance(first.get("content"), str):
             merged = {**first, "content": _joined(str(first["content"]), self.prompt)}
@@ -81,11 +58,7 @@ class BoundDialect:
         return [*([messages.system(full)] if full else []), *map(messages.encode, conversation)]
 
     def read(self, choice: ReplyChoice) -> Parsed:
-        """Read a reply.
-
-        Raises:
-            LLMError: The server made tool calls of its own, which nobody asked it for; or a user's dialect failed.
-        """
+        """Read a reply."""
         if choice.tool_calls and not self.native:
             raise LLMError(
                 f"the server parsed tool calls itself, although the dialect {self._name} sends no tools: switch its "
@@ -102,11 +75,7 @@ class BoundDialect:
         return found if found.answer is None else Parsed(found.calls, scrub(found.answer), found.problem)
 
     def observation(self, call: ToolCall, result: str, id: str) -> bytes:
-        """Encode the message that brings a call's result back.
-
-        Raises:
-            LLMError: A user's dialect failed.
-        """
+        """Encode the message that brings a call's result back."""
         message: Message = self._ask(LLMError, "observe", dict, call, result, id)
         if message.keys() == _TOOL_FIELDS and message["role"] == "tool":
             answers, content = message["tool_call_id"], message["content"]
@@ -118,11 +87,7 @@ class BoundDialect:
             raise LLMError(f"dialect {self._name}: observe returned no message: {error}") from None
 
     def _ask(self, error: type[TrunklineError], method: str, kind: type[T], *given: Any) -> T:
-        """Call a method of the dialect, which may be anybody's code.
-
-        Raises:
-            TrunklineError: Of class ``error``: the method raised, or returned what it must not.
-        """
+        """Call a method of the dialect, which may be user code."""
         try:
             found = getattr(self._dialect, method)(*given)
         except error:
@@ -136,7 +101,7 @@ class BoundDialect:
 
 
 def _typed(found: Parsed) -> bool:
-    """Whether the fields of a user's own struct hold what they say; nobody checked it when it was made."""
+    """Whether the fields of a user's own struct have the types that they declare."""
     calls: object = found.calls
     return (
         isinstance(calls, list)
@@ -168,10 +133,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         dialect: How tools are spoken about: ``native`` (tool calls of chat completions), ``hermes`` (``<tool_call>`` in
             the text), ``search-r1`` (``<search>`` in the text), or an object with the members of
             :class:`trunkline.llm.dialects.base.Dialect`.
-        malformed: What happens to a tool call whose JSON is broken: ``return`` tells the model what is wrong,
+        malformed: How a tool call whose JSON is broken is treated: ``return`` tells the model what is wrong,
             ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
         void: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells the
-            model, which goes on; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
+            model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
             :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one.
 
@@ -214,23 +179,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledAgent:
-    """What every turn of one agent shares, made once.
-
-    Args:
-        agent: The agent.
-        toolbox: Its tools, where another kit has them ready.
-        version: Of the weights that it is asked under; None where nobody says.
-
-    Attributes:
-        toolbox: Its tools; whoever made the kit closes them.
-        version: Of the weights.
-        dialect: How tools are told of and calls read.
-        head: The body of a request up to the first message.
-        constant: The body after the last message, up to what depends on the draws.
-        namespace: What makes draws comparable.
-        reading: How replies are read.
-        greedy: Whether draws of one state are equal.
-    """
+    """What every turn of one agent shares, made once."""
 
     def __init__(self, agent: Agent, toolbox: Toolbox | None = None, version: str | None = None) -> None:
         self.agent = agent
@@ -259,11 +208,7 @@ class CompiledAgent:
         return known
 
     def sampled(self, sampling: Sampling) -> CompiledAgent:
-        """The same agent with other sampling parameters.
-
-        Args:
-            sampling: Fields that are set take the place of the agent's own.
-        """
+        """The same agent with other sampling parameters."""
         key = msgspec.json.encode(sampling)
         known = self._sampled.get(key)
         if known is None:

@@ -71,9 +71,9 @@ _E = TypeVar("_E", bound=Exception)
 
 
 def copied(error: _E) -> _E:
-    """A copy of an exception, to be raised in another place with a traceback of its own.
+    """Return a copy of an exception, to be raised elsewhere with a traceback of its own.
 
-    It is not made by calling the class, which may be somebody's own and take other arguments.
+    It is not made by calling the class, which may be a user's and take other arguments.
     """
     made = type(error).__new__(type(error), *error.args)
     made.__dict__.update(error.__dict__)
@@ -153,7 +153,7 @@ class RolloutError(TrunklineError):
         retryable: Whether trying again later could succeed.
     """
 
-    # Somebody's own subclass need not call __init__.
+    # A user's subclass need not call __init__.
     attempts: int = 1
     retryable: bool = False
     blame: ClassVar[str] = "rollout"
@@ -176,9 +176,9 @@ class LLMError(RolloutError):
 
     Args:
         message: See :class:`RolloutError`, as for ``attempts`` and ``retryable``.
-        endpoint: Who was asked last, as replies name it; empty where nobody said.
+        endpoint: The endpoint that was asked last, as replies name it; empty if unknown.
         tries: What came of each attempt, a line each, as safe to print.
-        evidence: The beginning of what was answered last, likewise; empty where nothing was.
+        evidence: The beginning of the last answer, likewise; empty without one.
 
     Attributes:
         separable: Whether the draws of a request for several may be asked for one by one: the server failed at one.
@@ -248,8 +248,8 @@ class CallFailed(RolloutError):
     """What a program called through its rollout raised; a replay raises the same.
 
     Args:
-        message: What it said.
-        kind: The class of what was raised.
+        message: The message of the error that was raised.
+        kind: The class of that error.
     """
 
     def __init__(self, message: str, kind: str = "Exception") -> None:
@@ -258,7 +258,7 @@ class CallFailed(RolloutError):
 
 
 class UnknownEffect(RolloutError):
-    """A call of a tool with side effects began, and nobody knows whether it took effect: it is not run again."""
+    """A call of a tool with side effects began, and it is not known whether it took effect: it is not run again."""
 
 
 class CoreError(TrunklineError):
@@ -286,7 +286,7 @@ class ReplyError(CoreError, ValueError):
 
     Args:
         message: Which part of it, what is wrong and at which byte. It quotes next to nothing of the body.
-        offset: The byte at which what is wrong starts.
+        offset: The byte at which the fault starts.
     """
 
     def __init__(self, message: str, offset: int = 0) -> None:

@@ -59,14 +59,9 @@ UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CAN
 
 
 def accepted(name: str, value: object) -> tuple[str, ...]:
-    """Read the accepted answers that somebody wrote: text, a number, or a list of them.
+    """Read accepted answers, given as text, a number, or a list of them; return each once, as text.
 
-    Args:
-        name: What they are called, for the message.
-        value: What was given; None, and text that is blank, is no answer.
-
-    Returns:
-        The answers as text, each once.
+    None and blank text are no answer. Messages call the value ``name``.
 
     Raises:
         ConfigError: One is neither text nor a finite number.
@@ -87,7 +82,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         id: Unique within a run, and not blank.
         messages: What the model is shown first, in the OpenAI chat form; at least one.
         reference: The accepted answers; empty when there is none to compare with.
-        metadata: Whatever else the row carried; kept, never shown to the model.
+        metadata: All else that the row carried; kept, never shown to the model.
 
     Raises:
         ConfigError: A field has a value it cannot have; the message names the task and the field.
@@ -99,7 +94,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, JSON] = {}
 
     def __post_init__(self) -> None:
-        # What is annotated need not be what was given.
+        # Values given need not have the annotated types.
         name: object = self.id
         messages: object = self.messages
         reference: object = self.reference

@@ -29,7 +29,7 @@ from trunkline._internal.leftovers import (
     remove_folder,
     sweep,
 )
-from trunkline._internal.processes import HEAD, children, frame, receive
+from trunkline._internal.processes import HEAD, children, drain, frame, receive
 
 
 @pytest.fixture
@@ -280,3 +280,49 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor(monkeypatch: pytest
     with pytest.raises(FileNotFoundError):
         Child(["-c", ""], os.environ, sockets=2, marked=True)
     assert sorted(link.name for link in Path("/proc/self/fd").iterdir()) == before
+
+
+TIED = """
+import os, sys
+from trunkline._internal.processes import die_with_parent
+die_with_parent(os.getppid() + int(sys.argv[1]))
+print("tied", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_ends_at_once_if_its_parent_is_gone_and_lives_while_it_is_there():
+    for other, said, code in ((1, "", 1), (0, "tied\n", 0)):
+        tied = subprocess.run([sys.executable, "-c", TIED, str(other)], input="", capture_output=True, text=True)
+        assert (tied.stdout, tied.returncode) == (said, code), tied.stderr
+
+
+ADOPTING = """
+import os, subprocess, sys
+from trunkline._internal.processes import adopt_orphans, children, end_below
+adopt_orphans()
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+orphan = int(child.stdout.readline())
+assert children(os.getpid()) == [child.pid]
+seen = []
+ended = end_below(children, lambda statuses: seen.append(dict(statuses)))
+assert ended == {child.pid: 9, orphan: 9}, ended
+assert seen[0] == {}
+assert children(os.getpid()) == []
+"""
+
+
+def test_all_processes_below_one_are_ended_and_waited_for_and_orphans_adopted():
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", ADOPTING, code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_rest_of_a_pipe_is_read_without_waiting_for_its_end():
+    read, write = os.pipe()
+    os.write(write, b"x" * 1000)
+    assert drain(read, 1 << 20) == b"x" * 1000
+    assert drain(read, 1 << 20) == b""
+    os.close(write)
+    assert drain(read, 1 << 20) == b""
+    os.close(read)

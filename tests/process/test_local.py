@@ -91,26 +91,24 @@ async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: 
     monkeypatch.setattr(os, "pidfd_open", pidfd_open)
     before = descriptors()
     with pytest.raises(WorkerError, match="Too many open files"):
-        WorkerProcess.start(0, lambda number, payload: None, lambda number, gone: None)
+        WorkerProcess.start(0, lambda number, event: None)
     with pytest.raises(ProcessLookupError):
         os.kill(started[0], 0)
     assert descriptors() == before
 
 
 async def test_a_worker_that_ends_by_itself_says_how(capfd: pytest.CaptureFixture[str]):
-    said: asyncio.Queue[bytes] = asyncio.Queue()
-    gone: asyncio.Queue[WorkerExited] = asyncio.Queue()
-    process = WorkerProcess.start(
-        0, lambda number, payload: said.put_nowait(bytes(payload)), lambda number, how: gone.put_nowait(how)
-    )
+    events: asyncio.Queue[object] = asyncio.Queue()
+    process = WorkerProcess.start(0, lambda number, event: events.put_nowait(event))
     try:
         await process.listen()
         process.send(encode(Hello(PROTOCOL, __version__)))
         process.send(encode(Begin(pack_job(JOB))))
-        await asyncio.wait_for(said.get(), 60)
+        assert isinstance(await asyncio.wait_for(events.get(), 60), WorkerReady)
         process.send(b"\xc1")  # no message at all
         async with asyncio.timeout(60):
-            how = await gone.get()
+            while not isinstance(how := await events.get(), WorkerExited):
+                pass
     finally:
         await process.close()
     assert how.reason == f"worker 0 (pid {process.pid}) exited with code 1"

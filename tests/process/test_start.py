@@ -93,13 +93,15 @@ def test_a_worker_of_another_build_is_refused(tmp_path: Path):
 
 
 async def test_a_worker_that_cannot_read_what_it_is_told_says_so_and_was_not_killed(capfd: pytest.CaptureFixture[str]):
-    ended: asyncio.Queue[WorkerExited] = asyncio.Queue()
-    process = WorkerProcess.start(0, lambda *_: None, lambda _number, gone: ended.put_nowait(gone))
+    events: asyncio.Queue[object] = asyncio.Queue()
+    process = WorkerProcess.start(0, lambda _number, event: events.put_nowait(event))
     try:
         await process.listen()
         process.send(encode(Hello(PROTOCOL, __version__)))
         process.send(encode(Begin(b"\xc1 is no job")))
-        gone = await asyncio.wait_for(ended.get(), 20)
+        async with asyncio.timeout(20):
+            while not isinstance(gone := await events.get(), WorkerExited):
+                pass
     finally:
         await process.close()
     assert gone == WorkerExited(f"worker 0 (pid {process.pid}) exited with code 1", killed=False)

@@ -7,10 +7,10 @@ import pytest
 from trunkline.tools.isolation import sandbox
 
 _REFUSING = """\
-from trunkline.tools.isolation import confinement, sandbox_supervisor
+from trunkline.tools.isolation import confinement
 def no(*given): raise confinement.ConfinementError("namespaces: not permitted")
-sandbox_supervisor.namespaces = no
-sandbox_supervisor.unused = no
+confinement.namespaces = no
+confinement.unused = no
 """
 
 

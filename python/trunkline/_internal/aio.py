@@ -33,11 +33,7 @@ __all__ = [
 
 
 async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
-    """Wait for a future to its end, call ``stop`` at each cancel meanwhile, and raise the cancel afterwards.
-
-    Raises:
-        asyncio.CancelledError: The caller was cancelled, and the work is over.
-    """
+    """Wait for a future to its end, call ``stop`` at each cancel meanwhile, and raise the cancel afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:

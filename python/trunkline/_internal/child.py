@@ -23,21 +23,6 @@ class Child:
     """Starts a process: exec'd, never forked from this one's state, and in a session of its own.
 
     So Ctrl-C reaches this process alone, and the child's whole group can be killed. Only this child is ever waited for.
-
-    Args:
-        arguments: Command line behind the interpreter; the descriptors of the sockets and this process's id follow.
-        env: Environment.
-        sockets: Socket pairs to make, each with one end here and one in the child.
-        marked: Whether the child and all that it starts carry a mark in their environment.
-        stdin: As for ``subprocess.Popen``; ``stdout`` and ``stderr`` too.
-
-    Attributes:
-        pid: The process id.
-        mark: The mark; empty if there is none.
-        sockets: This side's ends.
-
-    Raises:
-        OSError: The system has no process or descriptor left.
     """
 
     def __init__(
@@ -82,11 +67,7 @@ class Child:
         return self._popen.poll() is None
 
     def watch(self, ended: Callable[[], object]) -> None:
-        """Have the running event loop call a function once the process has ended.
-
-        Raises:
-            OSError: No descriptor is left.
-        """
+        """Have the running event loop call a function once the process has ended."""
         self._pidfd = os.pidfd_open(self.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._has_ended, ended)
 
@@ -101,11 +82,7 @@ class Child:
             self._popen.kill()
 
     async def wait(self, patience: float) -> int:
-        """Wait until the process has ended, kill its group, and return the exit code; negative is a signal's number.
-
-        Args:
-            patience: Seconds after which the process is killed.
-        """
+        """Wait until the process has ended, kill its group, and return the exit code; negative is a signal's number."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
         while (code := self._popen.poll()) is None:
@@ -116,12 +93,7 @@ class Child:
         return code
 
     def end(self, patience: float = 0.0, *, ask: bool = True) -> int:
-        """End the process and its group, block until it has ended, and return its exit code.
-
-        Args:
-            patience: Seconds after which it is killed.
-            ask: Whether it gets SIGTERM before.
-        """
+        """End the process and its group, block until it has ended, and return its exit code."""
         try:
             if ask and patience:
                 self._popen.terminate()
@@ -156,12 +128,7 @@ class Child:
 
 
 async def read_frame(reader: asyncio.StreamReader, most: int) -> bytes:
-    """Read one payload.
-
-    Raises:
-        OSError: The stream broke.
-        EOFError: It ended, or announced a payload of more bytes than that.
-    """
+    """Read one payload."""
     (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
     if size > most:
         raise EOFError(f"a frame of {size} bytes was announced; the limit is {most}")

@@ -11,10 +11,6 @@ from functools import cache
 from typing import Any
 
 _MODULES = """
-_internal.resources: llm.descriptors runtime.collector runtime.memory
-_internal.serialization: crossing
-_internal.text: llm.text printable store.redact
-_internal.validation: bounds
 agent: rollout.agent rollout.speech
 compat: compat.parallel_rollout
 compat.aggregate: compat.parallel_rollout.aggregate compat.parallel_rollout.node compat.parallel_rollout.options
@@ -25,7 +21,6 @@ llm.batch.completion: llm.completion llm.prompt
 llm.config: llm.spec
 llm.dialects.base: llm.dialects.calls llm.dialects.dialect llm.dialects.thinking
 llm.dialects.builtin: llm.dialects.catalog llm.dialects.hermes llm.dialects.native llm.dialects.search_r1
-llm.http.outcome: llm.classify llm.retry
 llm.openai_client: llm.client
 llm.pricing: llm.names llm.price
 llm.response: llm.recorded llm.reply
@@ -33,26 +28,10 @@ llm.token_ids: llm.renderer
 llm.token_ids.base: llm.renderer.protocol llm.renderer.suffix llm.tokens
 llm.token_ids.renderers: llm.renderer.choose llm.renderer.local llm.renderer.server llm.renderer.template
 llm.types: llm.limits llm.protocol
-observability.logging: runtime.logs
-observability.observers: runtime.audience runtime.observer runtime.snapshot runtime.stall
-observability.opentelemetry: runtime.tracing
-observability.prometheus: runtime.metrics
-protocol.job: runtime.job runtime.llms runtime.needs
-protocol.messages: runtime.loans runtime.message runtime.wire
 rollout.drivers: rollout.loop
 rollout.programs.context: rollout.play rollout.said
 rollout.programs.replay: rollout.journal rollout.replay rollout.standing rollout.ticks
 rollout.programs.resources: rollout.program
-runner: runtime
-runner.amend: runtime.reporting runtime.rescoring score.history
-runner.dynamic_sampling: runtime.groups
-runner.options: runtime.options
-runner.plan: runtime.draft runtime.hosting runtime.plan runtime.watchers
-runner.pool: runtime.pool
-runner.preflight: runtime.afford runtime.outline runtime.ready
-runner.result: runtime.result
-runner.run: runtime.news runtime.run
-runner.worker_pool: runtime.fleet
 scoring: score
 scoring.aggregators: score.aggregators
 scoring.aggregators.aggregate: score.aggregators.aggregate score.aggregators.catalog
@@ -85,11 +64,6 @@ scoring.rewards.judge: score.rewards.judge score.rewards.judge.grades score.rewa
     score.rewards.judge.prompt
 scoring.rewards.matching: score.rewards.choice score.rewards.f1 score.rewards.matching
 scoring.rewards.maths: score.rewards.equality score.rewards.maths
-sim.world.search: sim.world.index
-store.datasets.loader: store.columnar store.dataset
-store.export.export: store.export.choice
-store.stats.compare: store.compare
-store.stats.summary: store.funds store.summary
 strategies: rollout.strategies rollout.strategies.catalog
 strategies.adaptive: rollout.strategies.adaptive
 strategies.base: rollout.strategy rollout.view
@@ -110,32 +84,19 @@ tools.openai_definition: tools.defined
 tools.tool: tools.policy
 train.rows: train.table
 train.selection: train.calls train.records
-tree.records: tree.failure tree.weights
-tree.views: tree.node tree.trajectory tree.tree
 """
 
 _NAMES = """
-_internal.serialization: crossing:Crossing=SerializedObject crossing:home_of=module_of
-_internal.text: printable:said=format_error
-_internal.validation: bounds:choice=check_choice bounds:kind=type_phrase bounds:number=check_float
-    bounds:shown=short_repr bounds:text=check_text bounds:whole=check_int
 llm.batch.completion: llm.completion:Taken=RequestTime
 llm.token_ids.renderers: llm.renderer.template:Template=ChatTemplate
 llm.types: llm.protocol:Choice=ReplyChoice
-protocol.job: runtime.engine:slots_for=slots_for runtime.handout:Refill=Refill runtime.job:Packed=EncodedJob
-    runtime.lender:parties=parties
-protocol.messages: runtime.vitals:Door=EndpointState runtime.vitals:EngineState=WorkerState
-    runtime.vitals:Slow=OldestRollout
 rollout.drivers: rollout.program:ProgramFunction=ProgramFunction
 rollout.programs.context: rollout.play:Play=ProgramContext rollout.said:Answered=ModelTurn
     rollout.said:Noted=ContextMessage
 rollout.programs.replay: rollout.standing:Standing=ReplayState
-runner.plan: runtime.draft:Draft=RunSpec runtime.plan:Plan=PreparedRun
-runner.worker_pool: runtime.fleet:Fleet=WorkerPool
 scoring.model_client: score.asking:Asked=ModelReply
 scoring.rewards: score.rewards:Part=RewardPart
 scoring.rewards.base: score.rewards.policy:Policy=RewardPolicy score.rewards.reward:Part=RewardPart
-store.stats.summary: store.summary:Taken=TakenOver
 strategies.base: rollout.opening:prompt=prompt rollout.rounds:was_to_move=was_to_move
 team.builtin: team.programs.verdict:said_yes=is_yes
 team.team: team.play:Said=RoleReply
@@ -160,15 +121,7 @@ def _tables() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def current_name(module: str, qualname: str = "") -> tuple[str, str]:
-    """Return where an object is now that an earlier release knew by this name.
-
-    Args:
-        module: A dotted name; one that is not of this package stays.
-        qualname: The object's name in it, dotted for what a class holds; empty for the module.
-
-    Returns:
-        The module and the name in it.
-    """
+    """Return where an object is now that an earlier release knew by this name."""
     package, _, inside = module.partition(".")
     if package != "trunkline":
         return module, qualname

@@ -30,11 +30,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def receive(read: Callable[[int], bytes]) -> bytes:
-    """Read one payload; empty at the end of the stream.
-
-    Args:
-        read: Returns at most as many bytes as it is asked for; none at the end.
-    """
+    """Read one payload; empty at the end of the stream."""
     head = _exactly(read, HEAD.size)
     return _exactly(read, *HEAD.unpack(head)) if head else b""
 
@@ -53,10 +49,6 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel signal this process when its parent dies; end it here if the parent is dead already.
 
     On Linux the thread that started this process counts as the parent; other systems send no signal.
-
-    Args:
-        parent: The parent's process id; 0 if it is in another namespace.
-        number: The signal. A change of user or of privileges resets it: call this again after one.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -106,17 +98,7 @@ def kill_group(pid: int) -> None:
 def end_below(
     find: Callable[[int], list[int]], also: Callable[[dict[int, int]], object] = lambda _: None
 ) -> dict[int, int]:
-    """Kill every process below this one, which adopts orphans, until none is left.
-
-    For a process that has no other children to wait for.
-
-    Args:
-        find: Which processes to kill in each round: :func:`children` or :func:`descendants`.
-        also: Called in each round with the wait statuses so far.
-
-    Returns:
-        The wait status of each child.
-    """
+    """Kill every process below this one, which adopts orphans, until none is left; return their wait statuses."""
     statuses: dict[int, int] = {}
     while True:
         for pid in find(os.getpid()):

@@ -43,14 +43,7 @@ _SPARE: Final = 128
 
 
 def make_room(connections: int, wanted: int | None = None) -> int:
-    """Raise the soft limit of open files for so many connections more, better for ``wanted``, which counts idle ones.
-
-    Returns:
-        How many connections this process may open now.
-
-    Raises:
-        ConfigError: The hard limit is too low.
-    """
+    """Raise the soft limit of open files for so many connections, better for ``wanted``; return how many fit now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _open() + _SPARE
     needed = used + connections
@@ -96,7 +89,7 @@ class Collector:
             found = gc.get_threshold()
             if self._runs == 1 and 0 < found[0] < _RELAXED[0]:
                 gc.set_threshold(*map(max, found, _RELAXED))
-                # Some versions of Python have no third threshold, and say 0 whatever it is set to.
+                # Some versions of Python have no third threshold, and always report 0.
                 self._before, self._meanwhile = found, gc.get_threshold()
 
     def restore(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._internal.old_names import current_name
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline.errors import CrossingError
 
 if TYPE_CHECKING:
@@ -32,11 +32,7 @@ _state = {"importing": False}
 
 
 class SerializedObject(msgspec.Struct, frozen=True):
-    """One object as it crosses; ``what`` is the user's word for it, in error messages.
-
-    ``module`` is empty for an object of a script or a pickled one; ``qualname`` names the object, or the class of a
-    struct whose ``fields`` are msgpack.
-    """
+    """One object as it crosses: by module, script or pickle; a struct by its class and its fields in msgpack."""
 
     what: str
     module: str = ""
@@ -47,11 +43,7 @@ class SerializedObject(msgspec.Struct, frozen=True):
 
 
 def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
-    """Serialize a function, a class, a ``@tool``, or a struct; ``by_value`` allows pickling one without a name.
-
-    Raises:
-        CrossingError: If it can be neither imported nor pickled there.
-    """
+    """Serialize a function, a class, a ``@tool``, or a struct; ``by_value`` allows pickling one without a name."""
     named = _by_name(value, what)
     if named is not None:
         return named
@@ -68,20 +60,14 @@ def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
 
 
 def load(serialized: SerializedObject) -> Any:
-    """Rebuild an object in the worker.
-
-    Raises:
-        CrossingError: If its module cannot be imported there, or lacks it.
-    """
+    """Rebuild an object in the worker."""
     if serialized.pickled is not None:
         try:
             return _cloudpickle(serialized.what).loads(serialized.pickled)
         except CrossingError:
             raise
         except (Exception, SystemExit) as error:
-            raise CrossingError(
-                f"{serialized.what}: the worker cannot rebuild it: {type(error).__name__}: {format_error(error)}"
-            ) from error
+            raise CrossingError(f"{serialized.what}: the worker cannot rebuild it: {describe_error(error)}") from error
     name, qualname = current_name(serialized.module, serialized.qualname)
     if serialized.script:
         module = _script_module(serialized.script, serialized.what)
@@ -90,7 +76,7 @@ def load(serialized: SerializedObject) -> Any:
             module = importlib.import_module(name)
         except (Exception, SystemExit) as error:
             raise CrossingError(
-                f"{serialized.what}: the worker cannot import {name!r}: {type(error).__name__}: {format_error(error)}"
+                f"{serialized.what}: the worker cannot import {name!r}: {describe_error(error)}"
             ) from error
     found = resolve(module, qualname)
     if found is None:
@@ -111,7 +97,7 @@ def _filled(found: Any, serialized: SerializedObject) -> Any:
     except Exception as error:
         raise CrossingError(
             f"{serialized.what}: {serialized.script or serialized.module} has another {serialized.qualname!r}, "
-            f"which cannot be made of what it was: {type(error).__name__}: {format_error(error)}"
+            f"which cannot be made of what it was: {describe_error(error)}"
         ) from error
 
 
@@ -229,7 +215,7 @@ def _by_value(value: Any, what: str, *, allowed: bool) -> SerializedObject:
     except Exception as error:
         kind = "function" if isinstance(value, FunctionType) else type(value).__name__
         raise CrossingError(
-            f"{what}: this {kind} cannot be sent to a worker process ({type(error).__name__}: {format_error(error)}); "
+            f"{what}: this {kind} cannot be sent to a worker process ({describe_error(error)}); "
             "define it at the top level of a module, or run with workers=0 to stay in this process"
         ) from error
 
@@ -267,9 +253,7 @@ def _script_module(path: str, what: str) -> ModuleType:
     except CrossingError:
         raise
     except (Exception, SystemExit) as error:
-        raise CrossingError(
-            f"{what}: the worker cannot import the script {path}: {type(error).__name__}: {format_error(error)}"
-        ) from error
+        raise CrossingError(f"{what}: the worker cannot import the script {path}: {describe_error(error)}") from error
     finally:
         _state["importing"] = False
     return module

@@ -13,6 +13,7 @@ __all__ = [
     "cells",
     "counted",
     "duration",
+    "describe_error",
     "excerpt",
     "format_error",
     "from_difference",
@@ -126,6 +127,11 @@ def from_difference(one: bytes | str, other: bytes | str, before: int) -> tuple[
     return start, a[start:], b[start:]
 
 
+def describe_error(error: BaseException) -> str:
+    """An exception's class and message, on one printable line."""
+    return f"{type(error).__name__}: {format_error(error)}"
+
+
 HIDDEN = "(not stored)"
 """What stands where a secret stood."""
 
@@ -146,11 +152,7 @@ def scrub(value: JSON) -> JSON: ...
 
 
 def scrub(value: JSON) -> JSON:
-    """Replace lone surrogates, which UTF-8 cannot carry, by U+FFFD: in a text, or in every string of a JSON value.
-
-    Raises:
-        RecursionError: The value is nested too deeply.
-    """
+    """Replace lone surrogates, which UTF-8 cannot carry, by U+FFFD: in a text, or in every string of a JSON value."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -167,10 +169,6 @@ def loads(data: bytes | str) -> JSON:
     """Read JSON that a strict reader refused although its content can be saved.
 
     A byte order mark is skipped, escaped lone surrogates become U+FFFD; NaN and the infinities stay refused.
-
-    Raises:
-        ValueError: It is no JSON.
-        RecursionError: It is nested too deeply.
     """
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
     return scrub(json.loads(text, parse_constant=_no_constant))

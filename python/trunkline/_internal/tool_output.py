@@ -92,12 +92,7 @@ class OutputLimit:
 
 
 class OutputForwarder:
-    """Shows the output of a child in a thread, until the child ends; it closes the pipe's end that it reads.
-
-    Raises:
-        OSError: No descriptor is left.
-        RuntimeError: No thread is left.
-    """
+    """Shows the output of a child in a thread, until the child ends; it closes the pipe's end that it reads."""
 
     def __init__(self, name: str, pid: int, output: int) -> None:
         self._output = output

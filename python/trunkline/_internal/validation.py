@@ -53,11 +53,7 @@ def short_repr(value: object) -> str:
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Return a whole number within bounds; a bool is none.
-
-    Raises:
-        ConfigError: It is none, or out of range.
-    """
+    """Return a whole number within bounds; a bool is none."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
         return value
     span = f"of at least {low}" if high is None else f"from {low} to {high}"
@@ -67,11 +63,7 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
 def check_float(
     name: str, value: object, low: float, high: float = math.inf, *, above: bool = False, unit: str = ""
 ) -> float:
-    """Return a finite number from ``low``, or ``above`` it, to ``high``; a bool is none.
-
-    Raises:
-        ConfigError: It is none, or out of range.
-    """
+    """Return a finite number from ``low``, or ``above`` it, to ``high``; a bool is none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         fits = low < value if above else low <= value
         # The comparison with infinity, not isfinite: a whole number may be too large for a float.
@@ -93,11 +85,7 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_size(name: str, value: object, low: int = 1) -> int:
-    """Return an amount of memory in bytes; a text such as ``512MB`` or ``1.5GiB`` is read.
-
-    Raises:
-        ConfigError: It is none, or too little.
-    """
+    """Return an amount of memory in bytes; a text such as ``512MB`` or ``1.5GiB`` is read."""
     if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
         value = round(float(found[1]) * _UNITS[found[2].upper()])
     if isinstance(value, int) and not isinstance(value, bool) and value >= low:
@@ -108,11 +96,7 @@ def check_size(name: str, value: object, low: int = 1) -> int:
 
 
 def check_text(name: str, value: object) -> str:
-    """Return a text that can be sent or stored.
-
-    Raises:
-        ConfigError: It is no string, or holds a lone surrogate, which UTF-8 cannot carry.
-    """
+    """Return a text that can be sent or stored."""
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a string, not {short_repr(value)}")
     try:
@@ -125,21 +109,13 @@ def check_text(name: str, value: object) -> str:
 
 
 def check_choice(name: str, value: object, *words: str) -> None:
-    """Check a setting that must be one of some words.
-
-    Raises:
-        ConfigError: It is none of them.
-    """
+    """Check a setting that must be one of some words."""
     if value not in words:
         raise ConfigError(f"{name} must be one of {', '.join(words)}, not {short_repr(value)}")
 
 
 def parse_amounts(given: str, names: Collection[str], *, what: str, foreign: str, write: str) -> dict[str, float]:
-    """Read numbers by name from a command line, ``name=1,other=2.5``; ``foreign`` says what an unknown name is.
-
-    Raises:
-        ConfigError: A name or a number is none, or a name is there twice.
-    """
+    """Read numbers by name from a command line, ``name=1,other=2.5``; ``foreign`` says what an unknown name is."""
     found: dict[str, float] = {}
     for part in given.split(","):
         name, _, amount = (piece.strip() for piece in part.partition("="))

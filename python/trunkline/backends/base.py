@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import msgspec
 
 from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import pack_job, parties
-from trunkline.protocol.messages import Begin, StopRun, encode
+from trunkline.protocol.messages import Begin, Bye, Fatal, StopRun, encode
 
 if TYPE_CHECKING:
-    from trunkline.protocol.backend import Inbox
+    from trunkline.protocol.backend import Event, Inbox
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import ToWorker
+
+logger = logging.getLogger(__name__)
 
 REST_WITHIN = 5.0
 """Seconds that an engine has to end its run; one that does not is killed."""
@@ -42,6 +45,7 @@ class RemoteBackend(Generic[H]):
         self._at_work: set[int] = set()
         self._moved = asyncio.Event()
         self._inbox: Inbox | None = None
+        self._closing = False
 
     def send(self, worker_id: int, message: ToWorker) -> None:
         """Send a message, unless the engine is gone."""
@@ -83,6 +87,15 @@ class RemoteBackend(Generic[H]):
         self._hosts[worker_id].send(begin)
         return worker_id
 
-    def _leave(self, worker_id: int) -> None:
-        self._at_work.discard(worker_id)
-        self._moved.set()
+    def _received(self, worker_id: int, event: Event) -> None:
+        """Pass on a message of an engine, and its end, last."""
+        if worker_id not in self._hosts:
+            return
+        gone = isinstance(event, WorkerExited)
+        if self._inbox is not None and (worker_id in self._begins or not gone):
+            self._inbox.put_nowait((worker_id, event))
+        elif isinstance(event, WorkerExited) and not self._closing:
+            logger.warning("%s; another is started for the next run", event.reason)
+        if gone or isinstance(event, Bye | Fatal):
+            self._at_work.discard(worker_id)
+            self._moved.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -20,12 +19,12 @@ from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.channel import Channel, connect
-from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, decode_from_worker, encode
+from trunkline.protocol.messages import PROTOCOL, Hello, decode_from_worker, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline.protocol.backend import Inbox
+    from trunkline.protocol.backend import Event, Inbox
     from trunkline.protocol.job import Job
 
 _GRACE = 2.0
@@ -38,19 +37,12 @@ _LAST_WORDS = 0.5
 class WorkerProcess:
     """A worker process and the channel to it; make it with :meth:`start`."""
 
-    def __init__(
-        self,
-        number: int,
-        child: Child,
-        deliver: Callable[[int, memoryview], None],
-        gone: Callable[[int, WorkerExited], None],
-    ) -> None:
+    def __init__(self, number: int, child: Child, deliver: Callable[[int, Event], None]) -> None:
         self.number = number
         self.pid = child.pid
         self._child = child
         self._output: OutputForwarder | None = None
         self._deliver = deliver
-        self._gone = gone
         self._channel: Channel | None = None
         self._over = False
         self._why: str | None = None
@@ -58,17 +50,11 @@ class WorkerProcess:
         self._farewell: asyncio.Task[None] | None = None
 
     @classmethod
-    def start(
-        cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, WorkerExited], None]
-    ) -> Self:
+    def start(cls, number: int, deliver: Callable[[int, Event], None]) -> Self:
         """Start a worker process with two sockets: its channel, and a lifeline at whose end it ends.
 
         Its output comes to our standard error, escaped and bounded, so that a tool's print neither mixes with results
-        nor steers a terminal. ``-P`` keeps files of the current folder from replacing Python's own modules. Each
-        message is delivered with the worker's number, and last how the worker ended.
-
-        Raises:
-            WorkerError: The system has no process or descriptor left.
+        nor steers a terminal. ``-P`` keeps files of the current folder from replacing Python's own modules.
         """
         with contextlib.ExitStack() as undo:
             try:
@@ -88,7 +74,7 @@ class WorkerProcess:
                 undo.callback(child.close_sockets)
                 undo.callback(child.end)
                 undo.callback(child.unwatch)
-                process = cls(number, child, deliver, gone)
+                process = cls(number, child, deliver)
                 child.watch(process._exited)
                 process._output = OutputForwarder(f"worker {number}", child.pid, output)
             except (OSError, RuntimeError) as error:
@@ -137,7 +123,7 @@ class WorkerProcess:
         self._child.unwatch()
 
     def _receive(self, payload: memoryview) -> None:
-        self._deliver(self.number, payload)
+        self._deliver(self.number, decode_from_worker(payload))
 
     def _exited(self) -> None:
         """End the channel soon: a child of the process may hold its end of the socket."""
@@ -156,7 +142,7 @@ class WorkerProcess:
         try:
             code = await self._reap()
             killed = self._why is None and code in (-signal.SIGKILL, -signal.SIGTERM)
-            self._gone(self.number, WorkerExited(self._ended(code, error), killed))
+            self._deliver(self.number, WorkerExited(self._ended(code, error), killed))
         finally:
             # Also when this is cancelled: close() waits for it.
             self._said_gone.set()
@@ -181,28 +167,16 @@ class WorkerProcess:
             self._output.join(_LAST_WORDS)
 
 
-logger = logging.getLogger(__name__)
-
-
 class LocalBackend(RemoteBackend[WorkerProcess]):
     """Hosts engines in processes; see :class:`~trunkline.protocol.backend.Backend`.
 
-    It starts ``workers`` of them, at least 1, or fewer when the run's concurrency is below that. A process that rests
-    serves the next run, under the same number. One that dies meanwhile is replaced then.
+    A process that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
     """
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(workers)
-        self._fallen: set[int] = set()
-        self._closing = False
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Give the job to as many processes as it needs, and start missing ones."""
-        for worker_id, process in self._hosts.items():
-            if not process.alive:
-                self._fallen.add(worker_id)
-        while self._fallen:
-            await self._bury(self._fallen.pop())
+        for worker_id in [one for one, process in self._hosts.items() if not process.alive]:
+            await self._bury(worker_id)
         idle = iter(list(self._hosts))
         self._inbox = inbox
         number, begin = self._packed(job)
@@ -230,34 +204,17 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         """Give a job to a process, or to a new one."""
         if worker_id is None:
             worker_id = next(self._worker_ids)
-            process = self._hosts[worker_id] = WorkerProcess.start(worker_id, self._receive, self._gone)
+            process = self._hosts[worker_id] = WorkerProcess.start(worker_id, self._received)
             # It is of this run from now on: it may be gone before it listens.
             self._begins[worker_id] = begin
             try:
                 await process.listen()
             except BaseException:
                 # It was not greeted, and cannot serve.
-                self._fallen.add(worker_id)
+                await self._bury(worker_id)
                 raise
             process.send(encode(Hello(PROTOCOL, __version__)))
         return self._give(worker_id, begin)
-
-    def _receive(self, worker_id: int, payload: memoryview) -> None:
-        """Pass on a message of an engine."""
-        message = decode_from_worker(payload)
-        if self._inbox is not None:
-            self._inbox.put_nowait((worker_id, message))
-        if isinstance(message, Bye | Fatal):
-            self._leave(worker_id)
-
-    def _gone(self, worker_id: int, gone: WorkerExited) -> None:
-        """Pass on that a process is gone, or remember it for the next run."""
-        if self._inbox is not None and worker_id in self._begins:
-            self._inbox.put_nowait((worker_id, gone))
-        elif self._hosts.get(worker_id) is not None and not self._closing:
-            self._fallen.add(worker_id)
-            logger.warning("%s; another is started for the next run", gone.reason)
-        self._leave(worker_id)
 
     async def _bury(self, worker_id: int) -> None:
         process = self._hosts.pop(worker_id, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.backend import WorkerExited
-from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, WorkerReady, decode_from_worker, encode
+from trunkline.protocol.messages import PROTOCOL, Hello, WorkerReady, decode_from_worker, encode
 from trunkline.worker.main import Host
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class ActorHandle:
                 del self._out[: len(payloads)]
                 try:
                     await _reply(self._actor.tell, payloads)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the actor is of no use any more
+                except Exception as error:  # noqa: BLE001 - the actor is of no use any more
                     self._failed = error
                     self._end()
                     await asyncio.sleep(_LAST_WORDS)
@@ -152,7 +151,7 @@ class ActorHandle:
                     if isinstance(message, WorkerReady):
                         self._name = f"worker {self._number} (pid {message.pid})"
                     self._deliver(self._number, message)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told to the controller, whatever it is
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - reported to the controller
             self._end()
             self._telling.cancel()
             self._deliver(self._number, self._gone(error))
@@ -184,27 +183,15 @@ def _told(error: BaseException) -> str:
     return printable(because.partition(" Some common causes include")[0], 300)
 
 
-logger = logging.getLogger(__name__)
-
 _OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
-"""Of each actor. It waits for its model, and takes no processor that a trainer has asked for; where a task goes on
-after a death is the controller's to decide."""
+"""Of each actor. It waits for its model, and takes no processor that a trainer has asked for; the controller decides
+where a task continues after a death."""
 
 
 class RayBackend(RemoteBackend[ActorHandle]):
     """Hosts engines in actors, where Ray places them; see :class:`~trunkline.protocol.backend.Backend`.
 
     An actor that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
-
-    Args:
-        workers: How many actors, at least 1; fewer are started when the run's concurrency is below that.
-        address: A cluster, as Ray writes it: ``auto``, ``host:port``, ``ray://host:port``. When None, the one that
-            this process is connected to, or that ``RAY_ADDRESS`` names, else a new one on this machine.
-        runtime_env: What Ray provides to the actors, such as ``{"working_dir": "."}``: on other machines they must be
-            able to import trunkline and the user's code.
-
-    Raises:
-        ConfigError: If Ray is not installed.
     """
 
     def __init__(self, workers: int, address: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> None:
@@ -269,17 +256,11 @@ class RayBackend(RemoteBackend[ActorHandle]):
         return self._give(worker_id, begin)
 
     def _received(self, worker_id: int, event: Event) -> None:
-        """Pass on a message of an engine, and its end, last."""
-        if worker_id not in self._hosts:
-            return
-        if isinstance(event, WorkerExited):
-            del self._hosts[worker_id]
-        if self._inbox is not None and worker_id in self._begins:
-            self._inbox.put_nowait((worker_id, event))
-        elif isinstance(event, WorkerExited):
-            logger.warning("%s; another is started for the next run", event.reason)
-        if isinstance(event, Bye | Fatal | WorkerExited):
-            self._leave(worker_id)
+        gone = isinstance(event, WorkerExited)
+        if gone or worker_id in self._begins:  # else it is a late message of an earlier run
+            super()._received(worker_id, event)
+        if gone:
+            self._hosts.pop(worker_id, None)
 
 
 def _is_lost(joining: asyncio.Task[Joined]) -> bool:

@@ -132,11 +132,7 @@ _connection = _Connection()
 
 
 def check_extra() -> None:
-    """Check that Ray is installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Check that Ray is installed."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("the ray pool needs the ray extra: pip install 'trunkline[ray]'")
 
@@ -148,18 +144,7 @@ def load() -> ModuleType:
 
 
 async def join(address: str | None, workers: int, runtime_env: Mapping[str, Any] | None = None) -> Joined:
-    """Connect this process to a Ray cluster, if it is not connected; :func:`leave` undoes it.
-
-    Args:
-        address: As Ray writes it. When None: the cluster that this process is connected to, else that of
-            ``RAY_ADDRESS``, as Ray's jobs have it, else a new one on this machine, on the loopback interface.
-        workers: How many actors a new one is to have room for.
-        runtime_env: What Ray is to provide to this process's actors, such as ``{"working_dir": "."}``.
-
-    Raises:
-        ConfigError: If Ray is not installed, or this process is connected elsewhere.
-        InfrastructureError: If there is no connection to be had.
-    """
+    """Connect this process to a Ray cluster, if it is not connected; :func:`leave` undoes it."""
     joined: Joined = await _attendant.do(_connection.join, address, workers, runtime_env)
     return joined
 
@@ -170,11 +155,7 @@ async def leave() -> None:
 
 
 def _knock(address: str) -> None:
-    """Check that a server listens at an address: Ray may wait there for ever, and heed no signal meanwhile.
-
-    Raises:
-        InfrastructureError: None does.
-    """
+    """Check that a server listens at an address: Ray may wait there for ever, and heed no signal meanwhile."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:

@@ -1,4 +1,4 @@
-"""Demo, sim, probe."""
+"""The commands demo, sim and probe."""
 
 from __future__ import annotations
 
@@ -97,18 +97,9 @@ def demo(
 
 @contextmanager
 def simulator(preset: str, latency: bool, *options: str) -> Iterator[str]:
-    """Start a simulator in a process of its own and yield its base URL; it ends with this block, or with this process.
-
-    Args:
-        preset: How its models err.
-        latency: Whether it takes its time.
-        options: Further options of its command line.
-
-    Raises:
-        InfrastructureError: If it does not start.
-    """
+    """Start a simulator in a process of its own, which ends with this block or this process; yield its base URL."""
     command = ("-m", "trunkline.sim.server", "--port", "0", "--preset", preset, "--exit-with-parent")
-    # What is meant for a server of the user's own must not reach this one.
+    # Settings for a server of the user's own must not reach this one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_SIM_SERVE_")}
     latencies = ("--latency", "on" if latency else "off")
     server = Child((*command, *latencies, *options), env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -98,9 +98,6 @@ def as_text(value: object, limit: int = LIMIT) -> str:
     """Turn a tool's result into an observation.
 
     A string stays as it is, None is the empty string, all else becomes JSON; a longer text is cut with a note.
-
-    Raises:
-        TypeError: The value is bytes, or cannot be JSON; the message says what to return instead.
     """
     if value is None:
         return ""

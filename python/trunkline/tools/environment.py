@@ -61,7 +61,7 @@ class Environment:
         """
 
     async def snapshot(self) -> Any:
-        """Return the state as it is now: bytes, or any object that stays what it is while the environment goes on.
+        """Return the state of now: bytes, or any object that does not change with the environment.
 
         Returns:
             What :meth:`restore` takes, in the same process; None where there is none to be had.

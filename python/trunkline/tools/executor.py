@@ -57,11 +57,6 @@ class Threads:
 
         Waiting for a free thread does not count against the timeout. After it the thread is left behind:
         Python cannot stop it, but it takes no slot.
-
-        Raises:
-            TimeoutError: It ran too long.
-            ExhaustedError: Too many earlier calls still hang.
-            BaseException: Whatever the function raised.
         """
         async with self._slots:
             if self._stuck >= STUCK_FACTOR * self.size:
@@ -151,12 +146,7 @@ class UserCodeRunner:
         self._left: set[asyncio.Future[Any]] = set()
 
     async def run(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
-        """Run a function, async on this loop or sync in a thread; return what it returned, or :class:`Raised`.
-
-        Raises:
-            TimeoutError: It took too long.
-            ExhaustedError: Too many threads hang in calls that never returned.
-        """
+        """Run a function, async on this loop or sync in a thread; return what it returned, or :class:`Raised`."""
         if not is_async:
             value = await self._threads.run(partial(_guarded, function), timeout)
             if not inspect.isawaitable(value):
@@ -218,11 +208,7 @@ _log = logging.getLogger("trunkline.tools")
 
 
 class Executor:
-    """Runs calls of one tool, which keep at most ``limit`` characters; ``timeout`` holds for a tool that sets none.
-
-    Raises:
-        ConfigError: The tool is isolated and cannot be found in another process.
-    """
+    """Runs calls of one tool, which keep at most ``limit`` characters; ``timeout`` holds for a tool that sets none."""
 
     def __init__(self, tool: Tool[..., Any], user_code: UserCodeRunner, timeout: float, limit: int) -> None:
         policy = tool.policy

@@ -40,11 +40,7 @@ class RepairedCall(NamedTuple):
 
 
 def need_library() -> None:
-    """Check that repairs can be made.
-
-    Raises:
-        ConfigError: The extra is not installed.
-    """
+    """Check that repairs can be made."""
     try:
         _library()
     except ImportError:

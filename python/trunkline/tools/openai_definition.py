@@ -28,10 +28,7 @@ _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 class DefinitionSchema(Schema):
-    """Arguments as a definition describes them: one JSON object, whose members reach the function by name.
-
-    Only presence is checked here; a function that is a :class:`~trunkline.tools.tool.Tool` checks and converts them.
-    """
+    """Arguments as a definition describes them; only a function that is a ``Tool`` checks more than their presence."""
 
     __slots__ = ("_own", "_reads", "_required", "_signature")
 
@@ -51,11 +48,7 @@ class DefinitionSchema(Schema):
             self._signature = None
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
-        """Read a call's arguments.
-
-        Raises:
-            BadArguments: It is no JSON object, a required member is missing, or the function takes others.
-        """
+        """Read a call's arguments."""
         if not self._reads:
             return [], {}
         if self._own is not None:
@@ -73,17 +66,7 @@ class DefinitionSchema(Schema):
 
 
 class DefinedTool(Tool[..., Any]):
-    """A tool whose definition reaches the model as its owner wrote it.
-
-    Args:
-        definition: What the model is told, in the form of chat completions; it is sent as it is.
-        function: What runs, sync (in a thread) or async. The members of the arguments object reach it by name.
-        place: What the definition is called in error messages.
-        reads: Whether arguments are read; without that the function is called with none, whatever the model wrote.
-
-    Raises:
-        ConfigError: The definition is none, or the function cannot stand behind it.
-    """
+    """A tool whose definition reaches the model as its owner wrote it."""
 
     def __init__(
         self, definition: JSON, function: Callable[..., Any], place: str = "definition", *, reads: bool = True
@@ -123,11 +106,7 @@ class DefinedTool(Tool[..., Any]):
 
 
 def definition_of(given: JSON, place: str) -> dict[str, Any]:
-    """Return a copy of a checked tool definition, which error messages call ``place``.
-
-    Raises:
-        ConfigError: It is none; the message names the field.
-    """
+    """Return a copy of a checked tool definition, which error messages call ``place``."""
     if not isinstance(given, dict):
         raise ConfigError(
             f"{place} is {type_phrase(given)}, expected a tool definition {_FORM}, or an object made with @tool"

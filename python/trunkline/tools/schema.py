@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import typing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Union
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union
 
 import msgspec
 
@@ -25,6 +25,7 @@ _SECTION: Final = re.compile(
     re.IGNORECASE,
 )
 _ARGUMENTS: Final = frozenset({"args", "arguments", "parameters"})
+_BLANK: Final = re.compile(r"\n(?:[^\S\n]*\n)+")
 _ENTRY: Final = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
@@ -68,13 +69,8 @@ def _entries(lines: list[str]) -> dict[str, str]:
 
 
 def _join(lines: list[str]) -> str:
-    paragraphs: list[list[str]] = [[]]
-    for line in lines:
-        if line.strip():
-            paragraphs[-1].append(line.strip())
-        elif paragraphs[-1]:
-            paragraphs.append([])
-    return "\n\n".join(" ".join(paragraph) for paragraph in paragraphs if paragraph)
+    paragraphs = _BLANK.split("\n".join(lines).strip())
+    return "\n\n".join(" ".join(map(str.strip, paragraph.splitlines())) for paragraph in paragraphs)
 
 
 Annotation = Any
@@ -125,11 +121,7 @@ class Schema:
         self.slot = slot
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
-        """Read the JSON text of a call's arguments; return the positional and keyword arguments that it gives.
-
-        Raises:
-            BadArguments: It is no JSON, or a field does not fit.
-        """
+        """Read the JSON text of a call's arguments; return the positional and keyword arguments that it gives."""
         text = scrub(arguments) if arguments.strip() else "{}"
         try:
             values = self._read(text)
@@ -189,12 +181,7 @@ class Schema:
 
 
 def build(function: Callable[..., Any], name: str) -> Schema:
-    """Make the schema of the function of a tool; every parameter needs an annotation.
-
-    Raises:
-        ConfigError: A parameter has no annotation, is ``*args`` or ``**kwargs``, or its type is not JSON;
-            or two of them take environments.
-    """
+    """Make the schema of the function of a tool; every parameter needs an annotation."""
     place = f"tool {name!r} ({getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', name)})"
     docstring = parse(getattr(function, "__doc__", None))
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
@@ -291,16 +278,12 @@ def _check(name: str, annotation: Annotation, place: str) -> None:
         msgspec.json.schema(annotation)
         msgspec.json.Decoder(annotation, strict=False)
     except (TypeError, ValueError, RecursionError) as error:
-        _refuse(name, annotation, place, error)
-
-
-def _refuse(name: str, annotation: Annotation, place: str, error: Exception) -> NoReturn:
-    shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    detail = f": {error}" if "union" in str(error) else ""
-    raise ConfigError(
-        f"{place}: parameter {name!r} has the type {shown}, which a model cannot send{detail}; use "
-        "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict, or a union of these"
-    ) from None
+        shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        detail = f": {error}" if "union" in str(error) else ""
+        raise ConfigError(
+            f"{place}: parameter {name!r} has the type {shown}, which a model cannot send{detail}; use "
+            "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict, or a union of these"
+        ) from None
 
 
 def _parameters(struct: type[msgspec.Struct], notes: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -311,15 +294,9 @@ def _parameters(struct: type[msgspec.Struct], notes: dict[str, dict[str, Any]]) 
     properties = {
         name: {**_inline(value, definitions, kept, ()), **notes[name]} for name, value in root["properties"].items()
     }
-    parameters: dict[str, Any] = {
-        "type": "object",
-        "properties": properties,
-        "required": root.get("required", []),
-    }
-    parameters["additionalProperties"] = False
-    if kept:
-        parameters["$defs"] = kept
-    return parameters
+    required = root.get("required", [])
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return parameters | {"$defs": kept} if kept else parameters
 
 
 def _inline(value: JSON, definitions: dict[str, JSON], kept: dict[str, JSON], inside: tuple[str, ...]) -> JSON:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 import msgspec
 
-from trunkline._internal.text import format_error, printable
+from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import check_float, check_int, check_size, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tools.environment import Environment
@@ -275,11 +275,7 @@ def gives_awaitable(function: Callable[..., Any]) -> bool:
 
 
 def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
-    """Refuse an environment, a class or function that makes one, which does not fit the tools.
-
-    Raises:
-        ConfigError: It makes none, a tool takes another kind, or none takes it.
-    """
+    """Refuse an environment, a class or function that makes one, which does not fit the tools."""
     wanted = [(tool.name, tool.schema.slot.kind) for tool in tools if tool.schema.slot is not None]
     if environment is None:
         for name, kind in wanted:
@@ -310,7 +306,7 @@ def _made(environment: Any) -> Environment:
         made = environment()
     except Exception as problem:
         name = printable(getattr(environment, "__qualname__", type(environment).__name__))
-        what = f"{type(problem).__name__}: {format_error(problem)}"
+        what = describe_error(problem)
         raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
     if not isinstance(made, Environment):
         raise ConfigError(f"{expected}; what it returns is {short_repr(made)}")

@@ -66,9 +66,6 @@ class Results:
         """Return the result of a call: a kept one, that of an equal call that runs, or a new one.
 
         Work runs on while a call waits for it. A failure is told to those that waited, and not kept.
-
-        Returns:
-            The text, whether it is a result, and whether another call had worked for it.
         """
         kept = self._kept.get(key)
         if kept is not None:
@@ -97,10 +94,7 @@ def _size(key: bytes, text: str) -> int:
 
 
 class Observation(NamedTuple):
-    """What the model reads about one call: the result or what went wrong, and whether the tool returned.
-
-    ``micros`` is the wall time in microseconds, waiting included; 0 where another call had worked for the result.
-    """
+    """What the model reads about one call, whether the tool returned, and its microseconds; 0 for a shared result."""
 
     text: str
     ok: bool
@@ -108,19 +102,7 @@ class Observation(NamedTuple):
 
 
 class Toolbox:
-    """The tools of one agent, ready to be called by name.
-
-    Args:
-        tools: The tools.
-        timeout: Seconds a call may take when its tool sets no limit.
-        limit: Characters of a result that are kept.
-        threads: Sync tools that run at once.
-        parallel: Calls of one turn that run at once.
-        repair: Whether calls of broken JSON are repaired where possible (:mod:`trunkline.tools.json_repair`).
-
-    Raises:
-        ConfigError: One is no tool, two share a name, an option is out of range, or the library for repairs is missing.
-    """
+    """The tools of one agent, ready to be called by name."""
 
     def __init__(
         self,
@@ -173,11 +155,7 @@ class Toolbox:
     async def call(
         self, name: str, arguments: str, environment: Environment | None = None, call: Call | None = None
     ) -> Observation:
-        """Run one call, whose name is empty and whose arguments are all of its text where a dialect could not read it.
-
-        An unknown tool, arguments that do not fit, an exception and a timeout become errors for the model. Only
-        cancellation is raised, and that an isolated tool cannot be imported in its process.
-        """
+        """Run one call; all failures become errors for the model, but cancels and failed imports of isolated tools."""
         start = time.perf_counter_ns()
         with calling(call):
             text, ok, shared = await self._call(name, arguments, environment, call)
@@ -191,17 +169,7 @@ class Toolbox:
         origin: Origin | None = None,
         begin: OnBegin | None = None,
     ) -> list[Observation]:
-        """Run the calls of one turn concurrently, those that take the environment one after the other; in call order.
-
-        Args:
-            calls: The calls.
-            environment: The rollout's, where it has one.
-            origin: The turn that makes them, which gives each its id.
-            begin: Awaited before any of them begins if some have side effects; it may raise.
-
-        Raises:
-            CrossingError: An isolated tool cannot be imported in its process.
-        """
+        """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
         turn = await self._mended(calls)
         known = [None if origin is None else origin.call(index) for index in range(len(turn))]
         if begin is not None:
@@ -227,11 +195,7 @@ class Toolbox:
     async def replay(
         self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
     ) -> list[Observation | None]:
-        """Run the calls of a recorded turn again that take the environment; the others give None.
-
-        Raises:
-            ForkRefused: One of them must not run again.
-        """
+        """Run the calls of a recorded turn again that take the environment; the others give None."""
         turn = await self._mended(calls)
         fixed = [mended.call.name for mended in turn if self._stateful(mended) and not self._again(mended, environment)]
         if fixed:
@@ -246,11 +210,7 @@ class Toolbox:
         ]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
-        """Await a method of an environment, which is user code.
-
-        Raises:
-            EnvironmentFailed: It raised, or took longer than the environment's own limit.
-        """
+        """Await a method of an environment, which is user code."""
         place = f"{method}() of the environment {type(environment).__name__}"
         try:
             value = await self._user_code.run(partial(getattr(environment, method), *given), True, environment.timeout)

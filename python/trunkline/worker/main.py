@@ -33,6 +33,10 @@ from trunkline.worker.log_relay import LogForwarder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+__all__ = ["Host", "main"]
+
+
 _COLLECT = (10_000, 10, 20)
 """Thresholds of the garbage collector. Thousands of live rollouts are millions of objects that outlive every
 collection: with Python's own thresholds a worker with 10,000 requests in flight spends two thirds of its time there.

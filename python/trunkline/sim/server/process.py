@@ -40,8 +40,8 @@ def serve(
         port: The port, or 0 for a free one.
         exit_with_parent: Also stop when the parent dies or, where standard input is a pipe or a socket,
             closes it. On Linux the thread that started this process counts as the parent.
-        ready: Called with the base URL when requests are served; prints it when not given. Where nobody is left
-            to read what it prints (``BrokenPipeError``), the server stops.
+        ready: Called with the base URL when requests are served; prints it when not given. When its reader is
+            gone (``BrokenPipeError``), the server stops.
 
     Raises:
         ConfigError: The preset or a dial does not exist, or there is no such port.
@@ -65,7 +65,7 @@ async def _serve(
         _watch_input(loop, stopped)
     server = await start_server(settings, host=host, port=port)
     try:
-        # What was loaded so far stays; without this the collector walks it again and again under load.
+        # Without this the collector walks all that is loaded again and again under load.
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         with suppress(BrokenPipeError):
@@ -76,13 +76,13 @@ async def _serve(
 
 
 def _announce(url: str) -> None:
-    if sys.stdout is None:  # Closed by whoever started this process.
+    if sys.stdout is None:  # closed by the parent
         return
     try:
         sys.stdout.write(url + "\n")
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would fail again when the interpreter ends, and be reported there.
+        # Buffered text would fail again when the interpreter ends, and be reported there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise

@@ -36,7 +36,7 @@ from trunkline._internal.processes import (
     receive,
 )
 from trunkline._internal.serialization import load
-from trunkline._internal.text import format_error, scrub
+from trunkline._internal.text import describe_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
 from trunkline.tools.calls import as_text, bounded, calling, describe
 from trunkline.tools.isolation.messages import (
@@ -169,7 +169,7 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise CrossingError(f"cannot import {module!r}: {type(error).__name__}: {format_error(error)}") from error
+        raise CrossingError(f"cannot import {module!r}: {describe_error(error)}") from error
 
 
 async def _awaited(value: Any) -> object:

@@ -71,15 +71,7 @@ WAYS: Final = (Way.ROOT.value, Way.USER.value, Way.UID.value)
 
 
 class ResourceLimits(NamedTuple):
-    """What a program may use.
-
-    Attributes:
-        seconds: Until it is killed, and of processor time of each process.
-        memory: Bytes of address space of each process.
-        processes: Processes and threads at a time.
-        disk: Bytes of a file, and of all files where there are namespaces.
-        output: Bytes it may print.
-    """
+    """Seconds, bytes of address space of each process, processes and threads, bytes on disk and bytes of output."""
 
     seconds: float
     memory: int
@@ -94,11 +86,7 @@ def shut() -> None:
 
 
 def namespaces(way: Way) -> None:
-    """Enter new namespaces; the next child is the first process of the new one.
-
-    Raises:
-        ConfinementError: The system allows none.
-    """
+    """Enter new namespaces; the next child is the first process of the new one."""
     uid, gid = os.geteuid(), os.getegid()
     _checked(_libc.unshare(_NEW | (_NEW_USER if way is Way.USER else 0)), "namespaces")
     if way is Way.USER:
@@ -111,11 +99,7 @@ def namespaces(way: Way) -> None:
 
 
 def new_root(root: str, disk: int) -> None:
-    """Mount a file system in an empty folder: what a Python program reads, and folders to write so many bytes in.
-
-    Raises:
-        ConfinementError: Something cannot be mounted.
-    """
+    """Mount a file system in an empty folder: what a Python program reads, and folders to write so many bytes in."""
     _mount("none", "/", "", _REC | _PRIVATE)
     shown = _shown()
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk},nr_inodes=16384,mode=755")
@@ -133,7 +117,7 @@ def new_root(root: str, disk: int) -> None:
         else:
             target.touch()
         _mount(source, str(target), "", _BIND | _REC)
-        # What is locked must stay, or the kernel refuses; most flags have the same bit in both numberings.
+        # Locked flags must stay, or the kernel refuses; most flags have the same bit in both numberings.
         flags = os.statvfs(target).f_flag
         keep = flags & _SAME_BITS | (_RELATIME if flags & 4096 else 0)
         devices = 0 if source in _DEVICES else _NO_DEVICES
@@ -165,11 +149,7 @@ def _shown() -> list[str]:
 
 
 def unused() -> int:
-    """Draw a user id that no process has.
-
-    Raises:
-        ConfinementError: This user namespace has no spare ones.
-    """
+    """Draw a user id that no process has."""
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     first, count = max(((inside, size) for inside, _, size in ranges), key=lambda one: one[1])
     low, high = (_HIGH, _HIGH + _SPREAD) if first + count > _HIGH + _SPREAD else (first + count // 2, first + count)
@@ -200,11 +180,7 @@ def _threads() -> list[tuple[int, int]]:
 
 
 def become(way: Way, uid: int) -> None:
-    """Give up every privilege, for good.
-
-    Raises:
-        ConfinementError: This process may not change its user.
-    """
+    """Give up every privilege, for good."""
     if way.uid:
         try:
             os.setgroups([])
@@ -216,13 +192,7 @@ def become(way: Way, uid: int) -> None:
 
 
 def limit(way: Way, limits: ResourceLimits, others: int) -> None:
-    """Set the limits of this process and of all it starts, and check that the one of processes is kept.
-
-    ``others`` is how many threads the user has outside.
-
-    Raises:
-        ConfinementError: The kernel does not keep this user from starting processes.
-    """
+    """Set limits of this process and all it starts, whose user has ``others`` more threads; check that they hold."""
     most = limits.processes + (others if way is Way.LIMIT else 0)
     if not _holds(0):
         raise ConfinementError("the kernel keeps no limit of processes for this user")

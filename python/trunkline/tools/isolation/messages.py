@@ -14,10 +14,7 @@ from trunkline.tools.calls import Call
 
 
 class ToolSetup(msgspec.Struct, tag=True, array_like=True):
-    """The first message: the tool, where modules are found, and the bytes that a call may use.
-
-    Modules in ``preload`` are imported before the first call, whose time that would else cost.
-    """
+    """The first message: the tool, the path of modules, the bytes that a call may use, and modules to import first."""
 
     tool: SerializedObject
     path: list[str]
@@ -26,10 +23,7 @@ class ToolSetup(msgspec.Struct, tag=True, array_like=True):
 
 
 class CallRequest(msgspec.Struct, tag=True, array_like=True):
-    """Run one call; its arguments have been checked once already.
-
-    ``limit`` is the characters of the result that are kept, ``seconds`` the CPU time of each process of the call.
-    """
+    """Run one call, within a limit of characters of its result and CPU seconds of each of its processes."""
 
     arguments: str
     limit: int

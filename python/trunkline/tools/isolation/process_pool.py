@@ -81,11 +81,7 @@ class ToolProcess:
 
     @classmethod
     async def start(cls) -> Self:
-        """Start a process.
-
-        Raises:
-            FailedStart: The system has no process or descriptor left.
-        """
+        """Start a process."""
         try:
             # Address space is limited there, and an arena for each thread would take much of it.
             child = Child(
@@ -109,12 +105,7 @@ class ToolProcess:
         return process
 
     async def load(self, setup: ToolSetup) -> None:
-        """Let the process load the tool.
-
-        Raises:
-            CrossingError: The tool cannot be imported there.
-            FailedStart: Importing it takes too long, or ends the process.
-        """
+        """Let the process load the tool."""
         try:
             async with asyncio.timeout(START):
                 answer = await self._ask(setup, _ASIDE)
@@ -131,11 +122,7 @@ class ToolProcess:
         return self._ended is None and not self._ways[0][0].at_eof() and self._child.alive
 
     async def run(self, call: CallRequest) -> CallResult:
-        """Run a call.
-
-        Raises:
-            ToolProcessExited: The process ended.
-        """
+        """Run a call."""
         answer = await self._ask(call, 4 * call.limit + _ASIDE)
         if not isinstance(answer, CallResult):
             raise await self._gone()
@@ -201,15 +188,7 @@ class ToolProcess:
 
 
 class ToolProcessPool:
-    """Runs calls of one tool; no process is started before the first.
-
-    Args:
-        tool: The tool.
-        preload: Modules that a process imports before its first call, whose time that would else cost.
-
-    Raises:
-        ConfigError: The tool can be neither imported nor pickled in another process.
-    """
+    """Runs calls of one tool; no process is started before the first."""
 
     def __init__(self, tool: Tool[..., Any], preload: tuple[str, ...] = ()) -> None:
         self._tool = tool
@@ -231,14 +210,7 @@ class ToolProcessPool:
         self._closed = False
 
     async def run(self, arguments: str, call: Call | None, limit: int, timeout: float) -> tuple[str, bool]:  # noqa: ASYNC109
-        """Run a call as soon as a process is free for it; the timeout does not count the wait for one.
-
-        Returns:
-            What the model is told, of at most ``limit`` characters, and whether the tool returned.
-
-        Raises:
-            CrossingError: The tool cannot be imported in its process.
-        """
+        """Run a call as soon as a process is free for it; the timeout does not count the wait for one."""
         name = self._tool.name
         # No lone surrogate can be sent.
         known = None if call is None else msgspec.structs.replace(call, task=scrub(call.task))

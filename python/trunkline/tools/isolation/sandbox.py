@@ -1,4 +1,4 @@
-"""Runs programs that nothing vouches for: the worker's side of a supervisor of confined programs."""
+"""Runs untrusted programs: the worker's side of a supervisor of confined programs."""
 
 from __future__ import annotations
 
@@ -56,15 +56,7 @@ class NoWay(NoSandbox):
 
 
 class ProgramResult(NamedTuple):
-    """How a program ended.
-
-    Attributes:
-        ended: ``exit``; or why it was killed: ``time``, ``output``.
-        status: As ``os.waitpid`` gives it; 0 where it was killed for a reason above.
-        out: What it printed, as far as it was read.
-        err: The end of its error stream.
-        many: Whether it had as many processes as it may.
-    """
+    """How a program ended: ``exit``, ``time`` or ``output``; its wait status, its output, and too many processes."""
 
     ended: str
     status: int
@@ -100,8 +92,7 @@ class ProgramResult(NamedTuple):
 class Sandbox:
     """Runs programs one after the other; use it as ``async with Sandbox(limits) as sandbox``.
 
-    What it started is gone when it is left, when it is cancelled, and when this process dies. Of the ways of
-    confining a program that may be used, it takes the best that there is here.
+    All that it started is gone when it is left or cancelled, and when this process dies.
     """
 
     def __init__(self, limits: ResourceLimits, ways: tuple[str, ...] = WAYS) -> None:
@@ -128,11 +119,7 @@ class Sandbox:
         await self._leave()
 
     async def run(self, source: str, text: str = "") -> ProgramResult:
-        """Run a program with a text as its standard input.
-
-        Raises:
-            NoSandbox: It could not be started.
-        """
+        """Run a program with a text as its standard input."""
         self._write({"source": scrub(source), "stdin": scrub(text)})
         said = await self._read(self._limits.seconds + _SLACK)
         if said["refused"]:
@@ -206,14 +193,7 @@ class Sandbox:
 
 
 def find_way(limits: ResourceLimits, ways: tuple[str, ...]) -> str:
-    """Return the best of some ways that programs can be confined in here; it is tried once a process.
-
-    Waits for that in this thread, a tenth of a second as a rule.
-
-    Raises:
-        NoWay: There is none.
-        NoSandbox: Nothing could be tried.
-    """
+    """Return the best of some ways that programs can be confined in here, tried once a process; blocks meanwhile."""
 
     async def enter() -> str:
         async with Sandbox(limits, ways) as sandbox:

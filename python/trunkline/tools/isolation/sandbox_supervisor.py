@@ -30,18 +30,8 @@ from trunkline._internal.processes import (
     frame,
     receive,
 )
-from trunkline.tools.isolation.confinement import (
-    ConfinementError,
-    ResourceLimits,
-    Way,
-    become,
-    limit,
-    namespaces,
-    new_root,
-    shut,
-    taken,
-    unused,
-)
+from trunkline.tools.isolation import confinement
+from trunkline.tools.isolation.confinement import ConfinementError, ResourceLimits, Way
 
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -75,20 +65,7 @@ class Pipes(NamedTuple):
 def spawn(
     place: ProgramPlace, limits: ResourceLimits, others: int, source: str, folder: Path, pipes: Pipes, parent: int
 ) -> None:
-    """Confine this process and become the program; in namespaces, leave two processes behind that wait for it.
-
-    Args:
-        place: Where it runs.
-        limits: What it may use.
-        others: How many threads the user has outside.
-        source: The program.
-        folder: An empty one.
-        pipes: Its ends of the pipes; ``word`` is told ``!`` and why it does not begin, or ``=`` and its status.
-        parent: The supervisor.
-
-    Raises:
-        ConfinementError: A restriction cannot be set up.
-    """
+    """Confine this process and become the program; in namespaces, leave two processes behind that wait for it."""
     die_with_parent(parent)
     for ignored in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ignored, signal.SIG_IGN)
@@ -96,8 +73,8 @@ def spawn(
         Path("/proc/self/oom_score_adj").write_text("1000")
     way, work, word = place.way, folder, pipes.word
     if way.spaces:
-        namespaces(way)
-        new_root(str(folder), limits.disk)
+        confinement.namespaces(way)
+        confinement.new_root(str(folder), limits.disk)
         (folder / "work" / "main.py").write_text(source, "utf-8", "replace")
         above, held = os.pipe()
         init = os.fork()
@@ -109,7 +86,7 @@ def spawn(
         os.close(held)
         if select.select([above], [], [], 0)[0]:
             os._exit(1)  # it is of another namespace, so only its pipe tells that the parent was gone before
-        shut()
+        confinement.shut()
         os.chroot(folder)
         work = Path("/work")
         program = os.fork()
@@ -128,8 +105,8 @@ def spawn(
         die_with_parent(parent)
     os.chdir(work)
     os.setsid()
-    become(way, place.uid)
-    limit(way, limits, others)
+    confinement.become(way, place.uid)
+    confinement.limit(way, limits, others)
     if not way.spaces:
         die_with_parent(parent)  # once more: another user's process has forgotten
     for usual in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
@@ -193,11 +170,7 @@ class SandboxSupervisor:
         self._folder = folder
 
     def serve(self) -> None:
-        """Find a place, then run what is asked.
-
-        Raises:
-            _Over: The parent is gone.
-        """
+        """Find a place, then run programs in it."""
         setup = self._next()
         limits = ResourceLimits(*setup["limits"])
         try:
@@ -230,14 +203,10 @@ class SandboxSupervisor:
 
     def _known(self, setup: dict[str, Any]) -> ProgramPlace:
         way = Way(setup["way"])
-        return ProgramPlace(way, setup["python"], unused() if way.uid else os.geteuid())
+        return ProgramPlace(way, setup["python"], confinement.unused() if way.uid else os.geteuid())
 
     def _found(self, limits: ResourceLimits, ways: list[str]) -> ProgramPlace:
-        """Try ways until a program runs in one.
-
-        Raises:
-            ConfinementError: It runs in none.
-        """
+        """Try ways until a program runs in one."""
         problems: list[str] = []
         root = os.geteuid() == 0
         limits = limits._replace(seconds=_TRIAL_SECONDS)
@@ -250,7 +219,7 @@ class SandboxSupervisor:
             own = [] if way is not Way.UID else [path for path in _PYTHONS if Path(path).exists()]
             for python in (sys.executable, *own):
                 try:
-                    place = ProgramPlace(way, python, unused() if way.uid else os.geteuid())
+                    place = ProgramPlace(way, python, confinement.unused() if way.uid else os.geteuid())
                     result = self.run(place, limits, _TRIAL, b"")
                 except ConfinementError as refused:
                     problems.append(f"{way.value}: {refused}")
@@ -262,13 +231,8 @@ class SandboxSupervisor:
         raise ConfinementError("; ".join(dict.fromkeys(problems)))
 
     def run(self, place: ProgramPlace, limits: ResourceLimits, source: str, text: bytes) -> dict[str, Any]:
-        """Run a program with some input to its end.
-
-        Returns:
-            How it ended (``exit``, ``time``, ``output``), its status as of ``waitpid``, what it printed, whether it
-            had as many processes as it may, and why it did not begin, if it did not.
-        """
-        others = 0 if place.way.uid else taken(os.getuid())
+        """Run a program with some input to its end."""
+        others = 0 if place.way.uid else confinement.taken(os.getuid())
         folder = tempfile.mkdtemp(dir=self._folder)
         ours, theirs = pipes_of_a_program()
         parent = os.getpid()
@@ -279,7 +243,7 @@ class SandboxSupervisor:
                     for descriptor in ours:
                         os.close(descriptor)
                     spawn(place, limits, others, source, Path(folder), theirs, parent)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, it is said, and nothing runs
+                except BaseException as error:  # noqa: BLE001 - reported, and nothing runs
                     why = str(error) if isinstance(error, ConfinementError) else f"{type(error).__name__}: {error}"
                     os.write(theirs.word, b"!" + why.encode("utf-8", "replace")[:500] + b"\n")
                 finally:
@@ -362,7 +326,7 @@ def _hang_up(descriptor: int) -> None:
 
 
 def _fed(stdin: int, rest: memoryview) -> memoryview:
-    """Write what fits; a program that reads no further has what it wants."""
+    """Write what fits, and return the rest; nothing is left for a program that reads no further."""
     try:
         return rest[os.write(stdin, rest[:_READ]) :] if rest else rest
     except BlockingIOError:
