@@ -111,6 +111,11 @@ def format_error(error: BaseException, width: int | None = 300) -> str:
     return "(its message cannot be read)" if said is None else printable(said, width)
 
 
+def describe_error(error: BaseException) -> str:
+    """An exception's class and message, on one printable line."""
+    return f"{type(error).__name__}: {format_error(error)}"
+
+
 def message_of(error: BaseException) -> str | None:
     """What an exception says, or None: its own ``__str__`` may raise anything, ``SystemExit`` included."""
     try:
@@ -125,11 +130,6 @@ def from_difference(one: bytes | str, other: bytes | str, before: int) -> tuple[
     pairs = enumerate(zip(a, b, strict=False))
     start = max(0, next((at for at, (x, y) in pairs if x != y), min(len(a), len(b))) - before)
     return start, a[start:], b[start:]
-
-
-def describe_error(error: BaseException) -> str:
-    """An exception's class and message, on one printable line."""
-    return f"{type(error).__name__}: {format_error(error)}"
 
 
 HIDDEN = "(not stored)"

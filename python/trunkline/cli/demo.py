@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
     from trunkline.llm.http.client import HttpLLM
 
-_STOP = 10.0
-"""Seconds a simulator has to stop."""
-
 _SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
 
 
@@ -93,6 +90,10 @@ def demo(
     tell(f"next: trunkline show {shlex.quote(str(path))} --task {tasks[0].id}")
     tell("      trunkline run QUESTIONS.jsonl --model NAME --base-url URL --tools mytools:search")
     ctx.exit(code)
+
+
+_STOP = 10.0
+"""Seconds a simulator has to stop."""
 
 
 @contextmanager

@@ -172,14 +172,14 @@ def _end_group() -> None:
     kill_group(os.getpid())
 
 
-def _die_with_controller(lifeline: int, parent: int) -> None:
-    """End with the controller, and with all that tools have started, even while the event loop is blocked.
+def _die_with_parent(lifeline: int, parent: int) -> None:
+    """Leave no orphan: end when the controller does, with whatever tools have started, even while the loop is blocked.
 
-    A thread sees the lifeline close and kills the process group. Should foreign code hold the interpreter's lock, so
-    that no thread runs, the kernel's signal is answered by ``alarm`` of the C library, which takes the signal's number,
-    1, for seconds, and after these the process ends.
+    A thread sees the lifeline close and takes the process group along. Should foreign code hold the interpreter's lock,
+    so that no thread runs, the kernel's word is enough: its signal is answered by ``alarm`` of the C library, which
+    takes the signal's number, 1, for seconds, and after these the process ends.
     """
-    libc = ctypes.CDLL(None)
+    libc = ctypes.CDLL(None, use_errno=True)
     libc.signal(signal.SIGHUP, libc.alarm)
     die_with_parent(parent, signal.SIGHUP)
 
@@ -200,7 +200,7 @@ def main() -> None:
     # It is a pipe: what a tool prints is to be there when it crashes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    _die_with_controller(lifeline, parent)
+    _die_with_parent(lifeline, parent)
     # Registered first, so it comes last: the event loop may see the end before the thread does.
     atexit.register(_end_group)
     with socket.socket(fileno=descriptor) as sock:
