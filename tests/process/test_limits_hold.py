@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from atlas import CAPITALS, agent
 from foreign import message, serving
+from trunkline_children import children
 
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
@@ -59,16 +60,10 @@ class Meter:
         }
 
     def _kill(self) -> None:
-        alive = sorted(set(workers()) - self.killed)
+        alive = sorted(set(children()) - self.killed)
         if alive:
             self.killed.add(alive[0])
             os.kill(alive[0], signal.SIGKILL)
-
-
-def workers() -> list[int]:
-    """The worker processes of this process."""
-    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
-    return [int(pid) for pid in children if b"trunkline.worker.main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("each", [None, 4])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from every_strategy import STRATEGIES
+from trunkline_children import children
 
 from trunkline.agent import Agent
 from trunkline.llm.config import EndpointSpec
@@ -48,22 +49,9 @@ class Killer:
         self.after = list(after)
 
     def __call__(self, shot: Snapshot) -> None:
-        if self.after and shot.calls >= self.after[0] and (found := workers()):
+        if self.after and shot.calls >= self.after[0] and (found := children()):
             self.after.pop(0)
             os.kill(min(found), signal.SIGKILL)
-
-
-def workers() -> list[int]:
-    """This process's workers."""
-    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(number) for number in listed if b"trunkline.worker.main" in command(number)]
-
-
-def command(number: str) -> bytes:
-    try:
-        return Path(f"/proc/{number}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int, **options: object) -> Run:

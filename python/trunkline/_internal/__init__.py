@@ -1,1 +1,1 @@
-"""Argument checks, safe text, user code across processes, asyncio helpers, resources."""
+"""Argument checks, safe text, child processes, user code across processes, asyncio helpers, resources."""

@@ -116,10 +116,13 @@ class _Connection:
             }
         with contextlib.ExitStack() as undo:
             undo.enter_context(_environment())
-            undo.enter_context(_off_stdout())
+            # It would print reports of its processes among our results.
+            undo.enter_context(_replaced("ray._private.worker", "print_to_stdstream", _log_lines))
             undo.callback(ray.shutdown)
             try:
-                with warnings.catch_warnings(), _on_loopback():
+                # A Ray that starts here listens on the loopback interface alone.
+                loopback = _replaced("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", False)
+                with warnings.catch_warnings(), loopback:
                     warnings.simplefilter("ignore")
                     ray.init(**options)
             except Exception as error:
@@ -181,30 +184,20 @@ def _environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let a Ray that starts here listen on the loopback interface alone."""
-    constants: Any = importlib.import_module("ray._private.ray_constants")
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+def _replaced(module: str, name: str, value: object) -> Iterator[None]:
+    """Set an attribute of a module of Ray, for which Ray has no setting."""
+    owner = importlib.import_module(module)
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        setattr(owner, name, before)
 
 
-@contextlib.contextmanager
-def _off_stdout() -> Iterator[None]:
-    """Log Ray's reports of its processes, which it would print among our results."""
-    worker: Any = importlib.import_module("ray._private.worker")
-
-    def log(data: Mapping[str, Any], *_: object, **__: object) -> None:
-        for line in data["lines"]:
-            logger.info("ray: %s", printable(str(line)))
-
-    before, worker.print_to_stdstream = worker.print_to_stdstream, log
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = before
+def _log_lines(data: Mapping[str, Any], *_: object, **__: object) -> None:
+    for line in data["lines"]:
+        logger.info("ray: %s", printable(str(line)))
 
 
 def _last(error: BaseException) -> str:

@@ -174,7 +174,8 @@ class SandboxSupervisor:
         setup = self._next()
         limits = ResourceLimits(*setup["limits"])
         try:
-            place = self._known(setup) if setup["way"] else self._found(limits, setup["ways"])
+            known = setup["way"]
+            place = _place(Way(known), setup["python"]) if known else self._found(limits, setup["ways"])
         except ConfinementError as refused:
             self._send({"refused": str(refused), "folder": self._folder})
             return
@@ -201,10 +202,6 @@ class SandboxSupervisor:
         while data:
             data = data[os.write(self._line, data) :]
 
-    def _known(self, setup: dict[str, Any]) -> ProgramPlace:
-        way = Way(setup["way"])
-        return ProgramPlace(way, setup["python"], confinement.unused() if way.uid else os.geteuid())
-
     def _found(self, limits: ResourceLimits, ways: list[str]) -> ProgramPlace:
         """Try ways until a program runs in one."""
         problems: list[str] = []
@@ -219,7 +216,7 @@ class SandboxSupervisor:
             own = [] if way is not Way.UID else [path for path in _PYTHONS if Path(path).exists()]
             for python in (sys.executable, *own):
                 try:
-                    place = ProgramPlace(way, python, confinement.unused() if way.uid else os.geteuid())
+                    place = _place(way, python)
                     result = self.run(place, limits, _TRIAL, b"")
                 except ConfinementError as refused:
                     problems.append(f"{way.value}: {refused}")
@@ -316,6 +313,10 @@ class SandboxSupervisor:
         if place.way.spaces:
             return end_below(children)
         return end_below(descendants, lambda _: kill_all_of(place.uid) if place.way is Way.UID else None)
+
+
+def _place(way: Way, python: str) -> ProgramPlace:
+    return ProgramPlace(way, python, confinement.unused() if way.uid else os.geteuid())
 
 
 def _hang_up(descriptor: int) -> None:
