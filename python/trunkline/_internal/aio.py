@@ -93,7 +93,6 @@ class InterruptibleSleep:
         self._future: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Wake the waiter, if there is one."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -231,11 +230,9 @@ class LoopTask(Generic[T]):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self._over.done()
 
     def cancel(self) -> None:
-        """Cancel the work, from any thread."""
         if not self.over:
             self._loop.call_soon_threadsafe(self._cancel)
 

@@ -63,7 +63,6 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended."""
         return self._popen.poll() is None
 
     def watch(self, ended: Callable[[], object]) -> None:
@@ -114,7 +113,6 @@ class Child:
         ended()
 
     def unwatch(self) -> None:
-        """Watch the process no longer."""
         if self._pidfd is not None:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -128,7 +126,6 @@ class Child:
 
 
 async def read_frame(reader: asyncio.StreamReader, most: int) -> bytes:
-    """Read one payload."""
     (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
     if size > most:
         raise EOFError(f"a frame of {size} bytes was announced; the limit is {most}")

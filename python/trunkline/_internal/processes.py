@@ -25,7 +25,6 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def frame(payload: bytes) -> bytes:
-    """Return a payload behind its length."""
     return HEAD.pack(len(payload)) + payload
 
 

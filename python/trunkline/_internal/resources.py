@@ -83,7 +83,6 @@ class Collector:
         self._meanwhile: tuple[int, int, int] | None = None
 
     def relax(self) -> None:
-        """A run begins."""
         with self._guard:
             self._runs += 1
             found = gc.get_threshold()

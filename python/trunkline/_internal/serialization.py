@@ -89,7 +89,6 @@ def load(serialized: SerializedObject) -> Any:
 
 
 def _filled(found: Any, serialized: SerializedObject) -> Any:
-    """Make a struct of a class that may have changed meanwhile."""
     try:
         return msgspec.msgpack.decode(serialized.fields or b"", type=found, ext_hook=_load_field)
     except CrossingError:

@@ -155,7 +155,6 @@ class LimitedStream:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts."""
         for line in lines:
             self.write(line)
 

@@ -48,12 +48,10 @@ class RemoteBackend(Generic[H]):
         self._closing = False
 
     def send(self, worker_id: int, message: ToWorker) -> None:
-        """Send a message, unless the engine is gone."""
         if host := self._hosts.get(worker_id):
             host.send(encode(message))
 
     def kill(self, worker_id: int, why: str) -> None:
-        """Kill an engine, whether it answers or not."""
         if host := self._hosts.get(worker_id):
             host.kill(why)
 

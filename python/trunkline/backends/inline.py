@@ -28,7 +28,6 @@ class InlineBackend:
         self._engine: Engine | None = None
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
-        """Make the engine."""
         self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
         collector.relax()
         inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job))))
@@ -47,11 +46,9 @@ class InlineBackend:
         """Do nothing: an engine that blocks its own loop cannot be killed."""
 
     async def rest(self) -> None:
-        """Close the engine."""
         await self.close()
 
     async def close(self) -> None:
-        """Close the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             collector.restore()

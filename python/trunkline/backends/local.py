@@ -88,11 +88,9 @@ class WorkerProcess:
         return not self._over and self._child.alive
 
     async def listen(self) -> None:
-        """Begin to take messages."""
         self._channel = await connect(self._child.sockets[0], self._receive, self._lost)
 
     def send(self, payload: bytes) -> None:
-        """Send one message, unless the process is gone."""
         if self._channel is not None and not self._over:
             self._channel.send(payload)
 
@@ -183,7 +181,6 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         return [await self._begin(next(idle, None), begin) for _ in range(number)]
 
     async def replace(self, worker_id: int) -> int | None:
-        """Start another process with the job of one that is gone."""
         await self._bury(worker_id)
         new = await self._begin(None, self._begins[worker_id])
         self._begins.pop(worker_id, None)

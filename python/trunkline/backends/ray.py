@@ -42,7 +42,6 @@ class Actor:
         self._changed = asyncio.Event()
 
     async def tell(self, payloads: list[bytes]) -> None:
-        """Take messages of the controller."""
         for payload in payloads:
             self._host.receive(payload)
 
@@ -56,7 +55,6 @@ class Actor:
         return payloads
 
     async def leave(self) -> None:
-        """End the run and the engine."""
         await self._host.close()
 
     def _keep(self, payload: bytes) -> None:
@@ -107,7 +105,6 @@ class ActorHandle:
         self._end()
 
     async def close(self) -> None:
-        """Let the actor leave, and end it."""
         self._telling.cancel()
         if not self._collecting.done():
             with contextlib.suppress(Exception):
@@ -157,7 +154,6 @@ class ActorHandle:
             self._deliver(self._number, self._gone(error))
 
     def _gone(self, error: BaseException) -> WorkerExited:
-        """How the actor ended."""
         if self._why is not None:
             return WorkerExited(f"{self._name} was killed: {self._why}")
         return WorkerExited(f"{self._name} ended: {_told(self._failed or error)}", _was_killed(str(error)))
@@ -213,7 +209,6 @@ class RayBackend(RemoteBackend[ActorHandle]):
         return [self._begin(next(idle, None), begin) for _ in range(number)]
 
     async def replace(self, worker_id: int) -> int | None:
-        """Start another actor with the job of one that is gone."""
         await self._join()
         new = self._begin(None, self._begins[worker_id])
         self._begins.pop(worker_id, None)

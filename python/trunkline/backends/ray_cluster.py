@@ -51,7 +51,6 @@ class _Attendant:
         self._thread: Thread | None = None
 
     async def do(self, what: Callable[..., Any], *given: object) -> Any:
-        """Call a function in the thread, and wait for it."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="trunkline-ray", daemon=True)
             self._thread.start()
@@ -78,7 +77,6 @@ class _Connection:
         self._undo = contextlib.ExitStack()
 
     def join(self, address: str | None, workers: int, runtime_env: Mapping[str, Any] | None) -> Joined:
-        """Connect, unless that was done."""
         ray = load()
         made = not ray.is_initialized()
         if made:
@@ -94,7 +92,6 @@ class _Connection:
         return Joined(made, ours=True)
 
     def leave(self) -> None:
-        """Give up one use of the connection."""
         self._users -= 1
         if self._users == 0:
             self._undo.close()
@@ -135,13 +132,11 @@ _connection = _Connection()
 
 
 def check_extra() -> None:
-    """Check that Ray is installed."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("the ray pool needs the ray extra: pip install 'trunkline[ray]'")
 
 
 def load() -> ModuleType:
-    """Import Ray, which is an extra."""
     check_extra()
     return importlib.import_module("ray")
 

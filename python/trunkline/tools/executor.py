@@ -233,7 +233,6 @@ class Executor:
             return await self._run_here(function)
 
     async def close(self) -> None:
-        """End the tool's processes."""
         if self._processes is not None:
             await self._processes.close()
 

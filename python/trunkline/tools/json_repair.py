@@ -40,7 +40,6 @@ class RepairedCall(NamedTuple):
 
 
 def need_library() -> None:
-    """Check that repairs can be made."""
     try:
         _library()
     except ImportError:
@@ -80,7 +79,6 @@ def _work(text: str) -> int:
 
 
 def _repaired(call: ToolCall) -> RepairedCall | None:
-    """Repair one call; None where the result is not sound."""
     value = _value(call.arguments)
     try:
         # Arguments that were encoded twice are text that holds the object.

@@ -48,7 +48,6 @@ class DefinitionSchema(Schema):
             self._signature = None
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
-        """Read a call's arguments."""
         if not self._reads:
             return [], {}
         if self._own is not None:
@@ -97,7 +96,6 @@ class DefinedTool(Tool[..., Any]):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool as it was given."""
         return copy.deepcopy(self._definition)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -191,7 +189,6 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 def _object(written: str) -> dict[str, Any]:
-    """Read the arguments object of a call."""
     try:
         value = msgspec.json.decode(written)
     except RecursionError:

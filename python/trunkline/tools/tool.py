@@ -298,7 +298,6 @@ def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
 
 
 def _made(environment: Any) -> Environment:
-    """Make one environment, which holds nothing yet."""
     expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
     if not callable(environment):
         raise ConfigError(f"{expected}, not {short_repr(environment)}")

@@ -137,7 +137,6 @@ class Toolbox:
 
     @property
     def names(self) -> list[str]:
-        """Names of the tools, in the order they were given."""
         return list(self._tools)
 
     @property
@@ -228,7 +227,6 @@ class Toolbox:
         return await asyncio.to_thread(mend, calls)
 
     def _stateful(self, mended: RepairedCall) -> bool:
-        """Whether a call takes the environment."""
         found = self._tools.get(mended.call.name)
         return found is not None and found.schema.slot is not None
 
@@ -276,7 +274,6 @@ class Toolbox:
         return *await work(), False
 
     def _unknown(self, name: str, arguments: str) -> str:
-        """Say why a call leads to no tool."""
         if not name:
             return f"Error: the tool call could not be read: {unreadable(arguments)}."
         known = ", ".join(self._tools) or "none"

@@ -119,7 +119,6 @@ class CallRunner:
         self._calls.sendall(encode(message))
 
     def _perform(self, tool: Tool[..., Any], call: CallRequest) -> CallResult:
-        """Run one call within its limits."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + call.seconds)
         self._allow(self._memory)
@@ -160,7 +159,6 @@ class CallRunner:
 
 
 def _limit(name: int, value: int) -> None:
-    """Set a soft and hard limit of this process, within the hard limit of now."""
     _, most = resource.getrlimit(name)
     resource.setrlimit(name, (value if most < 0 else min(value, most), most))
 

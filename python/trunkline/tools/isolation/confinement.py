@@ -57,12 +57,10 @@ class Way(StrEnum):
 
     @property
     def spaces(self) -> bool:
-        """Whether there are namespaces."""
         return self in {Way.ROOT, Way.USER}
 
     @property
     def uid(self) -> bool:
-        """Whether there is a user id of its own."""
         return self in {Way.ROOT, Way.UID}
 
 

@@ -64,5 +64,4 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Return a message as one frame."""
     return frame(_encoder.encode(message))

@@ -81,7 +81,6 @@ class ToolProcess:
 
     @classmethod
     async def start(cls) -> Self:
-        """Start a process."""
         try:
             # Address space is limited there, and an arena for each thread would take much of it.
             child = Child(
@@ -105,7 +104,6 @@ class ToolProcess:
         return process
 
     async def load(self, setup: ToolSetup) -> None:
-        """Let the process load the tool."""
         try:
             async with asyncio.timeout(START):
                 answer = await self._ask(setup, _ASIDE)
@@ -122,7 +120,6 @@ class ToolProcess:
         return self._ended is None and not self._ways[0][0].at_eof() and self._child.alive
 
     async def run(self, call: CallRequest) -> CallResult:
-        """Run a call."""
         answer = await self._ask(call, 4 * call.limit + _ASIDE)
         if not isinstance(answer, CallResult):
             raise await self._gone()
@@ -272,7 +269,6 @@ class ToolProcessPool:
             raise
 
     async def _start(self) -> ToolProcess:
-        """Start a process that is ready for a call."""
         process = await ToolProcess.start()
         self._all.add(process)
         try:
@@ -288,7 +284,6 @@ class ToolProcessPool:
             self._keep(task.result())
 
     def _keep(self, process: ToolProcess) -> None:
-        """Keep a process for a while."""
         if self._closed:
             self._drop(process)
             return

@@ -119,7 +119,6 @@ class Sandbox:
         await self._leave()
 
     async def run(self, source: str, text: str = "") -> ProgramResult:
-        """Run a program with a text as its standard input."""
         self._write({"source": scrub(source), "stdin": scrub(text)})
         said = await self._read(self._limits.seconds + _SLACK)
         if said["refused"]:
@@ -167,7 +166,6 @@ class Sandbox:
         return said
 
     async def _leave(self) -> None:
-        """Stop, even if this is cancelled meanwhile."""
         stopping = asyncio.get_running_loop().create_task(self._stop())
         await wait_uninterrupted(stopping)
         stopping.result()

@@ -126,7 +126,6 @@ def _leave(pipes: Pipes, but: int = -1) -> None:
 
 
 def pipes_of_a_program() -> tuple[Pipes, Pipes]:
-    """Our ends and the program's."""
     (input_read, input_write), *others = os.pipe(), os.pipe(), os.pipe(), os.pipe()
     os.set_blocking(input_write, False)
     return (
@@ -170,7 +169,6 @@ class SandboxSupervisor:
         self._folder = folder
 
     def serve(self) -> None:
-        """Find a place, then run programs in it."""
         setup = self._next()
         limits = ResourceLimits(*setup["limits"])
         try:
