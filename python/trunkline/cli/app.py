@@ -19,8 +19,6 @@ from trunkline.errors import InfrastructureError, TrunklineError
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["app", "run_app"]
-
 _COMMANDS = {
     "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),

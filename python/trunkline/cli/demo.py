@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.http.client import HttpLLM
 
+
 _SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
 
 

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["ProgressLine", "drive", "watching", "watching_options"]
-
-
 _EVERY = 5.0  # seconds between plain lines
 _REFRESH = 0.1  # seconds between drawings of the live line
 _WINDOW = 15.0  # seconds over which rates are measured
@@ -204,11 +201,7 @@ F = TypeVar("F", bound="Callable[..., object]")
 _OPTIONS = (
     click.option("--log", type=click.Path(), metavar="FILE", help="Add what is logged to FILE, as lines of JSON."),
     click.option(
-        "--log-level",
-        type=click.Choice(LEVELS),
-        default="info",
-        show_default=True,
-        help="The least that --log writes.",
+        "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The least that --log writes."
     ),
     click.option(
         "--metrics",

@@ -32,24 +32,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = [
-    "API_KEY_ENV",
-    "BASE_URL",
-    "BUDGET",
-    "FAIL_ON_ERROR",
-    "MAX_RETRIES",
-    "PRICE",
-    "TIMEOUT",
-    "Settled",
-    "load_tools",
-    "read_confidence",
-    "read_rewards",
-    "reward_option",
-    "run_path",
-    "safe_name",
-]
-
-
 BASE_URL: Final = click.option(
     "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
 )

@@ -29,20 +29,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = [
-    "plain",
-    "print_outline",
-    "put",
-    "silence",
-    "summary_data",
-    "task_data",
-    "tell",
-    "telling",
-    "tree_data",
-    "write_json",
-]
-
-
 def put(text: str) -> None:
     """Print a text and a line break on standard output, and flush it.
 

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["TaskAnswer", "answers", "answers_of", "export", "report", "score", "summary_line"]
-
-
 @click.command()
 @click.argument("run", type=click.Path())
 @reward_option(default="", required=True)

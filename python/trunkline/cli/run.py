@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["resume", "run"]
-
-
 _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 """Options of the LLM without a name only."""
 

@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["check", "compare", "print_summary", "show", "show_run"]
-
-
 _LINES = 80
 
 

@@ -21,28 +21,6 @@ if TYPE_CHECKING:
     from trunkline.store.stats.tasks import Filtered, Length, TaskSummary
 
 
-__all__ = [
-    "TableRow",
-    "agents_table",
-    "calibration_table",
-    "calls_table",
-    "cost",
-    "grid",
-    "interval",
-    "is_share",
-    "labelled",
-    "metrics_table",
-    "money",
-    "percent",
-    "rows_of",
-    "share",
-    "table",
-    "taken_over",
-    "tasks_table",
-    "times_table",
-]
-
-
 TableRow = tuple[str, str]
 
 

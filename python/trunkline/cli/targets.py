@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from trunkline.tools.tool import Tool
 
 
-__all__ = ["HELP", "changed_llms", "find_run", "make_team", "read_llms", "run_file_status"]
-
-
 HELP: Final = (
     "One more LLM, which roles name by llm; repeatable. Options: api_key_env, max_concurrency, timeout, max_retries, "
     "rpm, tpm, and the price as prompt, generated, cached."

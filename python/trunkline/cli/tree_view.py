@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory, Tree, Values
     from trunkline.types import Message
 
-__all__ = ["call_text", "picture"]
-
 _SIGNS = {Kind.PROMPT: "prompt", Kind.TURN: "turn", Kind.OBSERVATION: "tool", Kind.MESSAGE: "message"}
 _DONE = {"mask": "masked", "drop": "dropped", "penalty": "penalised", "failed": "not judged"}
 _SPOKEN = (Kind.TURN, Kind.MESSAGE)

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["Amender", "copied"]
-
-
 # The names in these statements are our own.
 _GROWN: Final = f"SELECT id FROM tasks WHERE task IN (SELECT DISTINCT {schema.TASK} FROM deltas) ORDER BY task"  # noqa: S608
 _TREE: Final = f"UPDATE trees SET {', '.join(f'{column} = ?' for column in schema.TREE_COLUMNS)} WHERE task = ?"  # noqa: S608

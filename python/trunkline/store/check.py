@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 
-__all__ = ["audit", "check", "misfits", "turns_by_agent"]
-
-
 # The names in these statements are our own.
 _CALLS = f"SELECT task, call, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} ORDER BY call"  # noqa: S608
 _LOOSE = (

@@ -18,8 +18,6 @@ from trunkline.types import FAILED, Usage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["rows", "taken"]
-
 _FINISHED = TreeEnding()
 
 

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = [
-    "Holder",
-    "Lock",
-    "is_held_here",
-    "is_written",
-    "remove",
-    "remove_stub",
-    "set_aside",
-    "sync_folders",
-    "taken_by",
-]
-
-
 _held: set[tuple[int, int]] = set()
 """The files that this process writes, by device and inode. Nothing here opens them to look at their locks: closing any
 descriptor of a file drops all record locks that the process has on it, SQLite's among them."""

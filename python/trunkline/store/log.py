@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["LogScan", "log_size", "loss_in_log", "missing_log", "refuse", "scan"]
-
-
 _HEADER: Final = 32
 _FRAME: Final = 24
 _MAGIC: Final = 0x377F0682

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from trunkline._internal.text import JSON
 
-__all__ = ["RunReader"]
-
 _SILENT = "SELECT task FROM calls WHERE draws > 0 AND attempts > 0 AND prompt >= 0 GROUP BY task HAVING max(cached) < 0"
 # The names in these statements are our own.
 _CALLS = f"SELECT task, seq, calls.endpoint, calls.agent, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} ORDER BY call"  # noqa: S608

@@ -22,44 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-__all__ = [
-    "APPLICATION_ID",
-    "BEGUN",
-    "CALLS_NAMED",
-    "CALL_COLUMNS",
-    "CALL_NAMED",
-    "CALL_ROWS",
-    "DELTAS",
-    "HERE",
-    "READ_VERSIONS",
-    "ROLLOUT_COLUMNS",
-    "SCHEMA_VERSION",
-    "SEQ",
-    "SUM_COLUMNS",
-    "SUM_MASK",
-    "TABLES",
-    "TAKEN_COLUMNS",
-    "TASK",
-    "TOOL_COLUMNS",
-    "TOOL_ROWS",
-    "TREE_COLUMNS",
-    "UNFINISHED",
-    "CallRow",
-    "CallTable",
-    "EventRow",
-    "FileVersions",
-    "RolloutRow",
-    "TakenRow",
-    "ToolRow",
-    "TreeEnding",
-    "TreeRow",
-    "checksum",
-    "delta_key",
-    "delta_keys",
-    "meta_entry",
-]
-
-
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 

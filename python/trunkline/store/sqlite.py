@@ -21,26 +21,6 @@ if TYPE_CHECKING:
     from trunkline._internal.text import JSON
 
 
-__all__ = [
-    "READ_ERRORS",
-    "as_text",
-    "connect",
-    "connect_to_write",
-    "damaged",
-    "describe",
-    "fault",
-    "files_of",
-    "fold",
-    "folded_on_error",
-    "irregular",
-    "is_stub",
-    "keep_log",
-    "transaction",
-    "versions_of",
-    "written",
-]
-
-
 logger = logging.getLogger(__name__)
 
 READ_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)

@@ -27,22 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = [
-    "RESCORINGS",
-    "Resumed",
-    "Resumption",
-    "RunProgress",
-    "Scoring",
-    "look",
-    "rescorings",
-    "resume",
-    "resumptions",
-    "reward_of",
-    "run_progress",
-    "under_way",
-]
-
-
 # The names in these statements are our own.
 _TAKEN = f"SELECT task, {', '.join(schema.TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
 _ROLLOUTS = f"SELECT task, {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task"  # noqa: S608

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ROWS_SUM", "SEALED", "Seal", "rows_sum", "total", "unfinished_sums"]
-
-
 # The names in these statements are our own.
 _ROWS: Final = (
     f"SELECT {', '.join(schema.TREE_COLUMNS)} FROM trees WHERE task = ?",  # noqa: S608

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from trunkline._internal.text import JSON
     from trunkline.types import Task
 
-__all__ = ["RunWriter"]
-
 _LOG = 4_000_000  # bytes of the log from which on it is written back
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
@@ -68,13 +66,7 @@ class RunWriter:
     """
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        lock: Lock,
-        resumed: Resumed,
-        *,
-        made: Sequence[Path] = (),
+        self, path: Path, connection: sqlite3.Connection, lock: Lock, resumed: Resumed, *, made: Sequence[Path] = ()
     ) -> None:
         self.path = path
         self.progress = resumed.progress_so_far

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["HUB", "load_tasks", "read_hub", "read_parquet"]
-
-
 HUB = re.compile(
     r"(?:hf:)?(?P<name>[\w.-]+/[\w.-]+?)"
     r"(?::(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?:#(?P<split>[\w.-]+))?",

@@ -23,20 +23,6 @@ from trunkline.errors import ConfigError, InputError
 from trunkline.llm.messages import check
 from trunkline.types import Message, Task, accepted
 
-__all__ = [
-    "ANSWERS",
-    "EXTRAS",
-    "QUESTIONS",
-    "LocatedRows",
-    "RowLocation",
-    "open_input",
-    "read_json",
-    "read_lines",
-    "read_separated",
-    "read_task",
-]
-
-
 DataRow = dict[str, JSON]
 
 QUESTIONS = ("question", "input", "prompt", "messages", "problem")

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["FORMATS", "ExportSelection", "Exported", "export", "guess"]
-
-
 class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
     """The wanted rollouts of a run; all by default."""
 
@@ -69,11 +66,7 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-FORMATS: Final[dict[str, type[Shape]]] = {
-    "messages": Chat,
-    "parallelmuse": ParallelMuse,
-    "parquet": Table,
-}
+FORMATS: Final[dict[str, type[Shape]]] = {"messages": Chat, "parallelmuse": ParallelMuse, "parquet": Table}
 """The formats by name."""
 
 _SUFFIXES: Final = {".jsonl": "messages", ".ndjson": "messages", ".parquet": "parquet"}

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = ["CHAT_FIELDS", "PARALLELMUSE_FIELDS", "WORDS", "Chat", "ParallelMuse", "text_of", "tools_of", "transcript"]
-
-
 CHAT_FIELDS: Final = {
     "messages": "the conversation from the first prompt to the leaf, in the OpenAI form, as it was sent",
     "tools": "definitions of the tools that the model was offered beside the messages; absent where there were none",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from trunkline.store.export.target import Leaf
 
-__all__ = ["FIELDS", "Columns", "Table"]
-
 FIELDS: Final = {
     "task": "the task's id",
     "question": "the text of its last user message",

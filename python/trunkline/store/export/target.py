@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["STDOUT", "Leaf", "Lines", "Shape", "check_target", "leaves", "line", "standard_output", "target"]
-
-
 STDOUT: Final = "-"
 _MEANWHILE: Final = "another process has made it meanwhile; force=True (--force) replaces it"
 _SQLITE: Final = b"SQLite format 3\0"
@@ -142,11 +139,7 @@ def standard_output() -> Iterator[BinaryIO]:
 
 # Characters that end a line for some readers, such as str.splitlines of Python; control characters proper are escaped
 # by JSON itself. Within a line of JSON these bytes stand in strings alone, and mean nothing else in UTF-8.
-_BREAKS: Final = {
-    "\x85".encode(): b"\\u0085",
-    "\u2028".encode(): b"\\u2028",
-    "\u2029".encode(): b"\\u2029",
-}
+_BREAKS: Final = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
 _FOREIGN: Final = re.compile(r"[^\x20-\x7e]")
 _encoder = msgspec.json.Encoder()
 

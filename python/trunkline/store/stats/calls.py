@@ -15,23 +15,6 @@ from trunkline.store.schema import CallRow, meta_entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = [
-    "ESTIMATED_USAGE",
-    "PROBES",
-    "CallStats",
-    "EndpointSummary",
-    "Spending",
-    "Times",
-    "add_up",
-    "by_endpoint",
-    "estimated_usage",
-    "percentile",
-    "probes",
-    "spending",
-    "times",
-    "total",
-]
-
 ESTIMATED_USAGE: Final = "estimated_usage"
 """Key of the table ``meta``: how many generated tokens are estimated, by endpoint."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from trunkline.types import Task
 
-__all__ = ["ChangedTask", "Comparison", "Side", "compare"]
-
 _NAMED = 5  # ids that an error shows
 
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.tree.views import Trajectory
 
-__all__ = ["RunMetrics", "calibrated", "finished_tasks", "run_metrics"]
-
-
 _LARGEST_VOTE = 128
 """The most tries of a vote that is counted, but for one of all: the time grows with the third power of their number."""
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import CallRow, RolloutRow, ToolRow
 
 
-__all__ = ["AgentProfile", "Profile", "RoleRows", "RowCounts", "SlowRollout", "Spans", "Stretch", "profile", "union"]
-
-
 class Spans:
     """Stretches of time, each from its begin to its end, in microseconds."""
 

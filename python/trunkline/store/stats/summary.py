@@ -18,15 +18,7 @@ from trunkline.scoring.metrics.intervals import estimate, inside
 from trunkline.scoring.notes import replays
 from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, probes, total
-from trunkline.store.stats.tasks import (
-    Filtered,
-    FilterStats,
-    Length,
-    LengthCounter,
-    TokenCounter,
-    each_task,
-    tried,
-)
+from trunkline.store.stats.tasks import Filtered, FilterStats, Length, LengthCounter, TokenCounter, each_task, tried
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Termination, Usage
@@ -36,20 +28,6 @@ if TYPE_CHECKING:
 
     from trunkline.llm.pricing import Price
     from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
-
-
-__all__ = [
-    "BUDGET",
-    "ESTIMATED",
-    "BudgetReport",
-    "Summary",
-    "TakenOver",
-    "budget_report",
-    "estimated",
-    "sum_up",
-    "summarise",
-    "wall_seconds",
-]
 
 
 BUDGET: Final = "budget"

@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
 
-__all__ = [
-    "FilterStats",
-    "Filtered",
-    "Length",
-    "LengthCounter",
-    "TaskSummary",
-    "TokenCounter",
-    "by_task",
-    "each_task",
-    "ended",
-    "kept",
-    "tried",
-    "usage_of_task",
-]
-
-
 _CUT: Final = (Termination.CENSORED, None)
 
 
@@ -182,13 +166,7 @@ def each_task(rollouts: Iterable[tuple[int, RolloutRow]]) -> Iterator[tuple[int,
 
 
 def _task(
-    name: str,
-    tree: TreeRow,
-    rows: Sequence[RolloutRow],
-    own: Sequence[Try],
-    before: TakenRow | None,
-    *,
-    silent: bool,
+    name: str, tree: TreeRow, rows: Sequence[RolloutRow], own: Sequence[Try], before: TakenRow | None, *, silent: bool
 ) -> TaskSummary:
     """Sum one task up, without its effective tries, which depend on all tasks."""
     alone = diversity([own])
