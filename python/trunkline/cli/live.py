@@ -188,7 +188,7 @@ class ProgressLine:
         try:
             action()
         except (OSError, ValueError):
-            # The terminal or the pipe is gone. The run goes on without it, with sys.stderr as it was.
+            # The terminal or the pipe is gone. The run continues without it, with sys.stderr as it was.
             live, self._live = self._live, None
             self._stream = None
             if live is not None:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 def score(ctx: click.Context, /, run: str, **given: Any) -> None:
     """Ask another reward about every finished try of RUN; nothing is generated.
 
-    Interrupted, it goes on when it is called again. The earlier rewards stay in the notes of the tries. The run's
+    Interrupted, it continues when it is called again. The earlier rewards stay in the notes of the tries. The run's
     filters judge again; where it has any, code that RUN names is imported: only for files that you trust.
     """
     reward = read_rewards(given["rewards"])
@@ -93,7 +93,9 @@ _REASONS = 3
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--model", "-m", metavar="NAME", help="Who writes the reports, by the name that the endpoint knows.")
+@click.option(
+    "--model", "-m", metavar="NAME", help="Model that writes the reports, by the name that the endpoint knows."
+)
 @BASE_URL
 @API_KEY_ENV
 @click.option("--extract", is_flag=True, help="Ask no model: put together what each try itself says.")
@@ -128,7 +130,7 @@ _REASONS = 3
 def report(ctx: click.Context, /, run: str, **given: Any) -> None:
     """Write reports into RUN: for each try its plan, the calls that mattered, its reasoning and its answer.
 
-    What tries share is reported once, where that costs less. Interrupted, it goes on when it is called again.
+    What tries share is reported once, where that costs less. Interrupted, it continues when it is called again.
     """
     model, extract, again = given["model"], given["extract"], given["again"]
     if extract:
@@ -137,7 +139,9 @@ def report(ctx: click.Context, /, run: str, **given: Any) -> None:
         found = extract_run(run, limit=given["limit"], again=again)
     else:
         if model is None:
-            raise ConfigError("--model is missing: who writes the reports? Or give --extract to do without a model")
+            raise ConfigError(
+                "--model is missing: name the model that writes the reports, or give --extract to do without one"
+            )
         asked = {name: given[name] for name in ("api_key_env", "max_concurrency", "timeout", "max_retries")}
         reporter = Reporter(
             EndpointSpec(*given["base_url"], **asked),

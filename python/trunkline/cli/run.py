@@ -136,7 +136,7 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
     "filters",
     multiple=True,
     metavar="NAME[:OPTION=VALUE,...]",
-    help=f"Who is not to be trained on: {FILTERS}, or your own as MODULE:CLASS; repeatable.",
+    help=f"Rollouts to leave out of training: {FILTERS}, or your own as MODULE:CLASS; repeatable.",
 )
 @click.option("--groups", type=int, help="Take questions until N groups were kept by the filters.  [default: take all]")
 @click.option("--max-tasks", type=int, help="The most questions that --groups may take.")

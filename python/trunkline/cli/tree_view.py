@@ -85,7 +85,7 @@ def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
             said = quoted(" ".join(rollout.answer.split()), 50)
         else:
             failure = rollout.error
-            # Nothing stands behind a failure: it may take what the line has.
+            # A failure is the last part of its line, so it may fill it.
             said = "" if failure is None else printable(failure.message, width)
         reward = "" if math.isnan(rollout.reward) else f"reward {rollout.reward:g}"
         why = why_unscored(rollout.note) if math.isnan(rollout.reward) else ""
@@ -166,10 +166,10 @@ def _fit(line: _Line, width: int) -> str:
 def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
     """Draw a tree: shared nodes once, then its branches, each rollout's end below its leaf.
 
-    A line has the kind of the node, who spoke, where several did, what was said or called, the version of the weights
-    that said it, where that is known, how many rollouts pass through it (``n``) and their mean reward (``V``).
-    Under a leaf that has a report stands its first line. Everything that a model or a tool wrote is escaped. Long
-    stretches are cut in the middle, and a tree that is too large at its end; both say how much is hidden.
+    A line has the kind of a node, its agent where several took turns, its text or calls, the version of the weights,
+    the number of rollouts through it (``n``) and their mean reward (``V``); below a leaf with a report is the report's
+    first line. Text of models and tools is escaped. Long stretches are cut in the middle and large trees at the end,
+    and both say how much is hidden.
     """
     width = max(20, width)
     counts = f": {len(tree) - 1} nodes, {tree.core.rollouts} rollouts"

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 from msgspec.structs import astuple
 
-from trunkline import _core
 from trunkline._internal.text import printable, quoted, redact
 from trunkline.errors import InfrastructureError, RunFileError, TreeError, UsageError
 from trunkline.store import schema
-from trunkline.store.derive import rows, taken
+from trunkline.store.derive import rebuilt, rows, taken
 from trunkline.store.lock import Holder, Lock, is_written, remove, remove_stub, taken_by
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import TreeEnding, delta_key
@@ -37,6 +36,7 @@ from trunkline.store.sums import ROWS_SUM, Seal, rows_sum
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from trunkline import _core
     from trunkline._internal.text import JSON
     from trunkline.tree.views import Tree
 
@@ -69,7 +69,7 @@ class Amender:
     def open(cls, path: str | Path) -> Self:
         """Open a run file that no process writes."""
         path = Path(path)
-        # What is no run is said as everybody says it who opens one.
+        # A file that is no run is refused with the message of the reader.
         RunReader.open(path).close()
         lock = Lock.take(path)
         connection: sqlite3.Connection | None = None
@@ -175,17 +175,15 @@ class Amender:
             connection.executemany(_ROLLOUT, ((number, *astuple(row)) for row in rollouts))
             connection.execute(ROWS_SUM, (rows_sum(connection, number), number))
         elif number not in {task for (task,) in self._connection.execute(schema.BEGUN)} and self._is_taken(number):
-            # Of an earlier run alone, and it stays so: what was said of it goes with what was taken over.
+            # Of an earlier run only: what is added belongs to the part that was taken over.
             connection.execute(_TAKEN, (number, *astuple(taken(core, seq + 1))))
 
     def _stored(self, task_id: str, number: int) -> tuple[_core.CoreTree, int]:
-        core, deltas = _core.CoreTree(), self.reader.deltas(number)
+        deltas = self.reader.deltas(number)
         try:
-            for data in deltas:
-                core.apply(data)
+            return rebuilt(deltas), len(deltas)
         except (TreeError, TypeError) as problem:
             raise damaged(self.path, f"task {quoted(task_id)}: {printable(str(problem), 200)}") from None
-        return core, len(deltas)
 
     def _is_taken(self, number: int) -> bool:
         return self._connection.execute("SELECT 1 FROM taken WHERE task = ?", (number,)).fetchone() is not None
@@ -230,7 +228,7 @@ def copied(path: Path, out: Path) -> Iterator[Path]:
     remove_stub(out)
     made = [folder for folder in out.absolute().parents if not folder.exists()]
     lock = Lock.make(out)
-    # Whoever holds the lock on the copy's place owns this one, too.
+    # The lock on the copy's place covers this one, too.
     part = out.with_name(f".{out.name}.trunkline-copy")
     try:
         with written(out):

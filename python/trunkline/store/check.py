@@ -392,7 +392,7 @@ def check(connection: sqlite3.Connection) -> list[str]:
     """Compare all rows of a run file with its deltas; returns one printable line for each problem."""
     problems: list[str] = []
     try:
-        # One transaction, so that a run that goes on meanwhile is seen at one moment.
+        # One transaction, so that a running run is seen at one moment.
         connection.execute("BEGIN")
         try:
             problems.extend(_run(connection))

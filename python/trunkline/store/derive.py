@@ -16,9 +16,17 @@ from trunkline.tree.tokens import count, generated
 from trunkline.types import FAILED, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _FINISHED = TreeEnding()
+
+
+def rebuilt(deltas: Iterable[bytes]) -> _core.CoreTree:
+    """Rebuild a tree from its deltas."""
+    core = _core.CoreTree()
+    for data in deltas:
+        core.apply(data)
+    return core
 
 
 def rows(

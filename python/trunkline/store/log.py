@@ -33,9 +33,9 @@ class LogScan(NamedTuple):
     """The contents of a log."""
 
     commits: int = 0  # commits that are read
-    lost: int = 0  # commits behind them, of which at least the first is damaged
+    lost: int = 0  # later commits, from the first damaged one on
     end: int = 0  # the byte at which reading stops
-    runs: frozenset[bytes] = frozenset()  # the identities of runs that stand in what is read
+    runs: frozenset[bytes] = frozenset()  # the identities of runs in those commits
 
 
 def loss_in_log(path: Path) -> str | None:
@@ -67,7 +67,7 @@ def missing_log(path: Path, connection: sqlite3.Connection) -> str | None:
     try:
         seal = Seal.stored(dict(connection.execute(_SUMS)))
     except (sqlite3.Error, ValueError, TypeError):
-        return None  # what is read of the file will say so
+        return None  # reading the file will report it
     if seal is None or not seal.follows:
         return None
     return (

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
-from trunkline import _core
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import short_repr
@@ -21,6 +20,7 @@ from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeErro
 from trunkline.llm.pricing import MAIN, Price, prices_named
 from trunkline.store import schema
 from trunkline.store.check import check
+from trunkline.store.derive import rebuilt
 from trunkline.store.lock import is_written
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
 from trunkline.store.schema import CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow, checksum, delta_keys
@@ -58,7 +58,7 @@ SELECT id FROM tasks WHERE task = coalesce(
 
 
 class RunReader:
-    """A run file, open for reading; make it with :meth:`open`. The run may still be going on.
+    """A run file, open for reading; make it with :meth:`open`. The run may still be running.
 
     Attributes:
         path: The file.
@@ -135,7 +135,7 @@ class RunReader:
             raise self._unreadable(problem) from None
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """Rows as they are asked for."""
+        """Yield rows without reading all of them first."""
         try:
             for row in self._connection.execute(statement):  # noqa: UP028 - left early, it would close the cursor
                 yield row
@@ -143,7 +143,7 @@ class RunReader:
             raise self._unreadable(problem) from None
 
     def _unreadable(self, problem: Exception) -> RunFileError:
-        """What an error of SQLite means."""
+        """The error that an error of SQLite means."""
         if isinstance(problem, sqlite3.ProgrammingError):
             return RunFileError(f"{printable(str(self.path))}: the reader was closed: open the run file again")
         return self._damaged(str(problem))
@@ -153,7 +153,7 @@ class RunReader:
 
     @contextlib.contextmanager
     def _moment(self) -> Iterator[None]:
-        """See the file as it is at one moment, while it may be written."""
+        """Read the file at one moment, though it may be written meanwhile."""
         if self._connection.in_transaction:
             yield
             return
@@ -165,7 +165,7 @@ class RunReader:
 
     @cached_property
     def _has_sums(self) -> bool:
-        """Whether the file has checksums, which one of an earlier schema has not."""
+        """Whether the file has checksums; earlier schemas have none."""
         return bool(self._query("PRAGMA user_version")[0][0] >= schema.SCHEMA_VERSION)
 
     def _seal(self, meta: Mapping[str, str] | None = None) -> Seal | None:
@@ -181,11 +181,7 @@ class RunReader:
         return found
 
     def _differ(self, seal: Seal | None, table: str, found: int) -> None:
-        """Compare a table with its checksum; what was written since that was read tells nothing.
-
-        Raises:
-            DamagedRunFile: They differ.
-        """
+        """Compare a table with its checksum, unless the checksum has changed since it was read."""
         if seal is not None and found != seal.tables.get(table, -1) and self._seal() == seal:
             raise self._damaged(f"{table}: its rows are {_WRITTEN}")
 
@@ -208,7 +204,7 @@ class RunReader:
         return int(count)
 
     def _known(self, table: str, number: object) -> int:
-        """The number of a task as it stands in a row."""
+        """The number of a task in a row, checked."""
         if not isinstance(number, int) or not 0 <= number < self._size:
             raise self._damaged(f"{table}: rows of task number {short_repr(number)}, which is in no row of tasks")
         return number
@@ -252,7 +248,7 @@ class RunReader:
 
     @cached_property
     def settings(self) -> dict[str, JSON]:
-        """What the run was asked to do."""
+        """The settings of the run."""
         try:
             return msgspec.json.decode(self.meta.get("settings", ""), type=dict[str, Any])
         except msgspec.MsgspecError as problem:
@@ -350,10 +346,9 @@ class RunReader:
             RunFileError: The deltas are damaged.
         """
         ((record,),) = self._query("SELECT record FROM tasks WHERE task = ?", number)
-        task, core = self._task(number, record), _core.CoreTree()
+        task = self._task(number, record)
         try:
-            for data in self.deltas(number):
-                core.apply(data)
+            core = rebuilt(self.deltas(number))
         except (TreeError, TypeError) as problem:
             raise self._damaged(f"task {quoted(task.id)}: {printable(str(problem), 200)}") from None
         ended = self._query("SELECT ended FROM trees WHERE task = ?", number)
@@ -488,7 +483,7 @@ class RunReader:
     uses = old_method("uses", "tool_calls")
 
     def events(self) -> Iterator[EventRow]:
-        """What came to pass beside the trees, such as workers that died, in order."""
+        """Events beside the trees, such as workers that died, in order."""
         seal, rows = self._seal(), self._query(SEALED["events"])
         self._differ(seal, "events", total(rows))
         for at, kind, worker, task, data in rows:
@@ -499,7 +494,7 @@ class RunReader:
             yield self._convert("events", (at, kind, worker, task, found), EventRow)
 
     def costs(self) -> dict[str, Spending]:
-        """What each task cost that made a call, by its id; empty without a price."""
+        """The cost of each task that made a call, by its id; empty without a price."""
         if not self.prices:
             return {}
         asked: dict[int, defaultdict[str, CallStats]] = {}
@@ -513,12 +508,12 @@ class RunReader:
     def agents(self) -> list[str]:
         """Names of those whose calls are on record: the agent of the run, those that a program asks, roles of a team.
 
-        Empty is who named no agent; its calls are the run's agent's.
+        A call without an agent is of the run's agent, and has the empty name.
         """
         return [str(name) for (name,) in self._query("SELECT name FROM agents ORDER BY agent")]
 
     def profile(self) -> Profile:
-        """Where the time went, computed from the rows, and of a team from its trees; the run may still go on."""
+        """Where the time went, computed from the rows, and of a team from its trees; also of a running run."""
         agent = self.settings.get("agent")
         name = agent.get("name") if isinstance(agent, dict) else None
         rows = self._team_rows() if self.settings.get("team") else None
@@ -530,7 +525,7 @@ class RunReader:
             raise self._damaged("a row of calls: a time that cannot be") from None
 
     def _team_rows(self) -> dict[str, RoleRows]:
-        """What became of a team's rows, by role; one tree at a time is in memory."""
+        """The rows of a team by role; one tree at a time is in memory."""
         counts = RowCounts()
         taken = {number: row.deltas for number, row in self.taken()}
         for (number,) in self._query("SELECT task FROM tasks ORDER BY task"):
@@ -541,7 +536,7 @@ class RunReader:
         return counts.by_role()
 
     def by_task(self) -> list[TaskSummary]:
-        """What each finished task came to, computed from its rows, in the order of the tasks."""
+        """The figures of each finished task, computed from its rows, in the order of the tasks."""
         silent = {task for (task,) in self._query(_SILENT)}
         return by_task(self.rows(), self.rollouts(), self.task_ids(), self.taken(), silent)
 

@@ -136,7 +136,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     answer: str | None  # its final answer
     error: str | None  # what went wrong
     reward: float | None  # its reward; None while unscored
-    note: str | None  # what was noted on it last, such as what a filter said
+    note: str | None  # its last note, such as verdicts of filters
     turns: int  # model turns on its path, shared ones included
     calls: int  # model calls it made itself; so are the counts that follow
     prompt: int  # prompt tokens, cached ones included
@@ -197,7 +197,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
 
     deltas: int  # its first deltas, which are the earlier run's
     rollouts: int  # its first rollouts, likewise
-    growing: int  # of these, rollouts that had not ended; they go on in this run
+    growing: int  # of these, rollouts that had not ended; they continue in this run
     failed: int  # of these, rollouts that had broken
     digest: str  # the digest of its tree at that time
     calls: int = 0  # what all of these had cost, as for :class:`RolloutRow`; so are the counts that follow
@@ -363,7 +363,7 @@ class CallTable:
         self._began = time.monotonic_ns() // 1000 - passed
         self._names = names
         # Of tasks that are not finished: the sums of their calls' checksums, and of their tool calls', in the file; and
-        # what is written just now adds to them.
+        # those of the current batch are added to them.
         self._sums: dict[int, tuple[int, int]] = {}
         self._fresh: dict[int, tuple[int, int]] = {}
         self._total = 0, 0

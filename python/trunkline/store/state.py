@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline import _core
 from trunkline._internal.text import printable, redact
 from trunkline.errors import TreeError
 from trunkline.scoring.metrics import Estimate
 from trunkline.store import schema
+from trunkline.store.derive import rebuilt
 from trunkline.store.lock import Holder
 from trunkline.store.schema import CallRow, CallTable, RolloutRow, TakenRow, delta_keys, meta_entry
 from trunkline.store.sqlite import as_text, damaged, keep_log
@@ -25,6 +25,8 @@ from trunkline.types import FAILED
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from trunkline import _core
 
 
 # The names in these statements are our own.
@@ -54,7 +56,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
     generated: int = 0  # generated tokens of the calls
     lost: int = 0  # finished tasks that were given up because workers died of them
     kept: int = 0  # groups of finished tasks that can be trained on; counted only where the run wants so many
-    served: list[str] = []  # who answered
+    served: list[str] = []  # names of the models that answered
     estimated: dict[str, int] = {}  # generated tokens that are estimated, by endpoint
     probes: list[CallRow] = []  # requests that were sent to find out what servers can do
 
@@ -104,10 +106,8 @@ def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
 
 
 def _rebuild(connection: sqlite3.Connection, task: int) -> _core.CoreTree:
-    core = _core.CoreTree()
     try:
-        for (data,) in connection.execute(schema.DELTAS, delta_keys(task)):
-            core.apply(data)
+        core = rebuilt(data for (data,) in connection.execute(schema.DELTAS, delta_keys(task)))
         core.check()
     except (TreeError, TypeError) as problem:
         raise ValueError(f"task number {task}: {printable(str(problem), 200)}") from None

@@ -67,8 +67,7 @@ class Seal(msgspec.Struct, frozen=True):
     # checksums of tables by their names; of calls and tool calls, those of unfinished tasks, added up
     tables: dict[str, int]
     meta: int = 0  # the sum of the checksums of the rows of ``meta``, but for this one
-    # whether more stands in a log beside the file: so it is where it was written back last, and nowhere in the log
-    # itself
+    # whether a log beside the file has more; set where the log was written back last, never in the log itself
     follows: bool = False
     rows: dict[str, int] = {}  # checksums of these rows; they are not stored
 
@@ -134,7 +133,7 @@ class Seal(msgspec.Struct, frozen=True):
         """Continue a file: :meth:`load` and :meth:`written_back`."""
         with transaction(connection):
             known = cls.load(connection).with_tables(unfinished_sums(connection))
-        # What of a log was torn, or damaged, is nowhere behind what is written from here on.
+        # The new log holds nothing of a torn or damaged one.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return known.written_back(connection, facts, without)
 

@@ -294,7 +294,7 @@ class RunWriter:
         """Close and remove the file and the folders made for it, for a run that did nothing."""
         with self._guard:
             if self._open:
-                # Removed while the lock is held: nobody can take the name for a run in between.
+                # Removed while the lock is held: no other run can take the name in between.
                 self._connection.close()
                 if self._lock.is_there():
                     remove(self._lock.place, self._made)

@@ -32,7 +32,7 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
     min_reward: float | None = None  # only rollouts with a reward that is no less
 
     def __post_init__(self) -> None:
-        # What is annotated need not be what was given.
+        # Callers may pass values of other types.
         for name in ("ended", "scored"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {short_repr(getattr(self, name))}")
@@ -73,7 +73,7 @@ _SUFFIXES: Final = {".jsonl": "messages", ".ndjson": "messages", ".parquet": "pa
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export came to.
+    """The result of an export.
 
     Attributes:
         format: The format.

@@ -39,7 +39,7 @@ FIELDS: Final = {
     "generated": "generated tokens on its path, shared ones included; null where a turn on it reports none",
     "usage": "what its own calls cost; of all rollouts of the row together",
     "messages": "the conversation from the first prompt to the leaf, in the OpenAI form, as JSON",
-    "agents": "who each message belongs to; empty where nobody is named",
+    "agents": "the agent of each message; empty where none is named",
     "reasoning": "what was said with each message and is not sent again; null where nothing was",
     "note": "what was noted on it last",
     "verdicts": "what filters said about it, read from the note",

@@ -33,15 +33,13 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What some calls cost."""
+    """The cost of some calls."""
 
-    money: float  # what the priced ones cost, in the currency of the price
-    priced: int  # calls in it
-    # calls that are in no sum, since the server did not report what its price depends on, or their endpoint has no
-    # price. Replies out of a cache cost nothing and are in neither count
+    money: float  # the cost of priced calls, in the currency of the price
+    priced: int
+    # calls without usage, or whose endpoint has no price; replies from the cache are free and in neither count
     unpriced: int
-    # priced calls whose server did not say what it had cached, though that has a price of its own: their whole prompts
-    # are priced as uncached
+    # priced calls whose server did not report cached tokens, though these have a price: priced as uncached
     silent: int = 0
 
     @property
@@ -51,26 +49,25 @@ class Spending(msgspec.Struct, frozen=True):
 
 
 class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one endpoint answered. Replies out of a cache are in ``kept`` and in no other figure."""
+    """The calls of one endpoint. Replies from the cache are in ``kept`` and in no other figure."""
 
     endpoint: str  # its name, as the replies gave it: not safe to print
     requests: int  # requests that it answered
-    # requests that it was the last to fail for good; but for ``retries`` and ``spent`` they are in no other figure
+    # requests that failed there after all attempts; else they count in ``retries`` and ``spent`` only
     failed: int
-    kept: int  # replies of it that came out of a cache
-    # requests that were sent before the run, to find out what it can do; their tokens and what these cost are in all
-    # sums, and they are in no other figure
+    kept: int  # its replies that came from the cache
+    # requests before the run that found out what the server can do; else only their tokens and cost count
     probes: int
     draws: int  # completions in its answers
     retries: int  # attempts beyond the first
     prompt: int  # prompt tokens, cached ones included
     cached: int | None  # cached ones among them; None where no answer says so
     silent: int  # requests with usage that does not say what was cached: their prompts are in ``prompt`` alone
-    generated: int  # generated tokens
+    generated: int
     estimated: int  # of these, tokens that are estimated, where usage is that of the first of several completions
     unreported: int  # requests without usage; their tokens are in no figure
     rate: float  # generated tokens per second, from the begin of its first request to the end of its last
-    queue: Times | None  # waiting for a slot or a limit; None where nothing was sent, as below
+    queue: Times | None  # waiting for a slot or a limit; None where nothing was answered, as below
     first: Times | None  # up to the first byte; None also where no answer says so
     total: Times | None  # whole calls, waits and retries included
     spent: Spending | None  # what they cost; None without a price
@@ -88,7 +85,7 @@ class CallStats(msgspec.Struct):
     prompt: int = 0  # prompt tokens, cached ones included
     cached: int = 0  # cached prompt tokens: none of a call that does not say, and no more than its prompt has
     silent: int = 0  # calls with usage that does not say what was cached
-    generated: int = 0  # generated tokens
+    generated: int = 0
 
     def add(self, *calls: CallRow) -> None:
         """Count calls."""

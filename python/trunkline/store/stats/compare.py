@@ -30,9 +30,9 @@ _NAMED = 5  # ids that an error shows
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of two runs came to on the tasks that are compared."""
+    """One of two runs, on the compared tasks."""
 
-    run: str  # its file
+    run: str
     estimate: Estimate  # the metric, with its own interval
     rollouts: int  # rollouts of these tasks, scored or not
     usage: Usage  # calls and tokens of these tasks; those of an earlier run that it continues are left out
@@ -43,15 +43,15 @@ class ChangedTask(msgspec.Struct, frozen=True):
     """A task on which two runs differ."""
 
     task: str  # its id: not safe to print
-    a: float  # what the metric is on it in the first run
+    a: float  # the metric in the first run
     b: float  # in the second
     difference: float  # the second less the first
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of comparing two runs. Only finished tasks of the same content that were measured in both count."""
+    """Two runs compared on finished tasks of the same content that were measured in both."""
 
-    metric: str  # the metric's name
+    metric: str
     # the name of the reward that both were scored with; None where their programs say what a try is worth
     reward: str | None
     a: Side  # the first run

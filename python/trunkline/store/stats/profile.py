@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from trunkline._core import CoreTree
 from trunkline.errors import TreeError
+from trunkline.store.derive import rebuilt
 from trunkline.store.stats.calls import CallStats, Times, times
 from trunkline.tree.records import Record, Records
 
@@ -60,7 +60,7 @@ class RoleRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one role of a team: a row is a turn that it took in a rollout."""
 
     active: int  # rows whose reply something depends on
-    inactive: int  # other rows: the role was asked, and nobody was told what it said
+    inactive: int  # other rows: the role was asked, and nothing depends on its reply
     valid: int  # active rows that are valid actions, as the role's projection reads them
     rounds: int  # the most times that it was asked in one rollout; the k-th time is its round k
     whole: int  # rows that a loop over whole batches would carry for it: rounds times rollouts
@@ -101,9 +101,7 @@ class RowCounts:
 
     def add(self, deltas: Sequence[bytes], taken: int = 0) -> None:
         """Count a tree."""
-        core = CoreTree()
-        for data in deltas[:taken]:
-            core.apply(data)
+        core = rebuilt(deltas[:taken])
         earlier = Records(core) if taken else None
         for data in deltas[taken:]:
             core.apply(data)
@@ -133,7 +131,7 @@ class RowCounts:
 
 
 def _asks(records: Iterable[Record]) -> Iterator[_Ask]:
-    """Return who was asked, and what is on record of the row; None where a role got no turn."""
+    """Yield the asked role and the note of its row; None where the role got no turn."""
     for record in records:
         if record.kind == "ask":
             yield record.key, _note(record.data) if record.nodes else None
@@ -158,22 +156,22 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # the agent or the tool
     calls: int  # how many; replies out of a cache are in no figure
-    failed: int  # how many of them failed
+    failed: int
     seconds: float  # what they took together, waits included
-    at_once: float  # how many ran at once, on the average over the run's wall time: ``seconds`` divided by that
+    at_once: float  # how many ran at once, on average: ``seconds`` divided by the wall time
     share: float  # their share of all time in models and tools
     times: Times | None  # percentiles of single calls, in seconds; None without any
 
 
 class AgentProfile(Stretch, frozen=True, kw_only=True):
-    """What one agent of a run came to: the agent of the run, one that a program asks, or a role of a team."""
+    """The calls of one agent: the agent of the run, one that a program asks, or a role of a team."""
 
-    prompt: int
-    cached: int | None
+    prompt: int  # prompt tokens, cached ones included
+    cached: int | None  # cached ones among them; None where no answer says so
     generated: int
-    unreported: int
-    busy: float
-    rows: RoleRows | None = None
+    unreported: int  # answered calls without usage; their tokens are in no figure
+    busy: float  # share of the wall time with a call in flight, from its slot to its answer
+    rows: RoleRows | None = None  # of a team's role
 
 
 class SlowRollout(msgspec.Struct, frozen=True):
@@ -191,9 +189,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time of a run went."""
 
     seconds: float  # wall time of the run
-    # the share of it in which at least one model call was out, which is how long engines had something to do
+    # the share of it with a model call in flight, which is how long engines had work
     busy: float
-    out: float  # how many model calls were out, on the average over it
+    out: float  # model calls in flight, on average over it
     agents: list[AgentProfile]  # model calls by agent, the longest first
     tools: list[Stretch]  # tool calls by tool, the longest first
     slowest: list[SlowRollout]  # the slowest rollouts of finished tasks

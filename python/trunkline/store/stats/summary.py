@@ -31,25 +31,24 @@ if TYPE_CHECKING:
 
 
 BUDGET: Final = "budget"
-"""Key of the file's ``meta`` table under which it stands."""
+"""Key of the report of the run's budget in the table ``meta``."""
 
 ESTIMATED: Final = "estimated"
-"""Key under which stands what nobody measured so far: it is in no row, and must outlive whoever counts it."""
+"""Key of the estimated part of what was spent: it is in no row, and must survive the controller."""
 
 _MILLION: Final = 1_000_000
 
 
 class BudgetReport(msgspec.Struct, frozen=True):
-    """What a run's ledger said when the run was over. Money stands in millionths, as ``micro_dollars``."""
+    """The ledger of a run at its end. Money is in millionths, as ``micro_dollars``."""
 
-    limits: dict[str, int]  # what was limited
-    spent: dict[str, int]  # what was spent of it
-    # the part of that which nobody measured: calls that were given up, that came without usage, or that a dead worker
-    # had in flight
+    limits: dict[str, int]
+    spent: dict[str, int]
+    # its estimated part: calls that were given up, that came without usage, or that a dead worker had in flight
     estimated: dict[str, int]
-    overshoot: dict[str, int]  # what things cost beyond what was set aside for them
-    refused: int  # how often something was not paid for
-    closed: str | None  # the ledger's words when that was so first
+    overshoot: dict[str, int]  # costs beyond their reservations
+    refused: int  # how often a reservation was refused
+    closed: str | None  # the reason of the first refusal
 
     def lines(self, mark: str = "") -> list[str]:
         """Each currency for people: ``calls 12 of 20``; with a mark before figures of generated tokens and money."""
@@ -68,17 +67,17 @@ def _amount(name: str, amount: int) -> str:
 
 
 def budget_report(meta: Mapping[str, str]) -> BudgetReport | None:
-    """Read it from a run file's table ``meta``; None where there is none, or none that can be read."""
+    """Read the report of the run's budget; None without one, or where it is damaged."""
     return meta_entry(meta, BUDGET, BudgetReport, None)
 
 
 def estimated(meta: Mapping[str, str]) -> dict[str, int]:
-    """Read from a run file's table ``meta`` what nobody measured so far; nothing where that cannot be read."""
+    """Read the estimated part of what was spent; nothing where the entry is damaged."""
     return meta_entry(meta, ESTIMATED, dict[str, int], {})
 
 
 class TakenOver(msgspec.Struct, frozen=True):
-    """What the finished tasks of a run took over of an earlier one, in which it was paid for."""
+    """What a run took over of an earlier one, which had paid for it."""
 
     run: str  # the earlier run's file
     trees: int  # tasks that had begun
@@ -89,9 +88,9 @@ class TakenOver(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to. Only finished tasks are in it, but for ``endpoints`` and what follows from them."""
+    """The totals of a run's finished tasks; ``endpoints`` and what follows from them count all tasks."""
 
-    # how the run ended; ``running`` while it goes on or after it was killed, ``exhausted`` if its tasks ran out before
+    # how the run ended; ``running`` meanwhile or after it was killed, ``exhausted`` if its tasks ran out before
     # enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun
     state: str
     tasks: int  # tasks of the run
@@ -120,7 +119,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     replayed: int
     llm_seconds: float  # seconds in model calls, summed over rollouts that ran side by side
     tool_seconds: float  # seconds in tool calls, likewise
-    seconds: float  # wall time of the run, up to its last write; while nobody was at it does not count
+    seconds: float  # wall time of the run, up to its last write; pauses between resumptions do not count
     endpoints: list[EndpointSummary] = []  # what each endpoint answered, for tasks that were not finished too
     spent: Spending | None = None  # what that cost; None without a price
     called: int = 0  # tasks that it was spent on
@@ -167,9 +166,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     taken: TakenOver | None = None
     ended: dict[str, int] = {}  # how many trees ended in each way, see :class:`~trunkline.store.schema.TreeEnding`
     refused: int = 0  # rollouts that were to start and that no budget paid for; they are in no other figure
-    budget: BudgetReport | None = None  # what the run's budget came to; None without one, and while the run goes on
-    timing: list[str] = []  # options of the run that make its trees depend on who was faster
-    events: dict[str, int] = {}  # how often something came to pass beside the trees, such as workers that ``died``
+    budget: BudgetReport | None = None  # the run's budget at its end; None without one, and before the run ends
+    timing: list[str] = []  # options of the run that make its trees depend on timing
+    events: dict[str, int] = {}  # how often each kind of event was recorded, such as workers that ``died``
 
     @property
     def per_task(self) -> float | None:
@@ -220,20 +219,20 @@ def _strategy(meta: Mapping[str, str]) -> str:
         return ""
     if not isinstance(options, dict):
         return name
-    # What is empty or off is the default of every strategy here.
+    # Empty options and those that are off are defaults.
     told = (f"{option}={value!r}" for option, value in options.items() if value not in (None, False, [], ""))
     return f"{name}({', '.join(told)})"
 
 
 def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[TakenRow]) -> TakenOver | None:
-    """Sum up what was taken over, if the run continues another."""
+    """The part taken over of an earlier run; None for a run that continues none."""
     if "continues" not in meta:
         return None
     return sum_up(meta_entry(meta, "continues", str, "a run"), rows, carried)
 
 
 def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> TakenOver:
-    """Sum up what was taken over."""
+    """Sum up the rows taken over of an earlier run; ``carried`` are those of tasks that are finished by now."""
     return TakenOver(
         run=run,
         trees=len(rows),
@@ -245,7 +244,7 @@ def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ())
 
 
 class _TreeTotals:
-    """What the trees of a run come to."""
+    """Totals of the trees of a run."""
 
     def __init__(self, trees: Iterable[TreeRow]) -> None:
         self.count = self.broken = self.refused = 0
@@ -262,7 +261,7 @@ class _TreeTotals:
 
 
 class _RolloutTotals:
-    """What the rollouts of a run come to, one task at a time."""
+    """Totals of the rollouts of a run, added one task at a time."""
 
     def __init__(self, *, scored: bool) -> None:
         self.rewards = RaggedColumn()
@@ -319,7 +318,7 @@ def summarise(
     broken: Collection[int] = (),
     events: Iterable[str] = (),
 ) -> Summary:
-    """Compute the totals."""
+    """Compute the totals of a run; rollouts of one task must be adjacent."""
     settings = meta_entry(meta, "settings", _SummarySettings, _SummarySettings())
     known = dict(taken)
     grown = _TreeTotals(trees)

@@ -26,18 +26,18 @@ _CUT: Final = (Termination.CENSORED, None)
 
 
 class Length(msgspec.Struct, frozen=True):
-    """How long rollouts are, in the mean, what they share with others included."""
+    """The mean length of rollouts, shared parts included."""
 
-    rollouts: int  # how many they are
+    rollouts: int
     turns: float  # model turns on a path
     generated: float | None  # generated tokens on a path, of those whose turns all have usage; None if there are none
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one finished task came to."""
+    """The figures of one finished task."""
 
     task: str  # its id: not safe to print
-    rollouts: int  # its rollouts
+    rollouts: int
     scored: int  # rollouts with a reward
     reward: float | None  # their mean reward; None if there are none
     tokens: Tokens  # tokens, flat and as a tree
@@ -46,10 +46,9 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     paths: int  # model turns on the paths of all rollouts: the calls that as many chains would have made
     actions: int  # different first actions
     answers: int  # different answers
-    # independent tries that would say as much as its scored rollouts, with the run's correlation; None where that is
-    # not known
+    # independent tries that would be worth as much as its scored rollouts; None where that is not known
     effective: float | None
-    # whether no server said what it had cached, so that ``usage.cached`` holds siblings' prompts alone
+    # no server reported cached tokens, so that ``usage.cached`` holds siblings' prompts alone
     silent: bool = False
 
 
@@ -65,21 +64,21 @@ def usage_of_task(rows: Iterable[RolloutRow], before: TakenRow | None) -> Usage:
 
 
 def tried(row: RolloutRow) -> Try:
-    """What diversity needs to know of a rollout; what a value function said of one that was cut is no reward."""
+    """A rollout as a try of its task; the value of one that was cut is no reward."""
     counts = ended(row)
     reward = row.reward if counts and row.reward is not None else math.nan
     return Try(row.subgroup, reward, row.answer if counts else None, row.action)
 
 
 class LengthCounter:
-    """Measures rollouts, one at a time; shared trunks count for each."""
+    """Measures rollouts that ended by themselves or, with ``cut``, that were cut; shared trunks count for each."""
 
     def __init__(self, *, cut: bool) -> None:
         self._cut = cut
         self._rollouts = self._turns = self._counted = self._generated = 0
 
     def add(self, row: RolloutRow) -> None:
-        """Measure a rollout, if it is such a one."""
+        """Measure a rollout, if it is of this kind."""
         if row.termination in _CUT if self._cut else ended(row):
             self._rollouts += 1
             self._turns += row.turns
@@ -88,7 +87,7 @@ class LengthCounter:
                 self._generated += row.length
 
     def length(self) -> Length | None:
-        """Their means; None if there are none such."""
+        """The means; None without such rollouts."""
         if not self._rollouts:
             return None
         generated = self._generated / self._counted if self._counted else None
@@ -189,9 +188,9 @@ def _task(
 
 
 class Filtered(msgspec.Struct, frozen=True):
-    """What one filter did to a run."""
+    """The verdicts of one filter in a run."""
 
-    filter: str  # its name; a strategy that keeps some of its rollouts stands here too
+    filter: str  # its name, or that of a strategy that keeps some of its rollouts only
     masked: int = 0  # rollouts that it masked
     dropped: int = 0  # rollouts that it dropped
     penalised: int = 0  # rollouts whose reward it lowered or raised
