@@ -90,7 +90,8 @@ def _alone(data: bytes) -> list[bytes]:
     fields = [_choice.decode(choice) for choice in choices]
     if all(bytes(field.get("index", b"null")) != b"null" for field in fields):
         fields.sort(key=lambda field: float(bytes(field["index"])))
-    usage = _usage(members)
+    reported = msgspec.json.decode(members.get("usage", msgspec.Raw(b"null")))
+    usage: dict[str, object] = reported if isinstance(reported, dict) else {}
     generated, sizes = _generated(data, fields), [sum(map(len, map(bytes, field.values()))) for field in fields]
     alone, before = [], 0
     for place, field in enumerate(fields):
@@ -110,8 +111,3 @@ def _generated(data: bytes, choices: list[dict[str, msgspec.Raw]]) -> int | None
         return read_reply(data, form="completion" if "text" in choices[0] else "chat").generated
     except ReplyError:
         return None
-
-
-def _usage(members: dict[str, msgspec.Raw]) -> dict[str, object]:
-    found = msgspec.json.decode(members.get("usage", msgspec.Raw(b"null")))
-    return found if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ from trunkline.strategies.base import Fork
 from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from trunkline.agent import Agent
     from trunkline.strategies.base import View
@@ -63,13 +63,11 @@ def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = (
 def _calls(view: View, turn: int, tools: Collection[str]) -> bool:
     """Whether a turn calls one of these tools; without tools, whether anything followed it."""
     called = [call.name for call in view.calls(turn)]
-    return any(name in tools for name in called) if tools else bool(called) or _went_on(view, turn)
-
-
-def _went_on(view: View, turn: int) -> bool:
-    """Whether a program took the next turn, or observed something, right after a turn."""
+    if tools:
+        return any(name in tools for name in called)
+    # A program may take the next turn, or observe something, without a call.
     core = view.tree.core
-    return any(core.node(child).kind in {TURN, MESSAGE} for child in core.children(turn))
+    return bool(called) or any(core.node(child).kind in {TURN, MESSAGE} for child in core.children(turn))
 
 
 Region = Literal["think", "tool", "all", "mixed"]
@@ -174,7 +172,11 @@ class Partial(msgspec.Struct, frozen=True):
             turns = [self._turns(view, founder, there) for founder in first]
             picked = sum(map(len, turns))
             if picked and there == core.rollouts:
-                return self._forks(view, first, turns)
+                return [
+                    Fork(core.node(turn).parent, self.samples, subgroup=core.rollout(founder).subgroup)
+                    for founder, drawn in zip(first, turns, strict=True)
+                    for turn in drawn
+                ]
             there += picked * self.samples
             branched = [before + len(now) for before, now in zip(branched, turns, strict=True)]
         if there != core.rollouts:
@@ -182,14 +184,6 @@ class Partial(msgspec.Struct, frozen=True):
         fresh = partial_top_up(self.budget, branched, self.top_k, self.rounds, self.samples)
         return [
             Fork(n=n, subgroup=core.rollout(founder).subgroup) for founder, n in zip(first, fresh, strict=True) if n
-        ]
-
-    def _forks(self, view: View, first: Sequence[int], turns: Sequence[Sequence[int]]) -> list[Fork]:
-        core = view.tree.core
-        return [
-            Fork(core.node(turn).parent, self.samples, subgroup=core.rollout(founder).subgroup)
-            for founder, picked in zip(first, turns, strict=True)
-            for turn in picked
         ]
 
     def _turns(self, view: View, founder: int, there: int) -> list[int]:

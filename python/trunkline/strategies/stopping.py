@@ -15,8 +15,6 @@ from trunkline.tree.answers import normalise
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trunkline._core import CoreTree
     from trunkline.strategies.base import Strategy
 
@@ -80,13 +78,9 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
         return f"settled: the leading answer is {tally.margin:g} votes ahead with {left} tries left"
 
     def _rewarded(self, core: CoreTree) -> str | None:
-        rollout = next((number for number, reward in _rewards(core) if reward >= self.settled), None)
-        return None if rollout is None else f"settled: rollout {rollout} has a reward of at least {self.settled:g}"
-
-
-def _rewards(core: CoreTree) -> Iterator[tuple[int, float]]:
-    """Rewards of the scored rollouts, in logical order; values of states are none."""
-    for rollout in range(core.rollouts):
-        facts = core.rollout(rollout)
-        if facts.termination is not None and facts.termination not in UNSCORED:
-            yield rollout, facts.reward
+        for rollout in range(core.rollouts):
+            facts = core.rollout(rollout)
+            # Values of states, which unscored rollouts may have, are no rewards.
+            if facts.termination is not None and facts.termination not in UNSCORED and facts.reward >= self.settled:
+                return f"settled: rollout {rollout} has a reward of at least {self.settled:g}"
+        return None

@@ -16,7 +16,7 @@ from trunkline.llm.response import read
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from trunkline._internal.text import JSON
     from trunkline.llm.types import Request
@@ -94,7 +94,8 @@ def reply_of(
             first += len(draws)
     if fault is not None:
         raise fault
-    prompt, cached, generated = map(_total, zip(*figures, strict=True))
+    # A sum is unknown (-1) if one of its counts is.
+    prompt, cached, generated = (-1 if min(counts) < 0 else sum(counts) for counts in zip(*figures, strict=True))
     return Reply(choices, prompt, cached, generated, 1, taken.micros, "", ENDPOINT, taken.queue)
 
 
@@ -123,12 +124,6 @@ def _read(
     # Each reply is a call of its own in the run file, whatever becomes of the rest of the request.
     reply.endpoint, reply.queue = ENDPOINT, taken.queue
     return [reply]
-
-
-def _total(figures: Iterable[int]) -> int:
-    """The sum of counts; unknown (-1) if one is unknown."""
-    counted = list(figures)
-    return -1 if min(counted) < 0 else sum(counted)
 
 
 def _body(completions: Sequence[Completion]) -> bytes:

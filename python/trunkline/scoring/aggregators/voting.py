@@ -407,7 +407,10 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
         """See :meth:`.base.Aggregator.decide`."""
         ballot = poll(candidates, contain=self.contain, same=self.same)
         values = {one.id: number_of(one, self.by) for one in candidates}
-        best = [_best([values[voter] for voter in party.voters]) for party in ballot.parties]
+        best = [
+            max((values[voter] for voter in party.voters if math.isfinite(values[voter])), default=-math.inf)
+            for party in ballot.parties
+        ]
         top = max(best, default=-math.inf)
         if top == -math.inf:
             why = f"no try has a {self.by}, so most votes decide" if ballot.parties else ""
@@ -422,11 +425,6 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
             tied=len(leading) > 1 and leading[0].weight == leading[1].weight,
             why=f"try {tried} has the best {self.by}, {top:.4g}",
         )
-
-
-def _best(values: Sequence[float]) -> float:
-    """The highest finite number; minus infinity without one."""
-    return max((value for value in values if math.isfinite(value)), default=-math.inf)
 
 
 def _decision(name: str, ballot: Ballot) -> Decision:

@@ -186,15 +186,13 @@ class Group:
         """
         known = self._read.get(turn.id)
         if known is None:
-            known = self._read[turn.id] = self._parse(turn)
+            try:
+                known = self._reader(recorded(self.tree.core, turn.id))
+            except LLMError as problem:
+                # It was not readable when it came, either: the rollout broke there, unless another's went on.
+                known = Parsed(problem=str(problem))
+            self._read[turn.id] = known
         return known
-
-    def _parse(self, turn: Node) -> Parsed:
-        try:
-            return self._reader(recorded(self.tree.core, turn.id))
-        except LLMError as problem:
-            # It was not readable when it came, either: the rollout broke there, unless another's went on.
-            return Parsed(problem=str(problem))
 
     def output(self, turn: Node) -> str:
         """All that the model wrote in a turn: its reasoning, its text, the arguments of its calls."""

@@ -288,7 +288,7 @@ def paired(
         return None
     differences = [after - before for before, after in zip(first, second, strict=True)]
     changed = [found for found in differences if abs(found) > _SAME]
-    low, high = _interval(differences, changed, draws) if bounded else _plain(differences)
+    low, high = _interval(differences, changed, draws, bounded=bounded)
     p, exact = sign_flip(changed)
     return Paired(
         difference=math.fsum(differences) / len(differences),
@@ -303,14 +303,12 @@ def paired(
     )
 
 
-def _plain(differences: Sequence[float]) -> Ends:
-    return t_interval(differences) if len(differences) > 1 else (None, None)
-
-
-def _interval(differences: Sequence[float], changed: Sequence[float], draws: float) -> Ends:
+def _interval(differences: Sequence[float], changed: Sequence[float], draws: float, *, bounded: bool) -> Ends:
     count = len(differences)
     if count < 2:
         return None, None
+    if not bounded:
+        return t_interval(differences)
     squares = math.fsum(found * found for found in changed)
     added = max(squares / len(changed), 1 / max(draws, 1.0)) if changed else 1.0
     total = math.fsum(differences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline._internal.text import format_error, printable, scrub
@@ -206,7 +207,6 @@ class TreeReports:
     def __init__(self, tree: Tree, reporter: Reporter, asker: ModelClient) -> None:
         self._usage = Usage()
         self._written = 0
-        self._skipped = 0
         self._problems: list[Problem] = []
         self._core = tree.core
         self._asker = asker
@@ -215,36 +215,25 @@ class TreeReports:
         self._answers = reported_leaves(tree)
         self._found = segments(tree)
         self._steps = [written(steps(messages_of(tree, one.nodes)), reporter.result) for one in self._found]
-        self._below: list[list[int]] = [[] for _ in self._found]
-        self._known = self._reports(again=reporter.again)
+        self._below: defaultdict[int | None, list[int]] = defaultdict(list)
+        for at, segment in enumerate(self._found):
+            self._below[segment.parent].append(at)
+        there = {} if reporter.again else {at: tree.core.report_of(one.node) for at, one in enumerate(self._found)}
+        self._known = {at: text for at, text in there.items() if text is not None}
         self._wanted = choose(self._found, self._sizes(), reporter.share, self._known, reporter.cached)
 
     @property
     def reported(self) -> Reported:
-        return Reported(self._usage, self._written, self._skipped, tuple(sorted(self._problems)))
+        return Reported(self._usage, self._written, len(self._known), tuple(sorted(self._problems)))
 
     async def execute(self) -> None:
         """Write all reports; raises as :meth:`Reporter.write` does."""
         try:
             async with asyncio.TaskGroup() as group:
-                self._begin(group)
+                for at in self._below[None]:
+                    group.create_task(self._segment(group, at, None, ()))
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
-
-    def _begin(self, group: asyncio.TaskGroup) -> None:
-        """Start with the segments after the prompt; each starts those below it."""
-        first: list[int] = []
-        for at, segment in enumerate(self._found):
-            (first if segment.parent is None else self._below[segment.parent]).append(at)
-        for at in first:
-            group.create_task(self._segment(group, at, None, ()))
-
-    def _reports(self, *, again: bool) -> dict[int, str]:
-        """The existing reports that stay, by segment."""
-        found = {} if again else {at: self._core.report_of(one.node) for at, one in enumerate(self._found)}
-        known = {at: text for at, text in found.items() if text is not None}
-        self._skipped = len(known)
-        return known
 
     def _sizes(self) -> Sizes:
         frame = sum(len(str(message["content"])) for message in self._request(None, (), None))

@@ -103,8 +103,10 @@ def choose(
     if share != "auto":
         return [at not in known and (share == "always" or segment.leaf) for at, segment in enumerate(found)]
     total: list[float] = []
+    above: list[list[int]] = []
     for segment, size in zip(found, sizes.steps, strict=True):
         total.append(size + (0.0 if segment.parent is None else total[segment.parent]))
+        above.append([-1] if segment.parent is None else [*above[segment.parent], segment.parent])
     # Of each segment and each one above it that may be the last with a report (-1 for none): the least that it and all
     # below it cost. Filled from below; each adds its own to what its parent's children cost.
     below: list[dict[int, float]] = [{} for _ in found]
@@ -114,7 +116,7 @@ def choose(
         # The first request below it reads its report in full.
         after = below[at].get(at, 0.0) + ((1.0 - cached) * sizes.report if segment.branches else 0.0)
         costs: dict[int, float] = {}
-        for last in _above(found, at):
+        for last in above[at]:
             read = total[at] if last < 0 else total[at] - total[last] + sizes.report
             request = 0.0 if at in known else cached * (sizes.frame + read) + GENERATED * sizes.report
             without = below[at].get(last, 0.0)
@@ -131,16 +133,6 @@ def choose(
         lasts.append(at if pay else last)
         chosen.append(pay and at not in known)
     return chosen
-
-
-def _above(found: Sequence[Segment], at: int) -> list[int]:
-    """All segments above one, and -1."""
-    above = [-1]
-    parent = found[at].parent
-    while parent is not None:
-        above.append(parent)
-        parent = found[parent].parent
-    return above
 
 
 _OPEN, _CLOSE = "<think>", "</think>"
@@ -193,16 +185,12 @@ def steps(messages: Iterable[Message]) -> list[ReportStep]:
             continue
         text = message_text(message)
         wrapped = _WRAPPED.match(text)
-        brought = message.get("role") == "tool" or wrapped is not None or _waits(found)
+        brought = message.get("role") == "tool" or wrapped is not None or (bool(found) and found[-1].kind == "call")
         body = (wrapped[2] if wrapped is not None else text).strip()
         found.append(
             ReportStep("result", body) if brought else ReportStep("message", body, short_name(message.get("role")))
         )
     return found
-
-
-def _waits(found: Sequence[ReportStep]) -> bool:
-    return bool(found) and found[-1].kind == "call"
 
 
 def _spoken(message: Message) -> Iterator[ReportStep]:

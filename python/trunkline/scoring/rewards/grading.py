@@ -30,7 +30,7 @@ from trunkline.tools.executor import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.scoring.rewards.base import RewardPolicy
     from trunkline.tree.views import Trajectory
@@ -364,11 +364,6 @@ class Grader:
         finally:
             for _, future in waiting:
                 future.cancel()
-
-
-async def grade(reward: Reward, trajectories: Iterable[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
-    async with Grader(reward) as grader:
-        return await grader.score_all(list(trajectories), at_once=at_once)
 
 
 class WeightedRewards(OpenedPerCall, msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from endings import ending
+from endings import ending, grade
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from trunkline.errors import ConfigError
 from trunkline.scoring.notes import as_noted, encode, graded, why_unscored
 from trunkline.scoring.rewards import RewardPart, Scored
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name
-from trunkline.scoring.rewards.grading import Grader, grade, score
+from trunkline.scoring.rewards.grading import Grader, score
 
 if TYPE_CHECKING:
     from collections.abc import Callable

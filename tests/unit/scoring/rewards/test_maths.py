@@ -7,12 +7,12 @@ import math
 from typing import Any
 
 import pytest
-from endings import ending
+from endings import ending, grade
 
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError
 from trunkline.scoring.rewards import Maths, find
-from trunkline.scoring.rewards.grading import grade, score
+from trunkline.scoring.rewards.grading import score
 
 EQUAL = [
     ("1/2", "0.5"),

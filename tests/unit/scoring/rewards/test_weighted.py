@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from endings import ending
+from endings import ending, grade
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from trunkline.scoring.rewards import (
     weighted,
 )
 from trunkline.scoring.rewards.base import full_name
-from trunkline.scoring.rewards.grading import grade, score
+from trunkline.scoring.rewards.grading import score
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
