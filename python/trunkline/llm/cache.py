@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Request
 
 
-_APPLICATION_ID: Final = 0x54524C43
-"""``TRLC``, in the header of every cache."""
-
+_APPLICATION_ID: Final = 0x54524C43  # TRLC, in the header of every cache
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _choices = msgspec.json.Decoder(list[msgspec.Raw])
 _choice = msgspec.json.Decoder(dict[str, msgspec.Raw])

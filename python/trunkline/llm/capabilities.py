@@ -37,7 +37,7 @@ ABILITIES: Final = {
     "completions": "/v1/completions with a prompt of ids, and ids and log-probs in return",
     "generate": "SGLang's /generate with ids and log-probs",
 }
-"""What is looked for, by name."""
+"""The abilities that a probe looks for, by name."""
 
 _ALTERNATIVES: Final = {
     "ids": "vLLM 0.10.2 or later gives them with return_token_ids; for llama.cpp use TokenMode(api='completions'), for "
@@ -54,14 +54,12 @@ _ALTERNATIVES: Final = {
 }
 
 _APIS: Final = {"chat": "ids", "completions": "completions", "generate": "generate"}
-"""What each ``TokenMode(api=...)`` takes token ids from."""
+"""The ability behind the token ids of each ``TokenMode(api=...)``."""
 
 _TOKENS: Final = 96
-_THOUGHT: Final = 1536
-"""Tokens for an answer that thinking left no room for."""
-
+_THOUGHT: Final = 1536  # tokens for an answer that thinking left no room for
 QUESTION: Final = "Who is the person who directs the employer of Kosa Garener?"
-"""Nobody knows, so that a model with a tool calls it, and no two answers are alike but by their seeds."""
+"""It has no answer, so that a model with a tool calls it, and answers differ unless their seeds are equal."""
 _ASK: Final[tuple[JSON, ...]] = ({"role": "user", "content": QUESTION},)
 _TOOL: Final[JSON] = {
     "type": "function",
@@ -385,7 +383,7 @@ REGIONS: Final = {
     "all": ("all",),
     "mixed": ("think", "tool"),
 }
-"""What a strategy may look at, by name, and the regions of a turn that this needs."""
+"""The regions of a turn that each ``region`` of a strategy needs."""
 
 _WORDS: Final = {"think": "thinking", "tool": "tool calls", "all": "all tokens of a turn"}
 _ROUTES: Final = {

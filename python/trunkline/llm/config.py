@@ -173,7 +173,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
 
     @property
     def secret(self) -> str | None:
-        """What was given directly, as one string for :meth:`with_secret`, or None. Never store it."""
+        """The key and headers given directly, as one string for :meth:`with_secret`, or None. Never store it."""
         key, headers = self.private.values
         if key is None and not headers:
             return None

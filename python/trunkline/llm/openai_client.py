@@ -48,7 +48,7 @@ def as_llm(candidate: object) -> LLM:
 
 
 class ClientLLM:
-    """A model behind somebody's OpenAI client; ``trunkline.ClientLLM``. Closing it leaves the client to its owner.
+    """A model behind a user's OpenAI client; ``trunkline.ClientLLM``. Closing it leaves the client to its owner.
 
     Args:
         client: The client.
@@ -92,7 +92,7 @@ class ClientLLM:
 
         Raises:
             LLMError: The client's own retries brought no usable reply, or the request was refused.
-            EndpointError: The endpoint serves nobody.
+            EndpointError: The endpoint serves no rollout.
         """
         start = time.perf_counter_ns()
         async with self._slots.here():
@@ -114,7 +114,7 @@ class ClientLLM:
         return reply
 
     async def close(self) -> None:
-        """Do nothing: the client belongs to whoever made it."""
+        """Do nothing: the client belongs to its maker."""
 
     async def _send(self, body: bytes) -> Any:
         """Post a body through the client, and return its raw answer."""

@@ -26,7 +26,7 @@ _MOST: Final = 1e12
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What tokens cost, in units of one currency per million tokens.
+    """Prices of tokens, in units of one currency per million tokens.
 
     Attributes:
         prompt: A prompt token that the server had not cached.
@@ -53,7 +53,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return self.cached is None or self.cached == self.prompt
 
     def of(self, prompt: int, cached: int, generated: int) -> float:
-        """What so many tokens cost.
+        """The cost of so many tokens.
 
         Args:
             prompt: Prompt tokens, cached ones included.

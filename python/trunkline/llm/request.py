@@ -24,9 +24,7 @@ COMPLETIONS: Final = "/completions"
 GENERATE: Final = "//generate"
 """SGLang's own interface, which is not below the base URL but at the server's root."""
 
-_IDS: Final = ("return_token_ids", "return_tokens_as_token_ids")
-"""Fields of vLLM's that ask for token ids."""
-
+_IDS: Final = ("return_token_ids", "return_tokens_as_token_ids")  # fields of vLLM's that ask for token ids
 RESERVED: Final = frozenset({"messages", "model", "n", "seed", "stream", "stream_options", "tools"})
 _RANGES: Final = (
     ("temperature", 0.0, math.inf),
@@ -39,7 +37,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How a model samples. What is None is not sent, so the server's own default holds.
+    """Sampling parameters. None is not sent, so the server's own default holds.
 
     Attributes:
         temperature: At least 0.

@@ -45,7 +45,7 @@ class ReplyChoice(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """What one request brought.
+    """The reply to one request.
 
     Attributes:
         choices: At least one, in draw order.
@@ -55,12 +55,12 @@ class Reply(msgspec.Struct):
         attempts: Requests that were sent, the successful one included; 0 for a reply out of a cache.
         micros: Wall time of the whole call in microseconds, waits and retries included.
         served: What the server says it ran: its model and fingerprint, or the empty string.
-        endpoint: Who answered: a base URL, or a class of LLM; empty where nobody said.
+        endpoint: The endpoint that answered: a base URL, or a class of LLM; empty where not known.
         queue: Of ``micros``, what it waited for a slot or a limit.
         first: Of ``micros``, what passed between the last attempt and the first byte of its answer; -1 where not known.
-        agent: Who asked; whoever reads the reply fills it in.
+        agent: The agent that asked; set by the reply's reader.
         ended: When it was read, in microseconds of the machine's monotonic clock, likewise; -1 before.
-        llm: The name of the LLM in its run, which whoever asked fills in; empty where there is but one.
+        llm: The name of the LLM in its run, set by the caller; empty where there is but one.
         estimated: The generated tokens that are estimated: where usage is that of the first of several choices alone,
             those of the others.
     """
@@ -82,7 +82,7 @@ class Reply(msgspec.Struct):
 
 
 class ReplyReader(Protocol):
-    """Reads the body of an answer for the one who asked."""
+    """Reads the body of an answer for its caller."""
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read a body whose choices are draws ``first``, ``first + 1``, ... of the request."""
@@ -137,7 +137,7 @@ class Request(msgspec.Struct):
 class LLM(Protocol):
     """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator.
 
-    One of somebody's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for
+    A user's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for
     several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
     request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
     growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its tokens cost.

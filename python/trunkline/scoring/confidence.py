@@ -24,18 +24,14 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Node, Trajectory, Tree
 
 
-_ALL: Final = 2
-"""The place of the whole turn among the regions think, tool call and all."""
-
-_SEARCHED: Final = 4_000
-"""Characters at the end of a turn in which a confidence is looked for."""
-
+_ALL: Final = 2  # the place of the whole turn among the regions think, tool call and all
+_SEARCHED: Final = 4_000  # characters at the end of a turn in which a confidence is looked for
 _AMOUNT: Final = (
     r"(?<![\w.,/-])([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})"
     r"[ \t]{0,2}(%|percent|(?:/|out of)[ ]?100?(?![0-9.])|)"
 )
 _ENDS: Final = r"(?!\w|[.,][0-9]|[ \t]{0,2}(?:[%/]|percent|(?:out[ ])?of\b|(?:[-\u2013\u2014]|to\b)[ ]{0,2}[0-9]))"
-"""What an amount is not followed by: more of a number, a unit, what it is a part of, or the end of a range."""
+"""Text after which an amount does not count: more of a number, a unit, a total, or the end of a range."""
 
 _DENIED: Final = re.compile(
     r"(?:\bnot|n['\u2019]t|\bnever|\bthan)(?:[ ][a-z]{1,12}){0,2}[ ]{1,2}[0-9.]{1,9}[ ]{0,2}(?:%|percent)",
@@ -142,7 +138,7 @@ NEEDS: Final = {
     "reward": "a reward",
     "value": "a scored rollout that passes through the same state",
 }
-"""What a run must have for each of them."""
+"""What each confidence needs in a run."""
 
 
 def candidates(tree: Tree, by: str = "logprob", *, messages: bool = False) -> list[Candidate]:

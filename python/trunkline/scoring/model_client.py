@@ -55,7 +55,7 @@ class ModelClient:
         content = prompt + body.draws(seed if self._spec is None or self._spec.send_seed else None)
         key = int.from_bytes(hashlib.blake2b(told[:256], digest_size=4).digest(), "little")
         request = Request(content, key, seed=seed, constant=len(prompt), model=self.model)
-        # A user's own object need not read its replies as our clients do: whoever asks knows one error for all of them.
+        # A user's own object need not read its replies as our clients do: callers see one error for all of them.
         try:
             reply = await self._open().complete(request)
         except ReplyError as problem:

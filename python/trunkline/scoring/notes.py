@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.rewards.base import RewardPart, Scored
 
 
-_WIDTH = 300
-"""Cells of a reason that are kept."""
-
+_WIDTH = 300  # cells of a reason that are kept
 _MAX_GRADE = 1e308
 
 
@@ -34,7 +32,7 @@ def _make_printable(said: msgspec.Struct, *names: str) -> None:
 
 
 class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
-    """What one reward said about one rollout: a part of its reward, or a reward that another one took the place of.
+    """The result of one reward for one rollout: a part of its reward, or a reward that was replaced.
 
     Attributes:
         reward: The reward's name; it is made safe to print.
@@ -88,18 +86,17 @@ Action = Literal["mask", "drop", "penalty", "failed"]
 ACTIONS: tuple[str, ...] = ("mask", "drop", "penalty", "failed")
 
 
-_MAX_VERDICT = 1e100
-"""The largest amount, which is the largest reward that estimators take."""
+_MAX_VERDICT = 1e100  # the largest amount, which is the largest reward that estimators take
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a filter, or a strategy that keeps some of its leaves, says about one rollout.
+    """The verdict of a filter, or of a strategy that keeps some of its leaves, on one rollout.
 
     Attributes:
-        filter: Who says it.
+        filter: The filter's name.
         action: ``mask``: nothing of the rollout is trained. ``drop``: it is left out of its group altogether.
             ``penalty``: ``amount`` is added to its reward where it is trained. ``failed``: the filter
-            broke, or the task did before it could judge; no rollout is changed by it, and nobody trains on the group.
+            broke, or the task did before it could judge; no rollout is changed by it, and the group is not trained on.
         reason: Why, for people; it is made safe to print.
         count_in_baseline: Whether the reward of a masked rollout counts in its group's baseline. One that was dropped
             never does.

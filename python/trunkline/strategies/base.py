@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
-"""What a fork inside a turn needs."""
+"""The requirement of a fork inside a turn."""
 
 
 TOOK = "it took the steps it was given"
@@ -137,7 +137,7 @@ class Drop(_Decision, frozen=True):
 
 
 Move = Fork | Stop | Drop
-"""What a hook may yield."""
+"""The moves of a hook."""
 
 
 @runtime_checkable
@@ -146,15 +146,15 @@ class Strategy(Protocol):
 
     Growth goes in rounds. :meth:`start` opens the first; once every rollout of a round has ended (or, under a strategy
     that is ``stepwise``, waits between two steps), the hooks are asked for the next, and so on until they yield
-    nothing and nothing waits. What a hook is shown does not depend on who was faster, and its answer must not depend
+    nothing and nothing waits. What a hook is shown does not depend on which was faster, and its answer must not depend
     on anything else: hooks are pure functions of the view, so that a run that was broken off can go on.
 
     Only :meth:`rollouts` and :meth:`start` are needed. Optional:
 
     * ``ended(view)``: rollouts have ended; they are ``view.rollouts``, in logical order (round, fork path). Yields
       forks and drops.
-    * ``stepped(view)``: rollouts wait between two steps, likewise. Yields forks, stops and drops; who is not stopped
-      goes on.
+    * ``stepped(view)``: rollouts wait between two steps, likewise. Yields forks, stops and drops; rollouts that are
+      not stopped go on.
     * ``stepwise``: whether rollouts wait after each step until all have taken it. True where there is a ``stepped``.
     * ``at_once()``: how many rollouts of a task grow at a time, at most; as many as it is planned to get without it.
     * ``formula()``: how :meth:`rollouts` comes about, for people: ``"M (1 + N L) = 2 (1 + 2 x 1) = 6"``.
@@ -202,7 +202,7 @@ def check_plan(strategy: Strategy) -> None:
 
 
 class View:
-    """A tree at rest: nobody grows while a hook looks at it.
+    """A tree at rest: no rollout grows while a hook looks at it.
 
     Args:
         tree: The tree.

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-_MOST = 16
-"""First actions that a chain is told to avoid, the latest ones."""
-
-_WIDTH = 200
-"""Characters shown of each."""
+_MOST = 16  # first actions that a chain is told to avoid, the latest ones
+_WIDTH = 200  # characters shown of each
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -121,7 +118,7 @@ class Chain(msgspec.Struct, frozen=True):
 
 
 def _told(view: View) -> str:
-    """What the next chain is told of how the earlier ones began; empty where nothing is known."""
+    """The message to the next chain about how the earlier ones began; empty where nothing is known."""
     actions = (_first_action(view, rollout) for rollout in view.tree.rollouts)
     begun = list(dict.fromkeys(filter(None, actions)))[-_MOST:]
     listed = "".join(f"\n- {action}" for action in begun)

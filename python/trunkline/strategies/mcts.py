@@ -31,7 +31,7 @@ class MCTS(msgspec.Struct, frozen=True):
     above is the mean reward of the rollouts through it. With a ``value`` function a simulation is that one turn, and
     what the function says of where it leads backs up instead; what ends by itself within it still gets its reward.
 
-    Rollouts that broke or that nobody could score count as simulations, and where they passed as visits of reward
+    Rollouts that broke or could not be scored count as simulations, and where they passed as visits of reward
     ``loss``, so that a search does not stick to a state that fails.
 
     Args:

@@ -30,7 +30,7 @@ class TreeSearch(msgspec.Struct, frozen=True):
     Args:
         width: Draws of every state, at least 2.
         keep: How many states go on after a turn, those that answered included.
-        depth: Turns that are drawn ``width`` wide; whoever is left then goes on alone. 1 is the first turn only.
+        depth: Turns that are drawn ``width`` wide; rollouts left then go on alone. 1 is the first turn only.
         value: A plain function of a rollout that waits between two steps (a :class:`trunkline.Trajectory`): higher is
             better, None ranks last. Without it, the model's own confidence in its last turn, which needs
             ``Sampling(logprobs=True, top_logprobs=...)``.

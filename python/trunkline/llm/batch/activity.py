@@ -1,4 +1,4 @@
-"""Who runs, waits, is in a tool."""
+"""Rollouts of an event loop by activity: running, asking, in a tool."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _ASKS: Final = 1
 _AWAY: Final = 2
 _ENDED: Final = 3
 
-_QUEUE: Final = 0
-"""The only queue that lanes ask at here: what they wait for, the batcher knows."""
+_QUEUE: Final = 0  # the only queue here: the batcher knows what rollouts wait for
 
 
 class Activity:

@@ -115,7 +115,7 @@ class PromptQueues:
         key = request.model, "" if self._fuse else request.role, *step
         queue = self._queues.get(key)
         if queue is None:
-            # Roles and steps come and go; looking at those in which nobody waits would cost more and more.
+            # Roles and steps come and go; looking at empty ones would cost more and more.
             self._queues = {there: other for there, other in self._queues.items() if other}
             queue = self._queues[key] = PromptQueue()
         return queue
@@ -130,15 +130,9 @@ class PromptQueues:
             queue.called = True
 
 
-_QUIET: Final = 8
-"""Turns of the event loop without a new request after which nobody who was about to ask is still on the way."""
-
-_LEAVE_WITHIN: Final = 2.0
-"""Seconds that a cancelled engine has to end."""
-
-_WORDS: Final = 1000
-"""Characters that are kept of what an engine's exception says."""
-
+_QUIET: Final = 8  # turns of the event loop without a new request after which no rollout is still about to ask
+_LEAVE_WITHIN: Final = 2.0  # seconds that a cancelled engine has to end
+_WORDS: Final = 1000  # characters that are kept of what an engine's exception says
 _KINDS: Final = (BadRequest, ContextTooLong, ContentFiltered, LLMError)
 
 
@@ -260,7 +254,7 @@ class Batcher:
             if (own := asyncio.current_task()) is not None and own.cancelling():
                 raise
             fault: BaseException = LLMError(f"{name} was cancelled from within", retryable=True)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is anybody's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code
             fault = error
         else:
             if isinstance(results, list | tuple) and len(results) == len(batch):
@@ -310,7 +304,7 @@ def _translated(error: BaseException, name: str) -> TrunklineError:
 class BatchLLM:
     """A batch engine as an LLM; ``trunkline.BatchLLM``. It stays in its process: a run with it has no workers.
 
-    Requests of all rollouts gather, and leave as a batch when every growing rollout waits for a reply, so that nobody
+    Requests of all rollouts gather, and leave as a batch when every growing rollout waits for a reply, so that none
     could add to it; when ``max_batch`` is reached; or when one that could leave has waited long enough. A batch is of
     one model.
 
@@ -372,7 +366,7 @@ class BatchLLM:
         return f"BatchLLM({self.engine.name}, max_batch={self.max_batch})"
 
     def open(self) -> Batcher:
-        """Make the LLM that gathers requests. It serves one event loop, and is closed by whoever opened it."""
+        """Make the LLM that gathers requests. It serves one event loop, and is closed by its opener."""
         return Batcher(self)
 
 

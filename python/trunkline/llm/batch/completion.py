@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 ENDPOINT: Final = "BatchLLM"
-"""What replies of batch engines are listed under."""
+"""The endpoint of batch engines' replies in records."""
 
 
 class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a batch engine made of a prompt. A dict with these fields serves as well, or the text alone.
+    """A batch engine's completion of a prompt. A dict with these fields serves as well, or the text alone.
 
     Numpy arrays and tensors may stand for lists.
 
@@ -188,7 +188,7 @@ def _completion(result: object, engine: str) -> Completion | LLMError:
     try:
         # A struct can be made with values of any type, and only decoding checks them.
         found = msgspec.convert(msgspec.to_builtins(result, enc_hook=_listed), Completion)
-    except Exception as error:  # noqa: BLE001 - whatever is in it, and however it becomes a list, is anybody's code
+    except Exception as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
         return LLMError(f"{engine} returned a completion that is none: {excerpt(str(error))}")
     if found.logprobs is not None and len(found.logprobs) != len(found.token_ids or ()):
         ids = "no token_ids" if found.token_ids is None else f"{len(found.token_ids)} token_ids"
@@ -210,7 +210,7 @@ _APART: Final = frozenset({"messages", "model", "n", "prompt", "seed", "tools"})
 
 
 class Prompt(msgspec.Struct, frozen=True, dict=True):
-    """What a batch engine is to complete. It is read from the request's body when a part of it is first asked for.
+    """A prompt for a batch engine. It is read from the request's body when a part of it is first asked for.
 
     Attributes:
         body: The whole request as a server would get it: JSON in UTF-8. Where ``n`` or ``seed`` differ, those of this

@@ -25,7 +25,7 @@ Definition = dict[str, Any]
 
 
 class Parsed(msgspec.Struct):
-    r"""What a reply says: calls, else an answer, else a problem.
+    r"""A parsed reply: calls, else an answer, else a problem.
 
     Attributes:
         calls: Tool calls in the order the model made them. While there are any, the rest does not count.

@@ -50,15 +50,15 @@ async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str 
             ``logprob``, ``entropy``, ``verbalised``, ``reward`` or ``value``.
 
     Returns:
-        The decision, with who voted what; its answer is None where no candidate has one.
+        The decision, with the votes; its answer is None where no candidate has one.
 
     Raises:
         ConfigError: An argument cannot be used.
-        EndpointError: The aggregator asks a model whose endpoint serves nobody.
+        EndpointError: The aggregator asks a model whose endpoint serves no rollout.
     """
     decider = check_aggregator("aggregator", aggregator)
     wanted = bool(getattr(decider, "reads_messages", False))
-    # What is annotated need not be what somebody's own class does.
+    # A user's own class need not do what is annotated.
     asked: object = decider.decide(tree.task.question, candidates(tree, by, messages=wanted))
     if not isawaitable(asked):
         raise ConfigError(f"{type(decider).__name__}.decide must be a coroutine function: async def decide(...)")

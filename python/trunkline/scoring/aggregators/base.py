@@ -1,4 +1,4 @@
-"""What an aggregator is given, what it decides, and what it is."""
+"""The protocol of aggregators, with candidates and decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: The rollout's number in its tree, or the position in a list.
         answer: Its final answer; None if it gave none.
-        confidence: How sure it is, at least 0; NaN where nobody knows.
+        confidence: How sure it is, at least 0; NaN where it is not known.
         reward: Its reward; NaN where unscored.
         report: Its compressed reasoning; empty if there is none.
         value: V(s) of a state that it came from; NaN where nothing is scored there.
@@ -55,8 +55,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         answer: The answer; None where no candidate has one.
-        parties: Who voted what, the heaviest first; ties stand in the order of their normalised answers. Where a model
-            chose, or the best reward, the answer need not be that of the first.
+        parties: The votes by answer, the heaviest first; ties stand in the order of their normalised answers. Where a
+            model chose, or the best reward, the answer need not be that of the first.
         method: The aggregator's name.
         tied: Whether nothing but the order of normalised answers put this answer before another one.
         why: What a model said about its choice, or why another way had to be taken; safe to print.

@@ -62,9 +62,7 @@ _TAGS: Final = re.compile(
     re.IGNORECASE,
 )
 
-_TOTAL: Final = 120_000
-"""Characters of all reports together."""
-
+_TOTAL: Final = 120_000  # characters of all reports together
 _MOST, _LEAST = 4_000, 200
 """Characters of one report, where there are few and where there are many."""
 
@@ -218,7 +216,7 @@ async def _asked(
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         try:
             reply = await asker.ask(messages, draw)
-        except RolloutError as problem:  # an endpoint that serves nobody is none
+        except RolloutError as problem:  # an EndpointError, which ends the run, is none
             return None, f"the model gave no reply: {format_error(problem, _WHY)}"
         chosen = read_pick(reply.text, count, numbers)
         if chosen is not None:
@@ -234,7 +232,7 @@ class Synthesis(Picker, frozen=True):
     tries agree, nothing is asked. Tries without a report are shown by their answer alone.
 
     Args:
-        llm: Who is asked; see :class:`Picker`, as for the other options.
+        llm: The model's endpoint: a ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or a user's own LLM.
         model: The model's name.
         by: What weighs in the vote that decides where the model does not.
         contain: See :class:`.voting.Majority`.
@@ -252,7 +250,7 @@ class Synthesis(Picker, frozen=True):
         """See :meth:`.base.Aggregator.decide`.
 
         Raises:
-            EndpointError: The model's endpoint serves nobody.
+            EndpointError: The model's endpoint serves no rollout.
         """
         weigh, why = weights(candidates, self.by)
         ballot = poll(candidates, weigh, contain=self.contain, same=self.same, why=why)
@@ -265,7 +263,7 @@ class Synthesis(Picker, frozen=True):
 
 
 UNCLEAR: Final = 0.5
-"""What the vote of a try counts whose report does not state its answer, as a share of that of another."""
+"""The weight factor of a vote whose report does not state its answer."""
 
 _SEARCHED: Final = 20_000
 
@@ -280,7 +278,7 @@ class Integrate(Picker, frozen=True):
     for :class:`Synthesis`. Where all tries agree, nothing is asked.
 
     Args:
-        llm: Who is asked; see :class:`Picker`, as for the other options.
+        llm: The model's endpoint: a ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or a user's own LLM.
         model: The model's name.
         by: What weighs in the vote that decides where the model does not.
         contain: See :class:`.voting.Majority`.
@@ -299,7 +297,7 @@ class Integrate(Picker, frozen=True):
         """See :meth:`.base.Aggregator.decide`.
 
         Raises:
-            EndpointError: The model's endpoint serves nobody.
+            EndpointError: The model's endpoint serves no rollout.
         """
         weigh, why = weights(candidates, self.by)
         agreed = len(poll(candidates, contain=self.contain, same=self.same).parties) < 2

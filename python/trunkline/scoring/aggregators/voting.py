@@ -35,9 +35,7 @@ _WORDS: Final = 40
 _FRACTION: Final = re.compile(r"([-+]?)(?:([0-9]{1,30})\s+)?([0-9]{1,30})\s*[/\u2044]\s*([0-9]{1,30})")
 """A fraction, also behind a whole number."""
 
-_AROUND: Final = " \t\r\n.,;:!$()[]{}"
-"""What may stand around a fraction and says nothing of its value."""
-
+_AROUND: Final = " \t\r\n.,;:!$()[]{}"  # characters around a fraction that do not change its value
 _PERCENT: Final = re.compile(r"(-?[0-9]*\.?[0-9]+) per ?cent")
 _NUMBER: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _SCALES: Final = frozenset(
@@ -218,8 +216,7 @@ By = Literal["confidence", "reward", "value"]
 
 SOURCES: Final = get_args(By)
 
-_HEAVIEST: Final = 1e15
-"""The largest weight of a vote: sums of them stay finite, and exact where they are whole."""
+_HEAVIEST: Final = 1e15  # the largest weight of a vote: sums of them stay finite, and exact where they are whole
 
 
 class Ballot(NamedTuple):

@@ -30,7 +30,7 @@ logger = logging.getLogger("trunkline.scoring")
 
 
 class Finding(NamedTuple):
-    """What a filter yields: a rollout's id, and what is said about it."""
+    """A filter's verdict on a rollout, by the rollout's id."""
 
     rollout: int
     verdict: Verdict
@@ -120,7 +120,7 @@ def _checked(entry: Any, rollouts: int) -> Finding:
 
 
 OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
-"""How rollouts end that a limit of length cut off."""
+"""Terminations by a limit of length."""
 
 
 def treatment(name: str, action: object, count_in_baseline: object) -> None:
@@ -150,7 +150,7 @@ class Group:
         self._read: dict[int, Parsed] = {}
 
     def verdicts(self, rollout: Trajectory) -> list[Verdict]:
-        """What filters that came before said about a rollout, and the strategy."""
+        """The verdicts of earlier filters, and of the strategy, on a rollout."""
         return notes.read(rollout.note)
 
     @property

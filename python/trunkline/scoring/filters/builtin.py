@@ -64,7 +64,7 @@ class OverlongPenalty(msgspec.Struct, frozen=True, kw_only=True):
         """Yield each trajectory that is penalised.
 
         Raises:
-            ConfigError: The server reports no usage, so that nobody knows how long a trajectory is.
+            ConfigError: The server reports no usage, so that the length of a trajectory is not known.
         """
         for rollout in group.ended:
             tokens = _generated(group, rollout)
@@ -118,11 +118,8 @@ def _generated(group: Group, rollout: Trajectory) -> int:
     return total
 
 
-_MOST = 1 << 17
-"""Characters at the end of a turn that are looked at; what repeats itself without end does so there."""
-
-_AT_ONCE = 1 << 12
-"""Windows between two looks at the counts: what repeats early is found early."""
+_MOST = 1 << 17  # characters at the end of a turn that are looked at; what repeats itself without end does so there
+_AT_ONCE = 1 << 12  # windows between two looks at the counts: what repeats early is found early
 
 
 def repeats(text: str, window: int, times: int) -> bool:

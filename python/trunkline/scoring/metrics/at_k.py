@@ -130,15 +130,9 @@ def _mean(
     return estimate(means, sets, sum(map(len, rewards)), bounded=True, scored=behind)
 
 
-_USUAL: Final = 4096
-"""Chances that are kept: most tasks of a run have as many tries as others."""
-
-_NOTHING: Final = 10**20
-"""What happens in a smaller share of the subsets than one over this is left out: a float cannot tell it from never."""
-
-_FEW: Final = 3
-"""Classes of which it is quicker to multiply all but one than to divide one out of the product of all."""
-
+_USUAL: Final = 4096  # chances that are kept: most tasks of a run have as many tries as others
+_NOTHING: Final = 10**20  # counts below one in so many subsets are left out: a float cannot hold them beside the others
+_FEW: Final = 3  # classes of which it is quicker to multiply all but one than to divide one out of the product of all
 CountRows = list[list[int]]
 """Ways to pick from some classes: by how many of them have as many votes as the leader, by how many votes the others
 have together. Of the latter no class has as many as the leader."""
@@ -181,7 +175,7 @@ def _leads(
     """Yield, for each likely size, the ways to pick the rest, by how many classes have as many votes."""
     left = k - votes
     if left < votes:
-        # More than half: nobody else can have as many.
+        # More than half: no other class can have as many.
         yield from ((size, [math.comb(tries - size, left)]) for size in likely)
         return
     # A smaller class cannot have as many votes either: whatever is picked of it is no matter.
@@ -263,7 +257,7 @@ def majority_of(answers: Sequence[str | None], rewards: Sequence[float]) -> floa
         values.append(math.fsum(found) / len(found))
     if values:
         return math.fsum(values) / len(values)
-    # Nobody answered: the vote fails, which is measured only if some try was scored.
+    # No try answered: the vote fails, which is measured only if some try was scored.
     return 0.0 if scored(rewards) else None
 
 

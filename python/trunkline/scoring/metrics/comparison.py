@@ -86,7 +86,7 @@ def calibration(
     """Compare how sure tries are with whether they are right.
 
     Args:
-        confidences: For each task the confidence of its tries; NaN where nobody knows.
+        confidences: For each task the confidence of its tries; NaN where it is not known.
         rewards: The rewards of the same tries; NaN where a try was not scored.
         bins: Bins of the reliability table, of as many tries each as can be; equal confidences are never parted, so
             there may be fewer.

@@ -56,9 +56,7 @@ LIMIT: Final = 1200
 LEAST: Final = 200
 """The least that a report can be limited to."""
 
-_READ: Final = 20_000
-"""Characters of one text that are looked at."""
-
+_READ: Final = 20_000  # characters of one text that are looked at
 _LINE: Final = 140
 _TAGS: Final = re.compile(r"</?answer>")
 
@@ -74,7 +72,7 @@ def extract(messages: Sequence[Message], *, limit: int = LIMIT, answer: str | No
         messages: The conversation in the chat form, or in any form that comes close: a part of it that cannot be read
             is left out. What stands before the model's first message is the prompt, and no part of the report.
         limit: Most characters of the report.
-        answer: The final answer, where somebody knows it; else it is looked for in the last message of the model.
+        answer: The final answer, where it is known; else it is looked for in the last message of the model.
 
     Returns:
         Up to four parts, each on lines of its own; safe to print but for its line breaks. Empty if the model said

@@ -93,17 +93,12 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-_CHARACTERS: Final = 4
-"""Characters of a token, for estimates."""
-
+_CHARACTERS: Final = 4  # characters of a token, for estimates
 _LONG: Final = 24
 """Characters a word that was asked for; what is longer than that is not the report that was asked for, and is cut."""
 
-_DRAWS: Final = 2
-"""How often a report is asked for where the model writes nothing."""
-
-_TOKENS: Final = 1.4
-"""Tokens of a word, for estimates."""
+_DRAWS: Final = 2  # requests for a report before an empty reply is an error
+_TOKENS: Final = 1.4  # tokens of a word, for estimates
 
 
 class Reporter:
@@ -180,7 +175,7 @@ class Reporter:
             What was written, what not and why, and what it cost.
 
         Raises:
-            EndpointError: The endpoint serves nobody.
+            EndpointError: The endpoint serves no rollout.
             ConfigError: The key is missing.
         """
         work = self.work_on(tree)
@@ -188,7 +183,7 @@ class Reporter:
         return work.reported
 
     def work_on(self, tree: Tree) -> TreeReports:
-        """What :meth:`write` does, for those who want to know what came of it also where it ends early.
+        """Like :meth:`write`, with the outcome so far also where it ends early.
 
         Args:
             tree: The tree.

@@ -75,12 +75,12 @@ Share = Literal["auto", "always", "never"]
 SHARES: Final[tuple[str, ...]] = ("auto", "always", "never")
 
 GENERATED: Final = 4.0
-"""What a generated token costs in prompt tokens, as most price lists have it."""
+"""The cost of a generated token in prompt tokens, as in most price lists."""
 
 
 CACHED: Final = 0.5
-"""What a cached prompt token is taken to cost, in others, where nobody says: price lists have 0.1 to 0.5, and of
-requests that are sent at once not every one finds what another begins with."""
+"""The default cost of a cached prompt token, in uncached ones: price lists have 0.1 to 0.5, and of concurrent requests
+not every one finds what another begins with."""
 
 
 class Sizes(NamedTuple):

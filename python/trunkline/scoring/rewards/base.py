@@ -31,7 +31,7 @@ REWARD_TIMEOUT = 300.0
 
 
 class RewardPart(NamedTuple):
-    """What one of several rewards said about a trajectory.
+    """The result of one of several rewards for a trajectory.
 
     Attributes:
         name: The reward's name.
@@ -47,7 +47,7 @@ class RewardPart(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """What a reward said about one trajectory. A reward may also return one, to say why there is no value.
+    """The result of a reward for one trajectory. A reward may also return one, to say why there is no value.
 
     Attributes:
         value: The reward; NaN if there is none.
@@ -64,7 +64,7 @@ class Scored(NamedTuple):
 _Said: TypeAlias = "Scored | float | bool | dict[str, Any] | None"
 
 Reward = Callable[["Trajectory"], "Awaitable[_Said] | _Said"]
-"""What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
+"""A scorer of trajectories: a function, a coroutine function, or an object that can be called like one.
 
 It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
 None if it cannot say. Of a dict that is what stands under ``reward``; the rest is kept in the rollout's note, numbers
@@ -112,16 +112,16 @@ def reward(
 ) -> Callable[[_Function], _Function]:
     """Say how a function is asked as a reward.
 
-    The value of a trajectory must not depend on which others it was gathered with: who ends when is a matter of time,
-    and a run that is done again would score otherwise.
+    The value of a trajectory must not depend on which others it was gathered with: when rollouts end is a matter of
+    time, and a run that is done again would score otherwise.
 
     Args:
         timeout: Seconds that one call may take; what is late leaves its trajectories unscored. A plain function
-            needs ``thread`` for it, since nobody can interrupt one that blocks. By default 300, for what can be
+            needs ``thread`` for it, since one that blocks cannot be interrupted. By default 300, for what can be
             interrupted.
         batch: The most trajectories of one call: the function then takes a list of them and returns a list of as many
             results. Rollouts that end within a few milliseconds are gathered.
-        thread: Run a plain function that blocks in a thread, so that nobody waits for it but its own trajectories. One
+        thread: Run a plain function that blocks in a thread, so that only its own trajectories wait for it. One
             that outlives its time is left behind.
         name: What it is called in run files and messages; the function's own name by default.
 
@@ -145,7 +145,7 @@ def reward(
                 raise ConfigError(f"reward {own}: thread=True is for a function that blocks, not for a coroutine")
         elif timeout is not None and not thread:
             raise ConfigError(
-                f"reward {own}: nobody can interrupt a function that blocks after timeout={timeout:g}; make it "
+                f"reward {own}: a function that blocks cannot be interrupted after timeout={timeout:g}; make it "
                 "async def, or give thread=True as well"
             )
         setattr(function, _HELD, policy)
@@ -193,14 +193,11 @@ class OpenedPerCall:
             await live.close()
 
 
-_HOW: Final = frozenset({"timeout", "batch", "thread"})
-"""Options that say how a reward is asked, and not what it says."""
-
+_HOW: Final = frozenset({"timeout", "batch", "thread"})  # options that say how a reward is asked, and not what it says
 _SECRET: Final = re.compile(r"(?i)(key|authorization|passw(or)?d|secret|credentials?|token|cookie)$")
 """Options that no file and no message says."""
 
-_LONG: Final = 60
-"""Characters of a text option that are spelt out; of a longer one a digest tells it from others."""
+_LONG: Final = 60  # characters of a text option that are spelt out; of a longer one a digest tells it from others
 
 
 class _DefaultFactory(msgspec.Struct):
@@ -260,12 +257,11 @@ def _text(value: str) -> str:
 
 
 Value = Callable[[Any], float | None]
-"""What judges a :class:`~trunkline.tree.views.Trajectory` that has not ended: a plain function of it, never a
+"""A scorer of a :class:`~trunkline.tree.views.Trajectory` that has not ended: a plain function of it, never a
 coroutine function, that depends on nothing else. Higher is better; None if it cannot say, which ranks last.
 """
 
-_ALL = 2
-"""The place of the whole turn among the regions think, tool call and all."""
+_ALL = 2  # the place of the whole turn among the regions think, tool call and all
 
 
 def check(name: str, value: object) -> None:
@@ -290,7 +286,7 @@ def search_value(trajectory: Trajectory, value: Value | None = None) -> float:
         found = confidence(trajectory)
         if math.isnan(found):
             raise ConfigError(
-                "the server gave no log-probabilities of the likeliest tokens, so nobody knows how sure the model was: "
+                "the server gave no log-probabilities of the likeliest tokens, so the model's confidence is unknown: "
                 "set sampling=Sampling(logprobs=True, top_logprobs=5), or give the strategy a value function"
             )
         return found

@@ -135,9 +135,7 @@ def _lines(text: str) -> list[str]:
 _MIB: Final = 1 << 20
 _PROCESSES: Final = 64
 _DISK: Final = 64 * _MIB
-_LEAST: Final = 64 * _MIB
-"""Bytes of address space without which no interpreter starts."""
-
+_LEAST: Final = 64 * _MIB  # bytes of address space without which no interpreter starts
 _log = logging.getLogger("trunkline.scoring")
 
 

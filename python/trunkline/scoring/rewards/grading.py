@@ -36,12 +36,8 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-_WIDTH = 300
-"""Cells of a reason that are kept."""
-
-_MOST_PARTS: Final = 100
-"""Parts of a dict that are kept; it may be what a judge wrote."""
-
+_WIDTH = 300  # cells of a reason that are kept
+_MOST_PARTS: Final = 100  # parts of a dict that are kept; it may be what a judge wrote
 _log = logging.getLogger("trunkline.scoring")
 
 
@@ -81,7 +77,7 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
 
     seconds = _within(policy)
     try:
-        # A lock waits for some 290 years at most, and nobody for longer than a year.
+        # A lock waits for some 290 years at most; a year is enough.
         result: tuple[object, str | None] = await threads.run(run, min(seconds, 3e7))
     except TimeoutError:
         return None, f"{_name(reward)} gave no result within {seconds:g} s"
@@ -251,15 +247,9 @@ def report(trajectory: Trajectory, scored: Scored) -> float:
 AT_ONCE: Final = 64
 """Calls of a reward that are open at once when many finished trajectories are graded."""
 
-_THREADS: Final = 16
-"""Calls of a blocking reward that run at once."""
-
-_GATHER: Final = 0.005
-"""Seconds after the first trajectory of a batch in which others may join it."""
-
-_LEAVE: Final = 2.0
-"""Seconds that calls have to end once they are cancelled."""
-
+_THREADS: Final = 16  # calls of a blocking reward that run at once
+_GATHER: Final = 0.005  # seconds after the first trajectory of a batch in which others may join it
+_LEAVE: Final = 2.0  # seconds that calls have to end once they are cancelled
 _Waiting = tuple["Trajectory", "asyncio.Future[Scored]"]
 
 
@@ -334,7 +324,7 @@ class Grader:
     async def _gathered(self, trajectory: Trajectory, most: int) -> Scored:
         """Wait until the batch is full or its first trajectory has waited long enough."""
         if self._closed:
-            raise RuntimeError("the grader is closed")  # nobody would send what waits
+            raise RuntimeError("the grader is closed")  # what waits would never be sent
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Scored] = loop.create_future()
         self._waiting.append((trajectory, future))

@@ -95,8 +95,7 @@ def _fenced(text: str) -> str:
 MOST: Final = 1 << 17
 """Grades that are kept in memory; the oldest make room."""
 
-_APPLICATION_ID: Final = 0x54524C47
-"""``TRLG``, in the header of every file of grades."""
+_APPLICATION_ID: Final = 0x54524C47  # TRLG, in the header of every file of grades
 
 
 def key_of(parts: Iterable[str]) -> bytes:
@@ -127,11 +126,8 @@ class Grades:
             self._known.pop(next(iter(self._known)), None)
 
 
-_DRAWS: Final = 2
-"""How often a judge is asked whose reply holds no grade."""
-
-_LARGEST: Final = 1 << 20
-"""Bytes of a rubric's file."""
+_DRAWS: Final = 2  # questions to a judge before a rollout stays unscored
+_LARGEST: Final = 1 << 20  # bytes of a rubric's file
 
 
 class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
@@ -211,7 +207,7 @@ class OpenJudge:
         self._asker = ModelClient(judge.llm, judge.model, judge.sampling, judge.seed)
         self._file = None if judge.cache is None else grade_file(judge.cache)
         self._head = system(judge.rubric, judge.scale)
-        # What is the same for every answer. Who serves the model is not part of it.
+        # The same for every answer; the endpoint is not part of it.
         constant = [judge.model, self._head, msgspec.json.encode(judge.sampling, order="sorted").decode()]
         self._constant = [*constant, str(judge.scale), str(judge.seed)]
         self._asking: SharedTasks[Scored | float] = SharedTasks()

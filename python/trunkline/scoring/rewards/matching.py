@@ -106,8 +106,7 @@ def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: f
     return float(any(math.isclose(found, value, rel_tol=relative, abs_tol=absolute) for value in accepted))
 
 
-_MOST: Final = 50_000
-"""Characters at the end of an answer whose words count."""
+_MOST: Final = 50_000  # characters at the end of an answer whose words count
 
 
 def _words(text: str) -> Counter[str]:
@@ -137,24 +136,16 @@ class F1(msgspec.Struct, frozen=True):
 
 
 _DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsymbol|bf|rm)\b|[*_`${}]|\\[(),\[\] ]")
-"""What may stand around a letter without a meaning here: LaTeX's text commands, Markdown's stars."""
+"""Markup around a letter that is ignored: LaTeX's text commands, Markdown's stars."""
 
-_WIDE: Final = {0xFEE0 + code: code for code in range(0x21, 0x7F)}
-"""The full-width forms of ASCII's characters."""
-
-_WORDS: Final = frozenset({"A", "I"})
-"""Labels that are words, too."""
-
+_WIDE: Final = {0xFEE0 + code: code for code in range(0x21, 0x7F)}  # the full-width forms of ASCII's characters
+_WORDS: Final = frozenset({"A", "I"})  # labels that are words, too
 _GOES_ON: Final = r"(?!\s+(?!(?:and|as|because|but|due|for|is|nor|or|since|was|which|with)\b)[a-z])"
 """After a label that is a word as well: no sentence goes on as it would after the word."""
 
 
-_END: Final = r"(?=[\s).\]]*$)"
-"""After a small letter that is a word as well: the end of the answer."""
-
-_SIGN: Final = r"(?![\w'\u2019]|-\w|[.,]\d)"
-"""After a label that is no part of a word or number."""
-
+_END: Final = r"(?=[\s).\]]*$)"  # after a small letter that is a word as well: the end of the answer
+_SIGN: Final = r"(?![\w'\u2019]|-\w|[.,]\d)"  # after a label that is no part of a word or number
 _DENIED: Final = "".join(
     rf"(?<!\b{word} )(?<!\b{word} [(\[])" for word in ("not", "nor", "than", "neither", "except", "isn't", "not option")
 )
@@ -215,7 +206,7 @@ class ChoiceOptions:
         return None
 
     def _readings(self, plain: str, lines: Sequence[str]) -> Iterator[set[str]]:
-        """What an answer names, by less and less certain readings."""
+        """The labels that an answer names, by less and less certain readings."""
         stated = self._stated_labels(plain, r"\s*(?:(?:is|are|must be|would be|should be)\b\s*[:=]?|[:=])")
         # A label on a line of its own: the answer after its reasons, or before them.
         first, last = ({label} if (label := self._line(line)) else set() for line in (lines[0], lines[-1]))

@@ -79,10 +79,9 @@ def same(answer: str, references: list[str]) -> str:
 
 
 _TEXT: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm)\s*\{([^{}]*)\}|\$")
-"""What stands around words in LaTeX."""
+"""Markup around words in LaTeX."""
 
-_RESULT: Final = 1000
-"""Characters of what a process says that are kept."""
+_RESULT: Final = 1000  # characters of what a process says that are kept
 
 
 class Maths(OpenedPerCall, msgspec.Struct, frozen=True):

@@ -111,7 +111,7 @@ def test_a_decorated_function_is_itself() -> None:
         ({"thread": 1}, "thread must be true or false"),
         ({"name": " "}, "name is empty"),
         ({"name": 3}, "name must be"),
-        ({"timeout": 5}, "nobody can interrupt a function that blocks after timeout=5"),
+        ({"timeout": 5}, "a function that blocks cannot be interrupted after timeout=5"),
     ],
     ids=range(8),
 )
