@@ -277,14 +277,7 @@ class Integrate(Picker, frozen=True):
     is marked as unclear, and the try's vote counts half. Then one call over all reports picks one of the answers, as
     for :class:`Synthesis`. Where all tries agree, nothing is asked.
 
-    Args:
-        llm: The model's endpoint: a ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or a user's own LLM.
-        model: The model's name.
-        by: What weighs in the vote that decides where the model does not.
-        contain: See :class:`.voting.Majority`.
-        same: See :class:`.voting.Majority`.
-        sampling: How the model samples.
-        seed: Seed of what is asked.
+    The options are those of :class:`Synthesis`.
 
     Raises:
         ConfigError: An option has a value it cannot have.
