@@ -196,14 +196,19 @@ def _check_calls(role: str, calls: JSON) -> None:
                 raise ConfigError(f"{place}.function.{field}' must be a string")
 
 
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object."""
+    try:
+        _object.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
 def _arguments(raw: str) -> str:
     if not raw.strip():
         return "{}"
-    try:
-        _object.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _encoder.encode({"malformed": scrub(raw)}).decode()
-    return raw
+    return raw if is_object(raw) else _encoder.encode({"malformed": scrub(raw)}).decode()
 
 
 def _text(text: str) -> bytes:

@@ -9,6 +9,7 @@ import msgspec
 from trunkline._core import OBSERVATION, TURN, read_reply
 from trunkline._internal.text import excerpt
 from trunkline.errors import ReplyError
+from trunkline.llm.messages import is_object
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.tree.views import message_text
 
@@ -40,9 +41,6 @@ def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "")
     reason = "it is an HTML page; is the base URL right?" if begun == b"<" else excerpt(str(error), 200, secret)
     shown = f": '{excerpt(data, 200, secret)}'" if begun else ""
     return f"the reply is no chat completion: {reason}{shown}"
-
-
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _Malformed(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,10 +89,5 @@ def _written(arguments: str) -> str:
         written = msgspec.json.decode(arguments, type=_Malformed).malformed
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return arguments
-    if not written.strip():
-        return arguments  # blank arguments mean none, and do not travel like this
-    try:
-        _object.decode(written)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return written
-    return arguments
+    # Blank arguments mean none, and do not travel like this.
+    return arguments if not written.strip() or is_object(written) else written
