@@ -344,7 +344,6 @@ class _TaggedTurn(_Turn):
 
 _TAG: Final = "<confidence>"
 _GUESS: Final = 0.2
-"""The confidence in an answer that is a guess."""
 
 
 def state_confidence(draft: Draft, conversation: Conversation) -> None:

@@ -98,20 +98,12 @@ def best_guess(episode: Episode, mind: Mind) -> str:
 
 
 _BROKEN: Final = '"}\n</tool_call>'
-"""The end of a broken call."""
 
 _GOALS: Final = ("goal", "purpose", "question")
 
 
 class Use(NamedTuple):
-    """A tool and the parameter it is used through.
-
-    Attributes:
-        tool: The tool.
-        key: The parameter.
-        listed: Whether the parameter takes a list.
-        goal: A second parameter for the purpose of the call; empty where there is none.
-    """
+    """A tool, its parameter in use, whether that takes a list, and its parameter for the purpose, if any."""
 
     tool: Tool
     key: str
@@ -137,11 +129,7 @@ def open_call(draft: Draft, use: Use, mind: Mind) -> bool:
 
 
 def close_call(draft: Draft, use: Use, *, broken: bool, goal: tuple[Mind, str, str, str] | None = None) -> None:
-    """End a call after its value; a broken call has open brackets and arguments that are no JSON.
-
-    ``goal`` is, for a tool that wants one, the mind, the place of the choice and two wordings; an empty place leaves no
-    choice.
-    """
+    """End a call after its value; a ``goal`` is the mind, the place of the choice, if any, and two wordings."""
     value, end = '"]' if use.listed else '"', "}}\n</tool_call>"
     purpose = f', {json.dumps(use.goal)}: "' if use.goal and goal is not None else ""
     if draft.either(broken, _BROKEN, value + (purpose or end)):

@@ -81,14 +81,7 @@ class Parts(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """The input of a simulated model.
-
-    Attributes:
-        messages: Oldest first.
-        tools: The tools offered.
-        opened: Assistant text that the reply continues; empty in a chat request.
-        calling: ``auto``, ``none`` or ``required``.
-    """
+    """The input of a model; ``opened`` is text to continue, ``calling`` is ``auto``, ``none`` or ``required``."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()

@@ -167,16 +167,7 @@ SPREAD_FALL: Final = 0.8
 
 
 class Point(NamedTuple):
-    """The place of a choice in a question.
-
-    Attributes:
-        key: The question, independent of its wording and the prompt around it.
-        hop: The hop, from 0.
-        hops: Hops of the question.
-        action: Whether the choice is of a document (an action) or a belief.
-        actions: Whether hops have an action beside the belief.
-        whole: Whether a belief stands for the whole hop, because there was no document to choose.
-    """
+    """The place of a choice: of a document (``action``) or a belief, which may be the ``whole`` hop."""
 
     key: str
     hop: int
@@ -265,15 +256,10 @@ def point_success(point: Point, dials: Dials) -> tuple[float, bool, bool]:
 
 
 def options(point: Point, right: str | None, wrong: Sequence[str], dials: Dials) -> dict[str, float]:
-    """The options of a choice that have mass, with their masses at temperature 1.
+    """The options of a choice that have mass at temperature 1; ``wrong`` ones come with the most plausible class first.
 
-    The order is a hash of the question, so that a tie at temperature 0 favours no side.
-
-    Args:
-        point: The place of the choice.
-        right: The option that the text in view supports, if any.
-        wrong: Other options in view, the most plausible class first; repeats and the right option are left out.
-        dials: The dials.
+    ``right`` is None where the text in view supports none. The order is a hash of the question, so that a tie at
+    temperature 0 favours no side.
     """
     others = [option for option in dict.fromkeys(wrong) if option != right][: dials.wrong_options]
     others.sort(key=lambda option: Draws(point.key, point.hop, option).word())

@@ -80,10 +80,8 @@ def _last(pattern: re.Pattern[str], text: str) -> int:
 
 
 SEARCH_KEYS: Final = ("query", "queries", "q", "search_query", "keywords")
-"""Names of a search tool's parameter."""
 
 VISIT_KEYS: Final = ("id", "ids", "doc_id", "document_id", "url", "urls", "link", "page")
-"""Names of a visit tool's parameter."""
 
 _TAG: Final = re.compile(r"<(search|information)>(.*?)</\1>", re.DOTALL)
 _READ_AS: Final = re.compile(
@@ -196,11 +194,10 @@ _HIT: Final = re.compile(
     r"^[ \t]*(?:\d{1,3}[.)]|[-*])?[ \t]*\[([^\]\s<>]{1,64})\][ \t]*(\S[^\n]{0,200})$", re.MULTILINE
 )
 _LISTS: Final = re.compile(r"^[ \t]*(?=1[.)][ \t]*\[)", re.MULTILINE)
-"""The beginning of a list of hits."""
 
 
 class Hit(NamedTuple):
-    """A search hit: the document's id and title."""
+    """A search hit."""
 
     id: str
     title: str
@@ -283,32 +280,18 @@ class Names:
 
 
 class Episode:
-    """The state of an agent in a question.
-
-    Attributes:
-        chain: The question.
-        path: The believed entity of each hop begun, the anchor first; empty where unknown.
-        last: The last event: ``none``, ``search`` or ``visit``.
-        hits: The hits of the last search.
-        found: The text of the last search.
-        pages: Results of visits since the first search of this hop.
-        visited: Documents visited in this hop.
-        searches: Searches of this hop.
-        view: Every tool result, oldest first.
-        turns: Replies given so far.
-        names: Aliases in view.
-    """
+    """The state of an agent in a question."""
 
     def __init__(self, conversation: Conversation, chain: Chain) -> None:
         self.chain = chain
-        self.path: list[str] = []
-        self.last = "none"
+        self.path: list[str] = []  # the believed entity of each hop begun, the anchor first; empty where unknown
+        self.last = "none"  # or search or visit
         self.hits: tuple[Hit, ...] = ()
-        self.found = ""
-        self.pages: list[str] = []
-        self.visited: list[str] = []
-        self.searches = 0
-        self.view: list[str] = []
+        self.found = ""  # the text of the last search
+        self.pages: list[str] = []  # results of visits since the first search of this hop
+        self.visited: list[str] = []  # in this hop
+        self.searches = 0  # of this hop
+        self.view: list[str] = []  # every tool result, oldest first
         self.turns = sum(message.role == "assistant" for message in conversation.messages)
         self._searched: dict[tuple[int, str], int] = {}
         self.names = Names(())

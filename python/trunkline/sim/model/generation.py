@@ -27,7 +27,6 @@ __all__ = ["Disagreement", "Draft", "Mind", "Sampling", "Token", "filler", "ids"
 
 
 ALTERNATIVES: Final = 20
-"""Most alternatives of a token."""
 
 _LEAST: Final = -30.0
 _DRAFT_FILLERS: Final = 256
@@ -38,13 +37,7 @@ class Disagreement(Exception):
 
 
 class Token(NamedTuple):
-    """A generated token.
-
-    Attributes:
-        id: Its token id.
-        branches: Token ids at this place with their log-probs, likeliest first; empty at an ordinary token.
-        logprob: Its own log-prob at a branch; at an ordinary token see ``variation``.
-    """
+    """A generated token; at a branch it has the possible tokens, likeliest first, and its own log-prob."""
 
     id: int
     branches: tuple[tuple[int, float], ...] = ()
@@ -54,18 +47,14 @@ class Token(NamedTuple):
 class Draft:
     """The pieces of a reply in order.
 
-    A reply may continue a given text. Pieces must then agree with that text until it is used up, only the rest becomes
-    part of the draft, and a choice is drawn among the options that agree: a continuation has the distribution of a
-    whole reply given its beginning. A text that the model would not have written ends the agreement.
+    A reply may continue a given text, whose unused rest is ``left``. Pieces must agree with that text until it is used
+    up, only the rest becomes part of the draft, and a choice is drawn among the options that agree: a continuation has
+    the distribution of a whole reply given its beginning. A text that the model would not have written ends the
+    agreement.
 
-    Where the given text ends inside an ambiguous piece, one reading is drawn and the draft is on trial: pieces are
-    drawn as if nothing were given, and a disagreement begins the reply again.
-
-    Attributes:
-        pieces: The reply beyond the given text.
-        left: The unused rest of the given text.
-        trial: Whether pieces are drawn without regard to the given text.
-        sure: The mass of the beliefs that the reply rests on; None without any.
+    Where the given text ends inside an ambiguous piece, one reading is drawn and the draft is on ``trial``: pieces are
+    drawn as if nothing were given, and a disagreement begins the reply again. ``sure`` is the mass of the beliefs that
+    the reply rests on.
     """
 
     __slots__ = ("left", "pieces", "sure", "trial")
@@ -283,13 +272,7 @@ class Sampling(NamedTuple):
 
 
 class Mind:
-    """The random state of one reply; at temperature 0 the seed has no effect.
-
-    Attributes:
-        dials: The model's dials.
-        sampling: The request's sampling.
-        tries: How often the reply was begun again.
-    """
+    """The random state of one reply; at temperature 0 the seed has no effect."""
 
     __slots__ = ("_accidents", "_choices", "_key", "dials", "sampling", "tries")
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["ADDED", "CONTROL", "MERGES", "Bpe", "default_bpe", "dump", "load", "train"]
 
 MERGES: Final = 2000
-"""Merges of the shipped vocabulary."""
 
 CONTROL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Tokens that only a template writes; the same characters in a message are ordinary text."""

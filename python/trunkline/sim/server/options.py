@@ -20,7 +20,6 @@ __all__ = ["MOST_PORT", "VARIABLES", "Options", "Settings", "read_options"]
 
 
 MOST_PORT: Final = 65535
-"""The highest port."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -63,7 +62,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 VARIABLES: Final = "TRUNKLINE_SIM_SERVE_"
-"""Prefix of the options' environment variables."""
 
 _WORDS: Final = {
     word: truth for truth, words in ((True, "1 true yes on"), (False, "0 false no off")) for word in words.split()
@@ -80,13 +78,7 @@ class Options(NamedTuple):
 
 
 def read_options(arguments: Sequence[str], environment: Mapping[str, str], prog: str) -> Options:
-    """Read the options.
-
-    Args:
-        arguments: The command line, without the name of the command.
-        environment: Variables ``TRUNKLINE_SIM_SERVE_<OPTION>``; the command line takes precedence, empty ones are
-            ignored.
-        prog: The name of the command, for its help.
+    """Read the options; the command line precedes ``TRUNKLINE_SIM_SERVE_<OPTION>``, empty ones are ignored.
 
     Raises:
         ConfigError: An option or a variable is wrong; the message begins with its name.

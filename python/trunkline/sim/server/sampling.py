@@ -44,15 +44,7 @@ class Limits(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """One choice.
-
-    Attributes:
-        tokens: The sampled tokens, with branches where log-probs were asked for.
-        text: The raw text.
-        finish: ``stop`` or ``length``.
-        stopped_by: The stop text that ended it, if any.
-        key: The key of the variations of its log-probs.
-    """
+    """One choice; ``finish`` is ``stop`` or ``length``, ``key`` is that of the variations of its log-probs."""
 
     tokens: list[Token]
     text: str

@@ -33,17 +33,7 @@ _MOST_REMEMBERED = 65536
 
 
 class Answer(NamedTuple):
-    """A response before it is sent.
-
-    Attributes:
-        head: Fields of a whole response and of each chunk.
-        choices: The choices of a whole response.
-        usage: The usage object.
-        extra: Fields of a whole response only.
-        uncached: Prompt tokens without a cache hit.
-        longest: Tokens of the longest choice.
-        key: A digest of the choices.
-    """
+    """A response before it is sent, with its uncached prompt tokens, the tokens of the longest choice, and a digest."""
 
     head: dict[str, Any]
     choices: list[dict[str, Any]]

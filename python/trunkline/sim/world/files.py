@@ -64,14 +64,9 @@ Row = TypeVar("Row", _Page, _Row)
 
 
 def write_world(world: World, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write a world's two files, each whole or not at all; the same world gives the same bytes.
+    """Write a world's corpus and questions, each file whole or not at all, and return their paths.
 
-    Args:
-        world: The world.
-        folder: Created where it is missing; files of an earlier world are replaced.
-
-    Returns:
-        The paths of the corpus and of the questions.
+    Files of an earlier world are replaced, and the same world gives the same bytes.
 
     Raises:
         InputError: The folder cannot be written to.
@@ -137,11 +132,7 @@ def permutation(world: World, seed: int) -> dict[str, str]:
 
 
 def rename(world: World, mapping: Mapping[str, str]) -> World:
-    """Give entities other names in documents, questions and answers.
-
-    Args:
-        world: The world; it is not changed.
-        mapping: New names by old ones (own names or aliases); other names stay.
+    """A world with other names (own names or aliases) in documents, questions and answers; missing names stay.
 
     Raises:
         ConfigError: A name is unknown, a new name is not a name, or two things would get the same name.

@@ -152,39 +152,28 @@ def _relate(entities: list[_Entity], draws: Draws) -> None:
     towns = of["place"][len(regions) :]
     people, firms, events = of["person"], of["organisation"], of["event"]
 
-    def give(subject: _Entity, relation: str, choices: list[_Entity], p: float = 1.0) -> None:
-        other = draws.pick(choices)
-        if other is not subject and draws.chance(p):
-            _state(subject, relation, other)
+    def give(kind: list[_Entity], *facts: tuple[str, list[_Entity] | range, float]) -> None:
+        for subject in kind:
+            for relation, choices, p in facts:
+                if isinstance(choices, range):
+                    if draws.chance(p):
+                        subject.facts[relation] = str(choices[draws.below(len(choices))])
+                    continue
+                other = draws.pick(choices)
+                if other is not subject and draws.chance(p):
+                    _state(subject, relation, other)
 
-    def date(subject: _Entity, relation: str, first: int, last: int) -> None:
-        if draws.chance(0.9):
-            subject.facts[relation] = str(first + draws.below(last - first + 1))
-
-    for person in people:
-        give(person, "born_in", towns)
-        date(person, "birth_year", 1700, 1999)
-        give(person, "works_for", firms, 0.9)
-        give(person, "mentor", people, 0.8)
+    born = ("birth_year", range(1700, 2000), 0.9)
+    give(people, ("born_in", towns, 1.0), born, ("works_for", firms, 0.9), ("mentor", people, 0.8))
     _pair(draws.shuffled(people), "spouse", 0.6)
-    for place in of["place"]:
-        give(place, "mayor", people, 0.9)
-    for town in towns:
-        give(town, "located_in", regions)
+    give(of["place"], ("mayor", people, 0.9))
+    give(towns, ("located_in", regions, 1.0))
     _pair(draws.shuffled(towns), "twin", 0.7)
-    for firm in firms:
-        give(firm, "founder", people)
-        give(firm, "director", people, 0.9)
-        give(firm, "based_in", towns)
-        date(firm, "established", 1750, 2015)
-    for work in of["work"]:
-        give(work, "author", people)
-        date(work, "released", 1760, 2020)
-        give(work, "subject_event", events, 0.7)
-    for event in events:
-        give(event, "held_in", towns)
-        give(event, "organiser", firms)
-        date(event, "year", 1720, 2020)
+    led = (("founder", people, 1.0), ("director", people, 0.9), ("based_in", towns, 1.0))
+    give(firms, *led, ("established", range(1750, 2016), 0.9))
+    released = ("released", range(1760, 2021), 0.9)
+    give(of["work"], ("author", people, 1.0), released, ("subject_event", events, 0.7))
+    give(events, ("held_in", towns, 1.0), ("organiser", firms, 1.0), ("year", range(1720, 2021), 0.9))
 
 
 def _state(subject: _Entity, relation: str, other: _Entity) -> None:

@@ -39,16 +39,10 @@ KINDS: Final = ("person", "place", "organisation", "work", "event")
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """A functional relation: a subject has at most one object.
+    """A functional relation: a subject has at most one object, which may be a ``date``.
 
-    Attributes:
-        name: Its key in ``RELATIONS``.
-        subject: Kind of the subject.
-        object: Kind of the object, or ``date``.
-        sentences: Wordings with ``{s}`` and ``{o}``, the places of subject and object.
-        phrase: Noun phrase that leads from the subject to the object: "the author of {x}".
-        other: A second noun phrase of the same meaning.
-        keywords: Words of a search, beside the subject's name.
+    ``sentences`` are wordings with ``{s}`` and ``{o}``; ``phrase`` and ``other`` lead from the subject to the object,
+    as "the author of {x}"; ``keywords`` are words of a search beside the subject's name.
     """
 
     name: str
@@ -136,7 +130,6 @@ def _relations(table: str) -> Iterator[Relation]:
 RELATIONS: Final = {relation.name: relation for relation in _relations(_TABLE)}
 
 ANSWER_KIND: Final[dict[str, str]] = {name: relation.object for name, relation in RELATIONS.items()}
-"""The kind of a relation's object."""
 
 
 NAME: Final = r"[A-Z][a-z]++(?: [A-Z][a-z]++){0,5}+"
