@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from trunkline.llm.types import LLM
 
 
-__all__ = ["Node", "Settings", "aggregate_results", "as_client", "integrate", "settings"]
-
-
 class SearchNode:
     """A state of a search, which its owner links, fills and reads; it is no view of a tree of the library.
 

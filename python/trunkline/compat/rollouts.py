@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["agentic_loop", "conversation_of", "result_of", "run_parallel_rollouts"]
-
-
 def conversation_of(given: object) -> list[Message]:
     """Return messages or a question as a checked copy in the OpenAI form, with fresh ids for earlier calls."""
     if isinstance(given, str):

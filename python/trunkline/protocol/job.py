@@ -36,31 +36,6 @@ if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
 
 
-__all__ = [
-    "AnyLLM",
-    "EncodedJob",
-    "Job",
-    "Refill",
-    "as_llms",
-    "as_packed",
-    "check_asked",
-    "check_needs",
-    "describe",
-    "forks_inside",
-    "from_packed",
-    "import_path",
-    "likeliest_of",
-    "live",
-    "pack_job",
-    "parties",
-    "prices_of",
-    "region_of",
-    "settings",
-    "slots_for",
-    "unpack_job",
-]
-
-
 AnyLLM = EndpointSpec | BatchLLM | LLM
 """Endpoints as data, or a batch engine or live LLM, which stays in its process."""
 

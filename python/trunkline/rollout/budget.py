@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree, NodeView, Refusal
     from trunkline.agent import CompiledAgent
 
-__all__ = ["Amounts", "Budget", "format_refusal", "prompt_bound", "read_budget", "turn_cost"]
-
 Amounts = dict[str, int]
 """So much of each of the core's ``CURRENCIES``; what is left out is 0."""
 

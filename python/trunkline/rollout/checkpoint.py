@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
     from trunkline.strategies.base import Fork
 
-__all__ = [
-    "CarriedOver",
-    "Checkpoint",
-    "CutMark",
-    "ForkRecord",
-    "JudgedMark",
-    "Mark",
-    "RefusedMark",
-    "RoundMark",
-    "ServedMark",
-    "SpentMark",
-    "write",
-]
-
 
 class CarriedOver(NamedTuple):
     """How many rollouts and marks a tree had before its run began, and which of the rollouts were growing."""

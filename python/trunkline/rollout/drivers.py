@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
 
-__all__ = ["ProgramDriver", "ProgramFunction", "agent_loop"]
-
 
 async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
     """Ask the model and run its tool calls, until an answer or a limit raises :class:`Finished`."""

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["EnvironmentHandle", "EnvironmentManager", "KeptSnapshot", "SnapshotCache"]
-
-
 Use = tuple[int, int, int]
 """When a snapshot was used last: the round, the rollout, and how many turns that had taken."""
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
 
 
-__all__ = ["Barrier", "RunningRollouts"]
-
-
 class Barrier:
     """Counts growing rollouts and holds those that wait for the next round."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
 
-__all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "write_prompt"]
-
 
 def write_prompt(tree: Tree, agent: Agent) -> None:
     """Write system prompt, dialect and task messages into an empty tree."""

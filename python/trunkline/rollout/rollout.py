@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Rollout", "calls_before", "go_on", "usable"]
-
-
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 """Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.types import TurnSink
     from trunkline.tools.calls import Call
 
-__all__ = ["SideEffectLog", "lose", "unresolved_effects"]
-
 EffectKey = tuple[int, int, int]
 """Rollout, turn and index of a call."""
 

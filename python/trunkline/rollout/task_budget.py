@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from trunkline.strategies.base import Fork
 
 
-__all__ = [
-    "Account",
-    "BudgetDenied",
-    "BudgetSources",
-    "Claim",
-    "LedgerAccount",
-    "Meter",
-    "OutOfBudget",
-    "Reservation",
-    "TaskBudget",
-]
-
-
 class Claim(Protocol):
     """An amount that an account has reserved."""
 

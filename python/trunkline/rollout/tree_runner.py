@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["RoundScorer", "TreeRunner"]
-
-
 class RoundScorer:
     """Asks the reward about the rollouts of one tree, and a strategy's value function about those out of steps."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from trunkline.llm.types import Reply, ReplyChoice
 
-__all__ = ["DrawCallback", "Ending", "Finished", "KeptPrefix", "Turn", "TurnSink", "ending_of"]
-
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
     (ContentFiltered, Termination.CONTENT_FILTER),

@@ -41,20 +41,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory, Tree
 
 
-__all__ = [
-    "REPORTS",
-    "Rescored",
-    "arescore",
-    "earlier",
-    "extract_run",
-    "report_run",
-    "rescore",
-    "seen",
-    "set_aside",
-    "write",
-]
-
-
 def seen(tree: Tree) -> list[Trajectory]:
     """Return the rollouts that a reward is shown: those with an outcome, in opening order."""
     return [one for one in tree.rollouts if one.termination is not None and one.termination not in UNSCORED]

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 
-__all__ = ["SourceRun"]
-
 _BEFORE, _SHOWN = 20, 60
 
 

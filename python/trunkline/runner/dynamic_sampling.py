@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
-__all__ = ["SampledGroups", "asample_groups", "sample_groups"]
-
 logger = logging.getLogger(__name__)
 
 _OWN: Final = ("max_tasks", "start_from")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trunkline.scoring.rewards import Reward
     from trunkline.strategies.base import Strategy
 
-__all__ = ["Options", "with_defaults"]
-
 
 class Options(TypedDict, total=False):
     """What a run can be told, beside its agent and tasks.

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import TakenRow
 
 
-__all__ = ["PreparedRun", "RunSpec", "check_tasks", "make_backend", "plan", "watchers"]
-
-
 def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None) -> Backend:
     """Return the pool's backend, processes for endpoints, or inline for a live LLM and ``workers=0``."""
     stays = live(job.llms)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
-__all__ = ["Pool"]
-
 
 class Pool(WorkerPool):
     """Worker processes that are started once and serve many runs, one at a time, such as the steps of a training loop.

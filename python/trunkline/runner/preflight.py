@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Outline", "check", "check_budgets", "check_out", "outline", "ready"]
-
-
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has not started. What is said to be the most is a bound: rollouts of a tree share turns.
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from trunkline.store.stats.tasks import TaskSummary
     from trunkline.tree.views import Tree
 
-__all__ = ["Run", "TemporaryRunDir"]
-
 
 class TemporaryRunDir:
     """A temporary folder that is removed with the last object that holds it, or with the process."""

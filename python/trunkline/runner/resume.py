@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Change", "ResumableRun", "as_stored", "changes", "fingerprint", "gives_meaning"]
-
-
 _FREE = {"trunkline", "labels", "cache", "budget", "timing_dependent", "weights"}
 """What may change from one sitting of a run to the next."""
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["CompletionStream", "Interrupted", "arun", "run", "stream"]
-
-
 class CompletionStream:
     """Starts a run and yields the id of each task once its tree is complete, then raises the run's error."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.rewards import Reward
 
-__all__ = ["STORED", "StoredJob", "scored_by", "store_job", "stored_job", "stored_judges"]
-
 STORED = "job"
 """Key of the file's ``meta`` table under which it stands."""
 

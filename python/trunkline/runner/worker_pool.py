@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from trunkline.controller.weights import WeightCoordinator
     from trunkline.protocol.backend import Backend
 
-__all__ = ["MOST_WORKERS", "WorkerPool"]
-
 MOST_WORKERS = 256
 
 

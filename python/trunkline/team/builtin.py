@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from trunkline.team.team import TeamPlay
 
 
-__all__ = ["ExpertsTeam", "MathTeam", "SearchTeam", "check_lenient", "is_yes"]
-
-
 _SYNTHESIS: Final = """Several experts have worked on this question, each on their own:
 {question}
 

@@ -10,8 +10,6 @@ import msgspec
 from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ConfigError
 
-__all__ = ["Boxed", "Projected", "Projection", "Tag", "Whole"]
-
 _CHINESE: Final = re.compile("[\u4e00-\u9fff]")
 _BRACE: Final = re.compile("[{}]")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = [
-    "Context",
-    "Prompts",
-    "before_question",
-    "by_characters",
-    "check_slots",
-    "question_of",
-]
-
-
 encoded = lru_cache(maxsize=4096)(piece)
 """Pieces of templates, the same for every rollout of a process."""
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
-__all__ = ["Member", "Role", "Slot", "Template", "described"]
-
-
 _BRACED: Final = re.compile(r"\{([^\W\d]\w*)\}")
 _LIKE: Final = 0.75
 """How like a slot's name a braced word must be to be taken for a slip of the pen."""

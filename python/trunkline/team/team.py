@@ -34,19 +34,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = [
-    "ALIKE",
-    "GUIDE_NAMES",
-    "RoleReply",
-    "Team",
-    "TeamPlay",
-    "change",
-    "check_changes",
-    "context_limit",
-    "performance",
-]
-
-
 _OF_CODE: Final = ("name", "slots", "reads")
 """Fields that belong to the team's code: its program knows them."""
 
@@ -315,6 +302,7 @@ class TeamType(msgspec.StructMeta):
     """Metaclass of teams, which also accepts the setting names of Dr.MAS's guide."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
+        """Make a team."""
         own = self.__struct_fields__
         named: dict[str, Any] = {}
         for name, value in given.items():

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from trunkline.tree.views import Tree
 
-__all__ = ["Advantages", "TurnValue"]
-
 
 class TurnValue(NamedTuple):
     """The advantage of one rollout's turn, 0 where it is not trained."""

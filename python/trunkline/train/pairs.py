@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from trunkline.train.selection import Chosen
     from trunkline.tree.views import Tree
 
-__all__ = ["Pair", "pairs"]
-
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Two turns from one state.

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["Column", "Row", "Rows", "rows"]
-
-
 Column: TypeAlias = "array[Any] | list[Any]"
 """Numbers, or texts."""
 

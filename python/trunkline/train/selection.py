@@ -24,22 +24,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory, Tree
 
 
-__all__ = [
-    "AgentCall",
-    "AgentCalls",
-    "Chosen",
-    "Rules",
-    "again",
-    "context_of",
-    "draw_of",
-    "mean",
-    "select",
-    "sent",
-    "turns_of",
-    "write_jsonl",
-]
-
-
 logger = logging.getLogger(__name__)
 
 _CUT = frozenset({Termination.CENSORED, Termination.CANCELLED, None})

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
     from trunkline.types import Message
 
-__all__ = ["TurnSample", "turns"]
-
 
 class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One model turn.

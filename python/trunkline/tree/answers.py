@@ -14,8 +14,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DIGITS", "LONG", "Votes", "compatible", "fold", "majority", "normalise", "vote"]
-
 LONG = 4_000
 """Characters of the longest answer that is folded; a longer one is a text, and compares as one."""
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
 
 
-__all__ = ["Failure", "How", "Record", "Records", "check_version", "number_of", "usage_of", "version_in", "versioned"]
-
-
 _MESSAGE_LENGTH = 10_000  # characters of an exception's message that are kept
 _MOST_TRIES = 100  # attempts whose outcome is kept, the first ones
 _MAX_ATTEMPTS = 1_000_000  # attempts that are believed; a recorded failure is data, and may be damaged

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
 
-__all__ = ["Seconds", "Tokens", "count", "generated"]
-
 
 class Tokens(msgspec.Struct, frozen=True):
     """Tokens of one tree or of one run, counted flat and as a tree: from token ids, or as the servers reported them.

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message, Task
 
 
-__all__ = ["Kind", "Node", "Trajectory", "Tree", "Values", "message_text"]
-
-
 class Kind(IntEnum):
     """What a node is."""
 
