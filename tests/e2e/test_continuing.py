@@ -249,7 +249,7 @@ def test_a_run_that_still_goes_on_is_refused(url: str, chains: Run, tmp_path: Pa
     file = os.open(chains.path, os.O_RDONLY)
     fcntl.flock(file, fcntl.LOCK_EX)
     try:
-        assert "still going on" in refused(url, chains, tmp_path)
+        assert "is still running" in refused(url, chains, tmp_path)
     finally:
         os.close(file)
 

@@ -322,7 +322,7 @@ def test_a_plan_of_a_run_that_is_there_says_how_far_it_is(tmp_path: Path):
     ("options", "words"),
     [
         ({"resume": "yes", "out": "r"}, "resume must be true, false or 'force'"),
-        ({"resume": True}, "resume goes on with the run at out"),
+        ({"resume": True}, "resume=True needs out=PATH"),
         ({"durable": 1}, "durable must be true or false"),
     ],
 )

@@ -58,8 +58,8 @@ def unresolved_effects(core: CoreTree) -> dict[int, UnknownEffect]:
     found: dict[int, UnknownEffect] = {}
     for (rollout, _, _), mark in begun.items():
         why = (
-            f"{mark.tool} had begun when its worker or its run ended (call id {mark.id}), and nobody knows whether it "
-            "took effect; a tool with side effects is not run again"
+            f"{mark.tool} had begun when its worker or its run ended (call id {mark.id}), and whether it took effect "
+            "is unknown; a tool with side effects is not run again"
         )
         found.setdefault(rollout, UnknownEffect(why))
     return found
@@ -91,7 +91,7 @@ class SideEffectLog:
             return self.before
         mark = next(iter(self._begun.values()))
         return UnknownEffect(
-            f"the rollout was ended while {mark.tool} ran (call id {mark.id}), and nobody knows whether it took effect"
+            f"the rollout was ended while {mark.tool} ran (call id {mark.id}), and whether it took effect is unknown"
         )
 
     def check(self) -> None:

@@ -43,14 +43,14 @@ class SourceRun:
         self._name = printable(str(path))
         # First: it may not look while this process has the file open.
         if is_written(path):
-            raise ConfigError(f"start_from: {self._name} is still going on: wait for it, or stop it first")
+            raise ConfigError(f"start_from: {self._name} is still running: wait for its end, or stop it first")
         self._reader = RunReader.open(path)
         self.settings, self.seed = self._reader.settings, self._reader.seed
         if (scoring := under_way(self._reader.meta)) is not None:
             self._reader.close()
             raise ConfigError(
-                f"start_from: {self._name} is scored by {printable(scoring.reward, 80)} in part: go on with that "
-                "first, with `trunkline score` (rescore)"
+                f"start_from: {self._name} is scored by {printable(scoring.reward, 80)} in part: finish that first, "
+                "with `trunkline score` (rescore)"
             )
 
     def __enter__(self) -> Self:
@@ -73,7 +73,7 @@ class SourceRun:
                 if getattr(task, field) != getattr(there, field):
                     raise ConfigError(
                         f"start_from: task {quoted(task.id)} has other {field} than in {self._name}; leave the tasks "
-                        "out to go on with those of the run, or begin a new run"
+                        "out to continue those of the run, or begin a new run"
                     )
         return listed
 
@@ -81,8 +81,8 @@ class SourceRun:
         """Refuse a job whose strategy, tools, dialect or reward cannot continue this run."""
         if not getattr(job.strategy, "continues", False):
             raise ConfigError(
-                f"start_from: strategy {type(job.strategy).__name__} begins every task anew; Chain and Partial go on "
-                "from an earlier run, and so does any strategy that says continues = True"
+                f"start_from: strategy {type(job.strategy).__name__} begins every task anew; Chain and Partial "
+                "continue an earlier run, and so does any strategy with continues = True"
             )
         there, agent = self.settings.get("agent"), job.agent
         there = there if isinstance(there, dict) else {}

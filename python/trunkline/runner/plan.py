@@ -18,6 +18,7 @@ from trunkline._core import __version__
 from trunkline._internal.old_names import earlier_names
 from trunkline._internal.resources import worker_share
 from trunkline._internal.serialization import importing_script
+from trunkline._internal.text import redact
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.backends.inline import InlineBackend
 from trunkline.backends.local import LocalBackend
@@ -32,7 +33,7 @@ from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.continue_from import SourceRun
 from trunkline.runner.options import Options, with_defaults
-from trunkline.runner.preflight import Outline, check, check_budgets, check_out, outline, ready
+from trunkline.runner.preflight import Outline, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
 from trunkline.runner.stored_job import STORED, store_job
@@ -121,7 +122,7 @@ class RunSpec:
         if told["resume"] not in (True, False, "force"):
             raise ConfigError(f"resume must be true, false or 'force', not {short_repr(told['resume'])}")
         if told["resume"] and self._out is None:
-            raise ConfigError("resume goes on with the run at out: give out as well")
+            raise ConfigError(f"resume={told['resume']!r} needs out=PATH, the run file to resume")
         if not isinstance(told["durable"], bool):
             raise ConfigError(f"durable must be true or false, not {short_repr(told['durable'])}")
         self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
@@ -197,9 +198,22 @@ class RunSpec:
         if workers:
             pack_job(self._job)
         tasks = len(self._tasks) if self._refill is None else self._refill.max_tasks
-        finished = None if self._resumable is None else self._resumable.finished
+        rollouts = self._job.strategy.rollouts()
+        calls = tasks * rollouts * self._job.agent.max_turns
+        bounds = [asker.sampling.max_tokens for asker in self._job.askers]
         described = self._described | {"seed": self._seed}
-        return outline(self._job, tasks, described, workers, self._out, taken, finished)
+        return Outline(
+            tasks=tasks,
+            rollouts=rollouts,
+            formula=formula_of(self._job.strategy, rollouts),
+            calls=calls,
+            generated=None if None in bounds else calls * max(bound for bound in bounds if bound is not None),
+            workers=workers,
+            out=None if self._out is None else str(self._out),
+            settings=redact(msgspec.to_builtins(described, enc_hook=str)),
+            taken=taken,
+            finished=None if self._resumable is None else self._resumable.finished,
+        )
 
 
 def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:

@@ -134,7 +134,7 @@ class Pool(WorkerPool):
     async def _change(self, version: str, update: Callable[[], object] | None, policy: str) -> None:
         coordinator = self.coordinator
         if coordinator is not None and self.loop_thread is None and self.loop is not asyncio.get_running_loop():
-            raise UsageError("an inline pool's run goes on in another loop; await aupdate_weights in that one")
+            raise UsageError("the run of this inline pool belongs to another event loop; await aupdate_weights there")
         self.policy = policy
         try:
             if coordinator is not None and policy != "finish":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import CoreTree
-from trunkline._internal.text import format_error, printable, redact
+from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent
 from trunkline.errors import ConfigError, RunFileError
@@ -25,7 +25,7 @@ from trunkline.tree.views import Tree
 from trunkline.worker.outbox import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trunkline.agent import Agent
@@ -66,41 +66,13 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     finished: int | None = None
 
 
-def outline(
-    job: Job,
-    tasks: int,
-    settings: Mapping[str, Any],
-    workers: int,
-    out: Path | None,
-    taken: TakenOver | None = None,
-    finished: int | None = None,
-) -> Outline:
-    """Compute what a run would do; ConfigError if the strategy's formula fails."""
-    rollouts = job.strategy.rollouts()
-    calls = tasks * rollouts * job.agent.max_turns
-    bounds = [asker.sampling.max_tokens for asker in job.askers]
-    most = None if None in bounds else max(bound for bound in bounds if bound is not None)
-    return Outline(
-        tasks=tasks,
-        rollouts=rollouts,
-        formula=_formula(job.strategy, rollouts),
-        calls=calls,
-        generated=None if most is None else calls * most,
-        workers=workers,
-        out=None if out is None else str(out),
-        settings=redact(msgspec.to_builtins(dict(settings), enc_hook=str)),
-        taken=taken,
-        finished=finished,
-    )
-
-
 def check_out(path: Path | None) -> None:
     """Refuse the path of a run file at which something exists."""
     if path is not None and os.path.lexists(path):
         raise RunFileError(f"{printable(str(path))} {describe(path)}: choose another --out, or remove it")
 
 
-def _formula(strategy: Strategy, rollouts: int) -> str:
+def formula_of(strategy: Strategy, rollouts: int) -> str:
     """Return a strategy's formula for people."""
     tell = getattr(strategy, "formula", None)
     if tell is None:

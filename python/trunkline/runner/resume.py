@@ -166,7 +166,7 @@ class ResumableRun:
         self._same_tasks(tasks)
         if self._scoring is not None:
             raise ConfigError(
-                f"{self._name} is scored by {printable(self._scoring.reward, 80)} in part: go on with that first, "
+                f"{self._name} is scored by {printable(self._scoring.reward, 80)} in part: finish that first, "
                 "with `trunkline score` (rescore), and then resume it"
             )
         found = list(changes(self.settings, dict(here)))
@@ -175,7 +175,7 @@ class ResumableRun:
             more = f" and {len(grave) - _MOST} more" if len(grave) > _MOST else ""
             raise ConfigError(
                 f"{self._name} was begun with other settings: {'; '.join(map(str, grave[:_MOST]))}{more}: give "
-                "the same to resume it, another --out to begin anew, or --force (resume='force') to go on all the same"
+                "the same to resume it, another --out to begin anew, or --force (resume='force') to resume it so"
             )
         return found
 

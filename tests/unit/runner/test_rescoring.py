@@ -338,7 +338,7 @@ async def test_a_run_that_is_scored_in_part_is_not_gone_on_with(path: Path, monk
     undo(path, "Chile")
     await interrupted(path, stopping := Stopping(5))
     for options in ({"resume": True}, {"resume": "force"}):
-        with pytest.raises(ConfigError, match="is scored by stopping in part: go on with that first"):
+        with pytest.raises(ConfigError, match="is scored by stopping in part: finish that first"):
             await tl.arun(
                 agent(), tasks(), llm="http://127.0.0.1:9/v1", strategy=tl.Chain(4), reward=stopping, seed=3,
                 workers=0, out=path, filters=JUDGES, **options,

@@ -275,7 +275,7 @@ def test_a_budget_that_is_spent_ends_the_tries():
         ({"out": 3}, "out must be the path of a folder, not 3"),
         ({"filters": None}, "filters must be a list of filters, not None"),
         ({"filters": tl.filters.ZeroVariance()}, "filters must be a list of filters, not ZeroVariance"),
-        ({"resume": True}, "resume goes on with the run at out"),
+        ({"resume": True}, "resume=True needs out=PATH"),
     ],
 )
 def test_what_cannot_be_sampled_is_named_before_anything_is_asked(options: dict, says: str):
