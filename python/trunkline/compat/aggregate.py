@@ -217,7 +217,6 @@ def as_client(client: object, max_concurrency: int | None = None) -> LLM:
 
 
 def _sampling(given: Mapping[str, Any]) -> Sampling:
-    """Return the sampling of the fields of a request."""
     body = given.get("extra_body")
     if body is not None and not isinstance(body, Mapping):
         raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
@@ -364,7 +363,6 @@ def _measure(result: Mapping[str, Any], name: str, least: float, place: str) -> 
 
 
 def _conversation(messages: object, place: str) -> tuple[dict[str, Any], ...]:
-    """Return the messages of a result; empty where it has none."""
     if messages is None:
         return ()
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):

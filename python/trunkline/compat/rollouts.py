@@ -100,7 +100,6 @@ def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Return a number that JSON can hold, or None."""
     return value if math.isfinite(value) else None
 
 
@@ -259,7 +258,6 @@ async def _play(
 
 
 def _check_size(strategy: object, tries: int) -> None:
-    """Refuse a strategy that makes another number of rollouts than asked for."""
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy must have rollouts() and start(view), which {short_repr(strategy)} lacks")
     check_plan(strategy)

@@ -218,7 +218,6 @@ class EnvironmentHandle:
             await self._manager.take(self.environment, self._rollout)
 
     def _made(self) -> Environment:
-        """Return a new environment of the agent."""
         try:
             made = self._manager.compiled.agent.environment()
         except Exception as error:

@@ -127,7 +127,6 @@ class Rollout:
         self._batcher = batcher
 
     async def _pay(self, task_budget: TaskBudget, compiled: CompiledAgent) -> Reservation:
-        """Reserve the cost of the next turn."""
         self.activity.leave()
         self.place = "budget"
         return await task_budget.turn(self.id, self.leaf, compiled, 0 if self._kept is None else self._kept.tokens)
@@ -151,7 +150,6 @@ class Rollout:
             self.place = "program"
 
     async def _traced(self, ask: TurnRequest, recorder: TraceRecorder) -> Turn:
-        """Get the next turn and record its span."""
         started, node, failed = recorder.now(), None, None
         try:
             turn = await self._next(ask)

@@ -338,7 +338,6 @@ class TaskBudget:
         return claims
 
     async def _mine(self, own: LedgerAccount, most: Mapping[str, int | None], rollout: int | None) -> Claim:
-        """Reserve an amount of the task's own budget."""
         if rollout is None:
             return await own.claim(most)
         if rollout in self._decided:
@@ -368,7 +367,6 @@ class TaskBudget:
         return granted
 
     def _cost_of_turn(self, turn: int) -> Counter[str]:
-        """Return the cost of a turn as far as the tree records it."""
         facts = self._core.node(turn)
         prompt, generated = facts.prompt or 0, facts.generated or 0
         money = turn_cost(prompt, generated, self._prices)["micro_dollars"] or 0
@@ -379,5 +377,4 @@ T = TypeVar("T", int, int | None)
 
 
 def _of(most: Mapping[str, T], limits: Amounts) -> dict[str, T]:
-    """Return the part of an amount that is limited."""
     return {name: amount for name, amount in most.items() if name in limits}

@@ -197,11 +197,9 @@ class TreeRunner:
                 return waiting
 
     def _first(self) -> list[Move]:
-        """Return the moves of the first round."""
         return [] if self._is_over() else self._ask("start", [])
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
-        """Return the moves of the next round."""
         if self._running.over:
             return []
         wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
@@ -216,7 +214,6 @@ class TreeRunner:
         return self._running.over
 
     def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
-        """Call a hook of the strategy about some rollouts."""
         if not numbers and hook != "start":
             return []
         return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls))
@@ -254,7 +251,6 @@ class TreeRunner:
             group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
-        """Score a rollout whose score was not recorded."""
         await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
         self._barrier.end()
 
@@ -292,7 +288,6 @@ class TreeRunner:
         self._sink.grew()
 
     def _open(self, fork: ForkRecord, batchers: dict[int, SampleBatcher], group: asyncio.TaskGroup) -> None:
-        """Start the rollouts of a fork."""
         core = self.tree.core
         point = core.rollout(fork.first).point
         made = calls_before(core, point, self._compiled, self._calls)
@@ -337,7 +332,6 @@ class TreeRunner:
             await self._barrier.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:
-        """Play one rollout to its end, close it and score it."""
         own = asyncio.current_task()
         try:
             self._running.enter(rollout.id)

@@ -164,7 +164,6 @@ class _Scoring:
             self._begin()
 
     def _goes_on(self) -> bool:
-        """Whether a scoring by this reward was interrupted here."""
         return bool(self._known) and not self._known[-1].finished and self._known[-1].reward == self._name
 
     def _begin(self) -> None:
@@ -204,7 +203,6 @@ class _Scoring:
         self._run.note(**self._stands(finished=True))
 
     def _set_aside(self, place: int) -> Tree:
-        """Read a tree without its rewards."""
         tree = self._run.tree(self._names[place])
         last = self._known[-1]
         was = reward_of(self._known[:-1], last.before, place)

@@ -131,7 +131,6 @@ class SourceRun:
             )
 
     def _same_prompt(self, task: Task, core: CoreTree, here: Sequence[bytes]) -> None:
-        """Refuse a tree whose prompt differs from the new run's."""
         there = [core.message(node) for node in core.path(prompt(core))]
         if there == list(here):
             return
@@ -163,7 +162,6 @@ def _known(core: CoreTree, region: str | None) -> bool:
 
 
 def _tool_change(there: Any, here: Any) -> str:
-    """Describe which tools differ."""
     old = {_tool_name(tool): tool for tool in there} if isinstance(there, list) else {}
     new = {_tool_name(tool): tool for tool in here}
     if old.keys() == new.keys():

@@ -234,7 +234,6 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder(out: object) -> Path | None:
-    """Create the folder of the run files."""
     if out is None:
         return None
     if not isinstance(out, str | Path):

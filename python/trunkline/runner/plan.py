@@ -73,7 +73,6 @@ def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None)
 
 
 def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
-    """Return a pool's backend for one run."""
     if not isinstance(pool, WorkerPool):
         raise ConfigError(f"pool must be a trunkline.Pool, not {short_repr(pool)}")
     if workers is not None:
@@ -137,7 +136,6 @@ class RunSpec:
         self._memory = _memory(told["worker_memory"], self._backend.workers)
 
     def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None) -> None:
-        """Describe a new run."""
         with nullcontext() if self._start_from is None else SourceRun(self._start_from) as earlier:
             if earlier is not None:
                 tasks = earlier.tasks(None if tasks is None else check_tasks(tasks))
@@ -157,7 +155,6 @@ class RunSpec:
         self._seed = self._job.seed
 
     def _describe(self, agent: Agent | Team, tasks: list[Task], seed: int | None) -> None:
-        """Make the job and its settings for the run file."""
         told, self._tasks = self._told, tasks
         job = self._job = _job(agent, told, seed)
         if isinstance(job.program, Team):
@@ -241,7 +238,6 @@ def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
 
 
 def _path_of(run: object) -> Path:
-    """Return the path of an earlier run."""
     if isinstance(run, Run):
         return run.path
     if not isinstance(run, str | Path) or not str(run):
@@ -402,7 +398,6 @@ class PreparedRun(RunSpec):
         return self.result()
 
     def _ended(self) -> str:
-        """Return the final state of a run that was not stopped."""
         task_queue, shot = self.controller.task_queue, self.controller.snapshot
         if not task_queue.short:
             return "done"

@@ -175,7 +175,6 @@ class Pool(WorkerPool):
 
 
 def _on(pool: Pool, options: Options) -> Options:
-    """Add the pool to the options of a run."""
     if "pool" in options:
         raise TypeError("a pool's run takes no pool: it runs on this one")
     return {**options, "pool": pool}

@@ -101,7 +101,6 @@ def _asked(job: Job) -> list[tuple[Agent, EndpointSpec]]:
 
 
 def _check_tokens(agent: Agent, mode: TokenMode) -> None:
-    """Check an agent's form of token ids and its tokenizer."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.token_ids.base import form_of  # noqa: PLC0415
 
@@ -131,7 +130,6 @@ async def ready(job: Job) -> list[CallRow]:
 async def _exact(
     job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dialect: BoundDialect, spent: list[Reply]
 ) -> None:
-    """Probe what token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.capabilities import needs, other_apis, probe, require  # noqa: PLC0415
 
@@ -198,7 +196,6 @@ def _rollouts(name: str, budget: Budget, job: Job) -> None:
 
 
 def _turn(name: str, budget: Budget, job: Job, tasks: Sequence[Task]) -> None:
-    """Compare a budget with the cheapest first turn."""
     turns = [_cheapest(job, asker, tasks) for asker in job.askers]
     for currency, limit in budget.limits.items():
         least, generated, most = min(turns, key=lambda turn: turn[2].get(currency) or 0)

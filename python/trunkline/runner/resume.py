@@ -180,7 +180,6 @@ class ResumableRun:
         return found
 
     def _same_tasks(self, tasks: Sequence[Task]) -> None:
-        """Refuse other tasks than those of the file."""
         if len(tasks) != self.size:
             raise self._other_tasks(f"{self.size} there, {len(tasks)} here")
         # By their records: most often none is to be read.

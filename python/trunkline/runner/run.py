@@ -61,7 +61,6 @@ class CompletionStream:
             await self._ended()
 
     def _stop(self) -> None:
-        """Ask the run to end without waiting for requests in flight."""
         stop = partial(self._plan.controller.stop, at_once=True)
         if self._loop_thread is None:
             stop()
@@ -76,7 +75,6 @@ class CompletionStream:
             self._run.result()
 
     async def _tell(self, post: Callable[[str | None], None]) -> None:
-        """Run, and post the ids of complete tasks."""
         finished = self._plan.controller.finished
         running = asyncio.ensure_future(self._plan.execute())
         # A run that fails before its controller begins finishes nothing.
@@ -208,7 +206,6 @@ def _in_a_loop() -> bool:
 
 
 def _drive(plan: PreparedRun) -> Run:
-    """Run in a new event loop; signals request a stop."""
     loop = uvloop.new_event_loop()
     main = loop.create_task(plan.execute())
     caught: list[int] = []

@@ -115,7 +115,6 @@ def _written(stored: StoredJob) -> dict[str, Any]:
 
 
 def _pack(job: Job) -> tuple[EncodedJob | None, str]:
-    """Return the job as data, or why it cannot be stored."""
     if stays := live(job.llms):
         return None, f"its LLM is a live {stays}"
     if any(isinstance(llm, EndpointSpec) and llm.secret is not None for llm in job.llms.values()):

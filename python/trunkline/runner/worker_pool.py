@@ -107,7 +107,6 @@ class WorkerPool:
 
 
 def _backend(kind: str, workers: int | None, address: str | None, runtime_env: Mapping[str, Any] | None) -> Backend:
-    """Make the backend of a kind of pool."""
     for name, given in (("address", address), ("runtime_env", runtime_env)):
         if given is not None and kind != "ray":
             raise ConfigError(f"{name}={short_repr(given)}: only a pool of kind 'ray' has one")

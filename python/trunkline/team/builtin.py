@@ -184,7 +184,6 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         return f"<information>{seen.text}</information>" if seen.text else ""
 
     def _told(self, done: list[str]) -> str:
-        """Return the history that roles are shown; empty at the first step."""
         if not done or not self.history:
             return ""
         return f"\nSteps taken so far: {len(done)}. The latest:\n" + "\n".join(done[-self.history :])

@@ -77,14 +77,12 @@ _FIXED = frozenset({"question", "context"})
 
 
 class Prompts:
-    """Builds the prompts of one rollout, as fragments of its tree.
-
-    What was said is kept in a transcript of the core, or as texts where the length is limited or a switch is off.
-    """
+    """Builds the prompts of one rollout, as fragments of its tree."""
 
     def __init__(self, play: ProgramContext, team: _Switches) -> None:
         self._play = play
         self._team = team
+        # Outputs as texts, where a limit or a switch needs them; else the transcript has them.
         whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
         self._context = None if whole and team.late_join and team.active_only else Context(team)
         self._numbers = {name: number for number, name in enumerate(team.members)}
@@ -145,7 +143,6 @@ class Prompts:
             user(self._filled(member, values))
 
     def _filled(self, member: Member, values: Mapping[str, str]) -> str:
-        """Return a member's prompt as one text."""
         assert member.template is not None
         assert self._context is not None
         return member.template.fill({**values, "context": "".join(self._context.seen_by(member))})

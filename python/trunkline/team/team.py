@@ -241,7 +241,6 @@ class _Reading:
 
 
 def _bound(tool: Tool[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool's arguments by name."""
     names = list(tool.parameters["properties"])
     if len(args) > len(names):
         raise ProgramError(f"{tool.name} takes {len(names)} arguments, and is given {len(args)}")
@@ -426,7 +425,6 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
 
     @classmethod
     def _attributes(cls) -> dict[str, Role]:
-        """Roles among the attributes of the class."""
         found: dict[str, Role] = {}
         for kind in reversed(cls.__mro__):
             for attribute, value in vars(kind).items():

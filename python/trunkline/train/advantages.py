@@ -87,7 +87,6 @@ class Advantages:
         self._values, self._kept = self._estimate(estimator, options)
 
     def _add(self, tree: Tree, rollouts: list[Chosen]) -> None:
-        """Append the rows of a tree."""
         root = len(self._parents)
         self._roots.append(root)
         parents, ends = step_forest(*tree.core.shape())

@@ -159,7 +159,6 @@ class Rows:
             yield msgspec.structs.replace(first[place % self._real], pad=True, trained=False, weight=0, advantage=0.0)
 
     def _read(self) -> Iterator[Row]:
-        """Read the rows that are no padding."""
         place, groups = 0, self._columns["group"]
         for group, tree in enumerate(self._trees):
             if place == self._real:
@@ -204,7 +203,6 @@ class Rows:
         return {model: rows._filled(_divisor(divisor, model)) for model, rows in self.by_model().items()}
 
     def _filled(self, divisor: int) -> Rows:
-        """Return the rows padded to a multiple of a divisor."""
         pads = -len(self) % divisor
         filled = self._at([*range(len(self)), *(place % len(self) for place in range(pads))], pads)
         for name, value in (("pad", 1), ("trained", 0), ("weight", 0), ("advantage", 0.0)):
@@ -294,7 +292,6 @@ class _MadeCall(NamedTuple):
 
 
 def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each row."""
     for group, tree in enumerate(trees):
         calls = AgentCalls(tree.core)
         rows: dict[object, list[_MadeCall]] = {}
@@ -309,7 +306,6 @@ def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iter
 
 
 def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
-    """Return the columns of a call for the rollouts that share it."""
     core = tree.core
     trained = [one for one in made if one.value.trained]
     chosen, call, _ = (trained or made)[0]

@@ -162,7 +162,6 @@ class AgentCalls:
         return found
 
     def _noted(self, rollout: int) -> dict[int, _Note]:
-        """Return the notes of a rollout's turns."""
         found = {}
         for record in self._journal.of(rollout):
             if record.kind == "ask" and record.nodes and (note := _read(record.data[2:])) is not None:

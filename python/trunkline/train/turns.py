@@ -130,7 +130,6 @@ def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> It
 
 
 def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> TurnSample:
-    """Return the sample of a turn for the rollouts that share it."""
     core = tree.core
     trained = [passing for passing in rollouts if passing.value.trained]
     chosen, turn, _ = (trained or rollouts)[0]
