@@ -93,9 +93,9 @@ class Table(NamedTuple):
         first = self.core.rollouts
         numbers = [self.core.open(1, (0, draw), draw) for draw in range(first, first + n)]
         siblings = SampleBatcher(self.desk) if n > 1 else None
-        self.rollouts.extend(
-            Rollout(self.core, number, self.task, 3, self.desk, self.sink, siblings) for number in numbers
-        )
+        for number in numbers:
+            self.rollouts.append(Rollout(self.core, number, self.task, 3, self.desk, self.sink))
+            self.rollouts[-1].join(siblings)
 
 
 def open_table(

@@ -45,7 +45,6 @@ class Rollout:
         seed: int,
         sampler: Sampler,
         sink: TurnSink,
-        batcher: SampleBatcher | None = None,
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
         kept: KeptPrefix | None = None,
@@ -65,7 +64,7 @@ class Rollout:
         self.seed = seed
         self.sampler = sampler
         self.sink = sink
-        self._batcher = batcher
+        self._batcher: SampleBatcher | None = None
         self.first_sampling = sampling
         self.between = between
         self._last_turn: ReplyChoice | None = None

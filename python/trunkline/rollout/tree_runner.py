@@ -311,7 +311,6 @@ class TreeRunner:
             self._seed,
             self._sampler,
             self._sink,
-            None,
             None if told is None else told.sampling,
             self._between if self._stepwise or (fork is not None and fork.steps is not None) else None,
             None if told is None else told.kept,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import check_int, short_repr
+from trunkline._internal.validation import check_bool, check_int, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.plan import check_tasks
@@ -143,9 +143,7 @@ class _Sampling:
         self.tasks = check_tasks(tasks)
         self._given = _checked(options)
         self._tries = check_int("tries", tries, 1, _MOST)
-        if not isinstance(keep_last, bool):
-            raise ConfigError(f"keep_last must be true or false, not {short_repr(keep_last)}")
-        self._keep_last = keep_last
+        self._keep_last = check_bool("keep_last", keep_last)
         self._seed = self._given.get("seed")
         groups = self._given.pop("groups", None)
         self._found = SampledGroups(len(self.tasks) if groups is None else check_int("groups", groups, 1))

@@ -19,7 +19,7 @@ from trunkline._internal.old_names import earlier_names
 from trunkline._internal.resources import worker_share
 from trunkline._internal.serialization import importing_script
 from trunkline._internal.text import redact
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.backends.inline import InlineBackend
 from trunkline.backends.local import LocalBackend
 from trunkline.controller.controller import Controller
@@ -122,8 +122,7 @@ class RunSpec:
             raise ConfigError(f"resume must be true, false or 'force', not {short_repr(told['resume'])}")
         if told["resume"] and self._out is None:
             raise ConfigError(f"resume={told['resume']!r} needs out=PATH, the run file to resume")
-        if not isinstance(told["durable"], bool):
-            raise ConfigError(f"durable must be true or false, not {short_repr(told['durable'])}")
+        check_bool("durable", told["durable"])
         self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
         if self._resumable is None:
             self._begin(agent, tasks)

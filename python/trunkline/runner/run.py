@@ -37,12 +37,10 @@ class CompletionStream:
         self._plan = plan
         self._loop_thread = loop_thread
         self._box: asyncio.Queue[str | None] = asyncio.Queue()
-        self._run: asyncio.Task[None] | LoopTask[None]
-        if loop_thread is None:
-            self._run = asyncio.ensure_future(self._tell(self._box.put_nowait))
-        else:
-            loop = asyncio.get_running_loop()
-            self._run = loop_thread.send(self._tell(lambda done: _post(loop, self._box, done)))
+        work = self._tell(partial(_post, asyncio.get_running_loop(), self._box))
+        self._run: asyncio.Task[None] | LoopTask[None] = (
+            asyncio.ensure_future(work) if loop_thread is None else loop_thread.send(work)
+        )
 
     def __aiter__(self) -> CompletionStream:
         return self

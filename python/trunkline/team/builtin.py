@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline._internal.validation import check_int, short_repr
+from trunkline._internal.validation import check_bool, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.scoring.answers import extract_answer
 from trunkline.team.projection import Boxed, Tag
@@ -62,12 +62,6 @@ def is_yes(text: str, yes: str, no: str, *, lenient: bool, cased: bool = False) 
     """Read a verdict; ``lenient`` takes one without yes and no, or with both, for a yes."""
     read = text if cased else text.lower()
     return yes in read or no not in read if lenient else yes in read and no not in read
-
-
-def check_lenient(lenient: object) -> None:
-    """Refuse a ``lenient`` that is not a bool."""
-    if not isinstance(lenient, bool):
-        raise ConfigError(f"lenient must be true or false, not {short_repr(lenient)}")
 
 
 _YES: Final = "<verify>yes</verify>"
@@ -147,7 +141,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         _check_tool(self.tool)
         check_int("max_steps", self.max_steps, 1)
         check_int("history", self.history, 0)
-        check_lenient(self.lenient)
+        check_bool("lenient", self.lenient)
 
     async def play(self, rollout: TeamPlay) -> str:
         """Search until what was found is enough, and answer."""
@@ -277,7 +271,7 @@ class MathTeam(Team, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_int("rounds", self.rounds, 1)
-        check_lenient(self.lenient)
+        check_bool("lenient", self.lenient)
 
     async def play(self, rollout: TeamPlay) -> str:
         """Solve and verify by turns until a solution is approved."""

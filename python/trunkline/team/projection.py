@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._internal.validation import check_choice, short_repr
+from trunkline._internal.validation import check_bool, check_choice, short_repr
 from trunkline.errors import ConfigError
 
 _CHINESE: Final = re.compile("[\u4e00-\u9fff]")
@@ -78,8 +78,7 @@ class Tag(msgspec.Struct, frozen=True):
             raise ConfigError(f"Tag: name must be a tag's name without brackets, not {short_repr(self.name)}")
         check_choice("Tag: keep", self.keep, "content", "block", "all")
         for field in ("thinks", "chinese"):
-            if not isinstance(value := getattr(self, field), bool):
-                raise ConfigError(f"Tag: {field} must be true or false, not {short_repr(value)}")
+            check_bool(f"Tag: {field}", getattr(self, field))
 
     def read(self, text: str, reasoning: str | None) -> Projected:
         """Read a reply."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from trunkline._internal.text import format_error
-from trunkline._internal.validation import check_int, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_int, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.team.prompts import Prompts, by_characters, question_of
@@ -290,10 +290,8 @@ def performance(given: object) -> dict[str, bool | int | None]:
             raise ConfigError(f"performance has {own} twice")
         if own == _LENGTH:
             found[own] = None if value is None else check_int(f"performance: {own}", value, 0)
-        elif isinstance(value, bool):
-            found[own] = value
         else:
-            raise ConfigError(f"performance: {name} must be true or false, not {short_repr(value)}")
+            found[own] = check_bool(f"performance: {name}", value)
     return found
 
 
@@ -384,8 +382,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
                 "max_context_length, whose tokens it counts"
             )
         for switch in _SWITCHES:
-            if not isinstance(value := getattr(self, switch), bool):
-                raise ConfigError(f"{switch} must be true or false, not {short_repr(value)}")
+            check_bool(switch, getattr(self, switch))
         self._check_program()
         own = self.own_roles()
         if not own:

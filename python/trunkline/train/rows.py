@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from trunkline._internal.validation import check_choice, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import llm_in, named
 from trunkline.llm.request import model_in
@@ -271,9 +271,8 @@ def rows(
             tokens, and of a trained turn their number is not known.
     """
     check_choice("shared", shared, "once", "repeat")
-    for name, flag in (("only_active", only_active), ("keep_masked", keep_masked)):
-        if not isinstance(flag, bool):
-            raise ConfigError(f"{name} must be true or false, not {short_repr(flag)}")
+    check_bool("only_active", only_active)
+    check_bool("keep_masked", keep_masked)
     trees = again(run)
     advantages = Advantages(trees, Rules(censored, on_failed).check(), estimator, options, by_call=True)
     facts = _facts(trees, advantages, once=shared == "once")
