@@ -274,7 +274,8 @@ def writer(conversation: Conversation, mind: Mind, *, along: bool = False) -> Dr
     mind.think(draft, "\n</think>\n")
     if subject.chain is not None:
         key = chain_key(subject.chain)
-        _state_facts(draft, _path(subject.chain, texts) if along else _all_facts(texts))
+        stated = list(dict.fromkeys(fact for text in texts for fact in facts_in(text)))[:_MOST_FACTS]
+        _state_facts(draft, _path(subject.chain, texts) if along else stated)
         found = walk(subject.chain, texts)
         if found is not None:
             right = found[0]
@@ -290,10 +291,6 @@ def writer(conversation: Conversation, mind: Mind, *, along: bool = False) -> Dr
     draft.believe(masses[answer])
     draft.say(f".\n<answer>{answer}</answer>")
     return draft
-
-
-def _all_facts(texts: list[str]) -> list[Fact]:
-    return list(dict.fromkeys(fact for text in texts for fact in facts_in(text)))[:_MOST_FACTS]
 
 
 def _path(chain: Chain, texts: list[str]) -> list[Fact]:

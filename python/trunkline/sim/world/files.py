@@ -104,18 +104,13 @@ def read_corpus(path: str | os.PathLike[str]) -> tuple[Document, ...]:
 
 def read_questions(path: str | os.PathLike[str]) -> tuple[Question, ...]:
     """Read a ``questions.jsonl``; errors as for ``read_corpus``."""
-    return tuple(
-        Question(
-            id=row.id,
-            question=row.question,
-            answer=row.answer[0] if row.answer else "",
-            aliases=tuple(row.answer[1:]),
-            hops=row.metadata.hops,
-            kind=row.metadata.kind,
-            support=row.metadata.support,
-        )
-        for row in _rows(path, _Row)
-    )
+    questions = []
+    for row in _rows(path, _Row):
+        answer, *aliases = row.answer or [""]
+        facts = row.metadata
+        found = Question(row.id, row.question, answer, tuple(aliases), facts.hops, facts.kind, facts.support)
+        questions.append(found)
+    return tuple(questions)
 
 
 def permutation(world: World, seed: int) -> dict[str, str]:

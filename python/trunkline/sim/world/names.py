@@ -41,20 +41,17 @@ _SYLLABLES: Final = {
         "tex dron lix pora stra vance mark tica logue nex tum vera lock",
     ),
 }
-_FORMS: Final[dict[str, tuple[str, ...]]] = {
-    "place": (
-        *("Port {}", "{} Bridge", "{} Heights", "Lower {}", "{} Cross", "New {}", "{} Bay", "Saint {}"),
-        *("{} Mills", "Upper {}", "{} Green", "Castle {}"),
-    ),
-    "region": ("North {}", "{} Province", "South {}", "{} Uplands", "{} Coast"),
-    "organisation": (
-        *("{} Institute", "{} Trading Guild", "{} Works", "Royal {} Society", "{} Foundry"),
-        *("{} Press", "{} Laboratory", "{} Shipping Company", "{} Academy", "Free {} Union"),
-    ),
-    "event": (
-        *("{} Regatta", "Great {} Fair", "{} Congress", "{} Music Week", "{} Flood"),
-        *("{} Treaty", "Grand {} Race", "{} Harvest Feast", "{} Exhibition", "{} Assembly"),
-    ),
+_FORMS: Final = {
+    kind: forms.split(", ")
+    for kind, forms in {
+        "place": "Port {}, {} Bridge, {} Heights, Lower {}, {} Cross, New {}, {} Bay, Saint {}, {} Mills, Upper {}, "
+        "{} Green, Castle {}",
+        "region": "North {}, {} Province, South {}, {} Uplands, {} Coast",
+        "organisation": "{} Institute, {} Trading Guild, {} Works, Royal {} Society, {} Foundry, {} Press, "
+        "{} Laboratory, {} Shipping Company, {} Academy, Free {} Union",
+        "event": "{} Regatta, Great {} Fair, {} Congress, {} Music Week, {} Flood, {} Treaty, Grand {} Race, "
+        "{} Harvest Feast, {} Exhibition, {} Assembly",
+    }.items()
 }
 _ADJECTIVES: Final = str.split(
     "Silent Amber Broken Crimson Distant Empty Fading Golden Hidden Iron Last Narrow Northern Pale Quiet Restless "
