@@ -144,37 +144,27 @@ class _Sampling:
         self._given = _checked(options)
         self._tries = check_int("tries", tries, 1, _MOST)
         self._keep_last = check_bool("keep_last", keep_last)
-        self._seed = self._given.get("seed")
         groups = self._given.pop("groups", None)
         self._found = SampledGroups(len(self.tasks) if groups is None else check_int("groups", groups, 1))
         if self._found.wanted > len(self.tasks):
             raise ConfigError(f"groups is {groups}, and there are {len(self.tasks)} tasks: a task is one group at most")
-        self._out = _folder(self._given.get("out"))
-        for number in range(1, tries + 1) if self._out and not self._given.get("resume") else ():
-            check_out(self._path(number))
-
-    def _path(self, number: int) -> Path | None:
-        return self._out and self._out / f"try-{number}.run"
+        out = _folder(self._given.get("out"))
+        self._paths = [out and out / f"try-{number}.run" for number in range(1, tries + 1)]
+        for path in () if self._given.get("resume") else self._paths:
+            check_out(path)
 
     def options(self) -> Options:
         """Return the options of the next run."""
         done, missing = len(self._found.runs), self._found.missing
-        options = self._given | {"out": self._path(done + 1), "seed": self._seed}
+        options = self._given | {"out": self._paths[done]}
         if missing < len(self.tasks):
             options["groups"] = missing
         if done:
-            options["seed"] = base_seed(self._first_seed(), "try", (), done)
+            options["seed"] = base_seed(_seed_of(self._found.runs[0]), "try", (), done)
         if not (self._keep_last and done + 1 == self._tries):
             options["filters"] = [*self._given["filters"], _EQUAL]
         made: Options = options  # type: ignore[assignment]
         return made
-
-    def _first_seed(self) -> int:
-        path = self._found.runs[0].path
-        with RunReader.open(path) as reader:
-            if reader.seed is None:
-                raise UsageError(f"{printable(str(path))} does not say its seed")
-            return reader.seed
 
     def take(self, made: Run) -> None:
         """Count the groups of a run."""
@@ -202,12 +192,19 @@ class _Sampling:
         found = self._found
         if not found.missing:
             found.state = "done"
-            return found
-        logger.warning(
-            "%d of %d groups were kept in %d tries; dropped: %d of equal rewards, %d unscored, %d by other filters",
-            *(len(found), found.wanted, len(found.runs), found.equal, found.unscored, found.filtered),
-        )
+        else:
+            logger.warning(
+                "%d of %d groups were kept in %d tries; dropped: %d of equal rewards, %d unscored, %d by other filters",
+                *(len(found), found.wanted, len(found.runs), found.equal, found.unscored, found.filtered),
+            )
         return found
+
+
+def _seed_of(run: Run) -> int:
+    with RunReader.open(run.path) as reader:
+        if reader.seed is None:
+            raise UsageError(f"{printable(str(run.path))} does not say its seed")
+        return reader.seed
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
