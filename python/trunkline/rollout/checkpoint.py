@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline._core import TURN
-from trunkline.errors import TreeError
 from trunkline.llm.request import Sampling
 from trunkline.rollout.side_effects import unresolved_effects
 from trunkline.rollout.types import KeptPrefix
 from trunkline.strategies.base import _TOOK
+from trunkline.tree.records import read_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from trunkline._core import CoreTree
     from trunkline.strategies.base import Fork
@@ -119,17 +119,6 @@ def write(core: CoreTree, mark: Mark) -> None:
     core.mark(msgspec.json.encode(mark).decode())
 
 
-def _read(core: CoreTree) -> Iterator[tuple[int, Mark]]:
-    """Yield the checkpoint marks of a tree with their numbers; TreeError for a damaged one."""
-    for number, text in enumerate(core.marks()):
-        kind = _KINDS.get(text[2:].partition('"')[0])
-        if kind is not None:
-            try:
-                yield number, msgspec.json.decode(text, type=kind)
-            except msgspec.MsgspecError as problem:
-                raise TreeError(f"mark {number} of the tree is damaged: {problem}") from None
-
-
 class Checkpoint:
     """State of an earlier runner of the same tree, read from its marks; of a source run only fork records count."""
 
@@ -145,7 +134,7 @@ class Checkpoint:
         self._spent: Counter[str] = Counter()
         # By rollout since the last service: one that was served a second time, after a break, did spend once.
         self._since: dict[int, Counter[str]] = {}
-        for number, mark in _read(core):
+        for number, mark in read_marks(core, _KINDS, "the tree"):
             if isinstance(mark, RoundMark):
                 for fork in mark.forks:
                     self._forks.update(dict.fromkeys(range(fork.first, fork.first + fork.n), fork))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import TreeError, UnknownEffect
-from trunkline.tree.records import Failure
+from trunkline.errors import UnknownEffect
+from trunkline.tree.records import Failure, read_marks
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -35,26 +35,17 @@ class _Effect(msgspec.Struct):
     effect: EffectKey
 
 
-_marks: tuple[tuple[str, msgspec.json.Decoder[_Intent | _Effect]], ...] = (
-    ('{"intent":', msgspec.json.Decoder(_Intent)),
-    ('{"effect":', msgspec.json.Decoder(_Effect)),
-)
+_KINDS: dict[str, type[_Intent | _Effect]] = {"intent": _Intent, "effect": _Effect}
 
 
 def unresolved_effects(core: CoreTree) -> dict[int, UnknownEffect]:
     """Return, by rollout, an error for the first call without recorded effect; raises TreeError."""
     begun: dict[EffectKey, _Intent] = {}
-    for text in core.marks():
-        for start, decoder in _marks:
-            if text.startswith(start):
-                try:
-                    mark = decoder.decode(text)
-                except msgspec.MsgspecError as problem:
-                    raise TreeError(f"a mark of a call with side effects is damaged: {problem}") from None
-                if isinstance(mark, _Intent):
-                    begun[mark.intent] = mark
-                else:
-                    begun.pop(mark.effect, None)
+    for _, mark in read_marks(core, _KINDS, "a call with side effects"):
+        if isinstance(mark, _Intent):
+            begun[mark.intent] = mark
+        else:
+            begun.pop(mark.effect, None)
     found: dict[int, UnknownEffect] = {}
     for (rollout, _, _), mark in begun.items():
         why = (

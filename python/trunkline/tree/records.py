@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from trunkline.errors import ConfigError, LLMError, RolloutError, TreeError
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trunkline._core import CoreTree
 
@@ -190,6 +190,20 @@ class Records:
             rollout, count = self._forked[rollout]
             parts.append(self.own(rollout)[:count])
         return [record for part in reversed(parts) for record in part]
+
+
+M = TypeVar("M")
+
+
+def read_marks(core: CoreTree, kinds: Mapping[str, type[M]], what: str) -> Iterator[tuple[int, M]]:
+    """Yield the marks of some kinds, told by their first field, with their numbers; TreeError for a damaged one."""
+    for number, text in enumerate(core.marks()):
+        kind = kinds.get(text[2:].partition('"')[0])
+        if kind is not None:
+            try:
+                yield number, msgspec.json.decode(text, type=kind)
+            except msgspec.MsgspecError as problem:
+                raise TreeError(f"mark {number} of {what} is damaged: {problem}") from None
 
 
 _LONGEST = 100
