@@ -358,6 +358,8 @@ def test_a_snapshot_counts_what_was_sent():
     ]
     shot.called(settle(reply) for reply in replies)
     assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 7, [2.0, 1e-6])
+    assert (shot.percentile(0.5), shot.percentile(0.95)) == (1e-6, 2.0)
+    assert Snapshot(1, 1).percentile(0.5) is None, "before the first call"
 
 
 def test_a_run_object_counts_its_trees_without_its_calls(tmp_path: Path):

@@ -19,7 +19,7 @@ from trunkline.llm.pricing import Price
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import SCHEMA_VERSION, CallRow
-from trunkline.store.stats.calls import ESTIMATED_USAGE, CallStats, Spending, by_endpoint, total
+from trunkline.store.stats.calls import ESTIMATED_USAGE, CallStats, Spending, by_endpoint, percentile, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
@@ -288,6 +288,13 @@ def test_percentiles_are_the_least_times_that_enough_calls_did_not_exceed(times:
     assert endpoint.total.max == max(times) / 1e6
     assert endpoint.queue.max == max(times) // 2 / 1e6
     assert endpoint.first is None
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "rank"), [(1, 0.5, 1), (10, 0.5, 5), (11, 0.5, 6), (20, 0.95, 19), (21, 0.95, 20), (3, 0.0, 1)]
+)
+def test_a_percentile_is_the_nearest_rank(count: int, share: float, rank: int):
+    assert percentile(range(1, count + 1), share) == rank
 
 
 def test_generated_tokens_a_second_are_over_the_time_the_endpoint_was_in_use():
