@@ -1,4 +1,4 @@
-"""Change a finished file."""
+"""Changing a finished run file, or a copy of it."""
 
 from __future__ import annotations
 

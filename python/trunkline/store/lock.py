@@ -1,4 +1,4 @@
-"""Writer lock, run files on disk."""
+"""The lock of a run file's writer; making, renaming and removing run files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, rows, keys, numbered names.
+"""The tables of a run file, their rows, keys and checksums, and numbered names.
 
 SQLite finds a row by one number at once, and such a table keeps large values without a loss of space.
 """

@@ -1,4 +1,4 @@
-"""Connect, transaction, error translation, file identity."""
+"""SQLite connections, transactions and errors; what a file at a path is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a file has come: resumptions, rescorings."""
+"""The progress that a run file holds; its resumptions and rescorings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""load_tasks; Parquet, Hugging Face."""
+"""Loading the tasks of a data set: local files, Parquet, Hugging Face."""
 
 from __future__ import annotations
 

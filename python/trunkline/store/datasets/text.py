@@ -1,4 +1,4 @@
-"""JSONL, JSON, CSV; row -> Task."""
+"""Data sets as text (JSONL, JSON, CSV, TSV), and making a task of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomic output file, records, JSON lines."""
+"""The output file of an export, which appears whole or not at all; its records; JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Per task; what filters did."""
+"""Figures by task, lengths and tokens of rollouts, and verdicts of filters."""
 
 from __future__ import annotations
 
