@@ -86,120 +86,78 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination, Usage
 
+_HOMES = """
+_core: __version__
+agent: Agent
+errors: ToolError TrunklineError errors=
+llm.batch.batcher: BatchLLM
+llm.batch.completion: Completion Prompt
+llm.config: LLM=EndpointSpec
+llm.dialects.base: Dialect Parsed
+llm.dialects.builtin: Hermes SearchR1
+llm.openai_client: ClientLLM
+llm.pricing: Price
+llm.request: Sampling
+llm.token_ids.base: TokenMode
+llm.token_ids.renderers: tokens_with
+llm.types: Limits Routing ToolCall
+observability.logging: log_to
+observability.observers: Snapshot
+observability.opentelemetry: Tracing
+observability.prometheus: Metrics
+rollout.budget: Budget
+rollout.programs.context: ContextMessage ModelTurn ProgramContext
+runner.amend: Rescored arescore rescore
+runner.dynamic_sampling: SampledGroups asample_groups sample_groups
+runner.options: Options
+runner.plan: plan
+runner.pool: Pool
+runner.preflight: Outline
+runner.result: Run
+runner.run: Interrupted arun run stream
+scoring.aggregators.aggregate: aggregate
+scoring.aggregators.base: Candidate Decision
+scoring.aggregators.llm: Integrate Synthesis
+scoring.aggregators.voting: BestOfN Majority Weighted
+scoring.filters: filters=
+scoring.filters.base: Filter
+scoring.metrics: metrics=
+scoring.notes: Graded Verdict
+scoring.reports.extractive: extract_report=extract
+scoring.reports.reporter: Reporter
+scoring.rewards: Choice F1 Maths Numeric Scored WeightedRewards contains exact_match numeric_match rewards= weighted
+scoring.rewards.base: reward
+scoring.rewards.code: Code
+scoring.rewards.judge: Judge
+store.datasets.loader: load_tasks
+store.export.export: Exported export
+store.reader: RunReader
+store.stats.compare: compare
+strategies.adaptive: Adaptive
+strategies.base: Drop Fork Stop Strategy
+strategies.chain: Chain
+strategies.entropy_tree: EntropyTree
+strategies.mcts: MCTS
+strategies.partial: Partial
+strategies.tree_grpo: TreeGRPO
+strategies.tree_search: TreeSearch
+team.builtin: ExpertsTeam MathTeam SearchTeam
+team.projection: Boxed Projected Projection Tag Whole
+team.role: Role
+team.team: RoleReply Team TeamPlay
+tools.calls: Call current_call
+tools.environment: Environment
+tools.tool: Tool tool
+train: train=
+tree.views: Node Trajectory Tree
+types: Task Termination Usage
+"""
+"""Each module with its public names; ``name=other`` is called ``other`` there, ``name=`` is the module itself."""
+
 _MODULES = {
-    "Adaptive": "strategies.adaptive",
-    "Agent": "agent",
-    "BatchLLM": "llm.batch.batcher",
-    "BestOfN": "scoring.aggregators.voting",
-    "Boxed": "team.projection",
-    "Budget": "rollout.budget",
-    "Call": "tools.calls",
-    "Candidate": "scoring.aggregators.base",
-    "Chain": "strategies.chain",
-    "Choice": "scoring.rewards",
-    "ClientLLM": "llm.openai_client",
-    "Code": "scoring.rewards.code",
-    "Completion": "llm.batch.completion",
-    "ContextMessage": "rollout.programs.context",
-    "Decision": "scoring.aggregators.base",
-    "Dialect": "llm.dialects.base",
-    "Drop": "strategies.base",
-    "EntropyTree": "strategies.entropy_tree",
-    "Environment": "tools.environment",
-    "ExpertsTeam": "team.builtin",
-    "Exported": "store.export.export",
-    "F1": "scoring.rewards",
-    "Filter": "scoring.filters.base",
-    "Fork": "strategies.base",
-    "Graded": "scoring.notes",
-    "Hermes": "llm.dialects.builtin",
-    "Integrate": "scoring.aggregators.llm",
-    "Interrupted": "runner.run",
-    "Judge": "scoring.rewards.judge",
-    "LLM": "llm.config:EndpointSpec",
-    "Limits": "llm.types",
-    "MCTS": "strategies.mcts",
-    "Majority": "scoring.aggregators.voting",
-    "MathTeam": "team.builtin",
-    "Maths": "scoring.rewards",
-    "Metrics": "observability.prometheus",
-    "ModelTurn": "rollout.programs.context",
-    "Node": "tree.views",
-    "Numeric": "scoring.rewards",
-    "Options": "runner.options",
-    "Outline": "runner.preflight",
-    "Parsed": "llm.dialects.base",
-    "Partial": "strategies.partial",
-    "Pool": "runner.pool",
-    "Price": "llm.pricing",
-    "ProgramContext": "rollout.programs.context",
-    "Projected": "team.projection",
-    "Projection": "team.projection",
-    "Prompt": "llm.batch.completion",
-    "Reporter": "scoring.reports.reporter",
-    "Rescored": "runner.amend",
-    "Role": "team.role",
-    "RoleReply": "team.team",
-    "Routing": "llm.types",
-    "Run": "runner.result",
-    "RunReader": "store.reader",
-    "SampledGroups": "runner.dynamic_sampling",
-    "Sampling": "llm.request",
-    "Scored": "scoring.rewards",
-    "SearchR1": "llm.dialects.builtin",
-    "SearchTeam": "team.builtin",
-    "Snapshot": "observability.observers",
-    "Stop": "strategies.base",
-    "Strategy": "strategies.base",
-    "Synthesis": "scoring.aggregators.llm",
-    "Tag": "team.projection",
-    "Task": "types",
-    "Team": "team.team",
-    "TeamPlay": "team.team",
-    "Termination": "types",
-    "TokenMode": "llm.token_ids.base",
-    "Tool": "tools.tool",
-    "ToolCall": "llm.types",
-    "ToolError": "errors",
-    "Tracing": "observability.opentelemetry",
-    "Trajectory": "tree.views",
-    "Tree": "tree.views",
-    "TreeGRPO": "strategies.tree_grpo",
-    "TreeSearch": "strategies.tree_search",
-    "TrunklineError": "errors",
-    "Usage": "types",
-    "Verdict": "scoring.notes",
-    "Weighted": "scoring.aggregators.voting",
-    "WeightedRewards": "scoring.rewards",
-    "Whole": "team.projection",
-    "__version__": "_core",
-    "aggregate": "scoring.aggregators.aggregate",
-    "arescore": "runner.amend",
-    "arun": "runner.run",
-    "asample_groups": "runner.dynamic_sampling",
-    "compare": "store.stats.compare",
-    "contains": "scoring.rewards",
-    "current_call": "tools.calls",
-    "errors": "errors:",
-    "exact_match": "scoring.rewards",
-    "export": "store.export.export",
-    "extract_report": "scoring.reports.extractive:extract",
-    "filters": "scoring.filters:",
-    "load_tasks": "store.datasets.loader",
-    "log_to": "observability.logging",
-    "metrics": "scoring.metrics:",
-    "numeric_match": "scoring.rewards",
-    "plan": "runner.plan",
-    "rescore": "runner.amend",
-    "reward": "scoring.rewards.base",
-    "rewards": "scoring.rewards:",
-    "run": "runner.run",
-    "sample_groups": "runner.dynamic_sampling",
-    "stream": "runner.run",
-    "tokens_with": "llm.token_ids.renderers",
-    "tool": "tools.tool",
-    "train": "train:",
-    "weighted": "scoring.rewards",
+    name: (f"trunkline.{module}", attribute if renamed else name)
+    for module, names in (line.split(": ") for line in _HOMES.split("\n") if line)
+    for name, renamed, attribute in (word.partition("=") for word in names.split())
 }
 
 _RENAMED = {
@@ -332,13 +290,12 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"trunkline.{name} is called trunkline.{new} now", DeprecationWarning, stacklevel=2)
         return getattr(sys.modules[__name__], new)
-    path = _MODULES.get(name)
-    if path is None:
+    if name not in _MODULES:
         raise AttributeError(f"module 'trunkline' has no attribute {name!r}")
-    module, colon, attribute = path.partition(":")
-    value = importlib.import_module(f"trunkline.{module}")
-    if not colon or attribute:
-        value = getattr(value, attribute or name)
+    module, attribute = _MODULES[name]
+    value = importlib.import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
     globals()[name] = value
     return value
 
