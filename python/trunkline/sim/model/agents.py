@@ -154,7 +154,6 @@ class _AgentTurn(_Turn):
         return self.after_page(episode.pages)
 
     def choose_document(self, visit: Use) -> Draft:
-        """Choose among the hits of the last search."""
         episode = self.episode
         hits = episode.unvisited()
         titled = episode.titled()
@@ -226,7 +225,6 @@ class _AgentTurn(_Turn):
         return self.call_search(query_text(name, relation), query_text(name, relation, reverse=True))
 
     def guess(self) -> Draft:
-        """Answer without having found out."""
         self.draft.say(_SETTLE)
         return self.answer(best_guess(self.episode, self.mind))
 
@@ -251,7 +249,6 @@ class _AgentTurn(_Turn):
         return self.draft
 
     def call_visit(self, visit: Use, masses: dict[str, float]) -> Draft:
-        """End with a visit to one of some documents."""
         self.draft.say("\n</think>\n")
         broken = open_call(self.draft, visit, self.mind)
         choice = self.draft.choose(self.mind, {quoted(option): mass for option, mass in masses.items()})
@@ -309,7 +306,6 @@ class _TaggedTurn(_Turn):
         return self.believe()
 
     def conclude(self) -> Draft:
-        """Answer now."""
         self.mind.think(self.draft)
         if self.episode.arrived:
             return self.believe()
@@ -327,7 +323,6 @@ class _TaggedTurn(_Turn):
         return self.answer(found)
 
     def search(self, name: str, hop: int) -> Draft:
-        """End with a search for a hop's relation of an entity."""
         relation = self.episode.chain.relations[hop]
         self.draft.say("\n</think>\n<search>")
         query, other = query_text(name, relation), query_text(name, relation, reverse=True)

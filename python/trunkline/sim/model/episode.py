@@ -419,7 +419,6 @@ class Episode:
         return query.replace(language.RELATIONS[best].keywords, "", 1).strip(), best
 
     def _hop_of(self, name: str, relation: str) -> int:
-        """The hop of a query; a relation can occur in a chain more than once."""
         hops = [hop for hop, each in enumerate(self.chain.relations) if each == relation]
         now = len(self.path) - 1
         if len(hops) == 1:

@@ -151,7 +151,6 @@ _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _ANSWERED: Final = re.compile(r"</?answer>")
 _USUAL: Final = 150
 _LINE: Final = 24
-"""Words about one call."""
 
 _MOST_CALLS: Final = 8
 
@@ -211,7 +210,6 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _fields(record: str) -> dict[str, str]:
-    """The parts of a record with the headings of ``reporter``."""
     return {match[1]: body.strip() for match, body in _headed(_REPORT_FIELD, record)}
 
 

@@ -113,7 +113,6 @@ class App:
             metrics.requests[path, status] += 1
 
     def _refusal(self, request: web.Request, error: ApiError | web.HTTPException | web.RequestPayloadError) -> ApiError:
-        """A refusal in the OpenAI form."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, web.RequestPayloadError):

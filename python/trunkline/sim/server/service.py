@@ -224,7 +224,6 @@ class Service:
         *,
         logprobs: bool,
     ) -> tuple[int, list[Generated]]:
-        """Cached prompt tokens and the choices of one prompt."""
         settings = self.settings
         tokens, room = prompt.prefix.tokens, settings.max_context - prompt.prefix.tokens
         wanted = limit or 1

@@ -146,7 +146,6 @@ def _entities(seed: int, documents: int) -> list[_Entity]:
 
 
 def _relate(entities: list[_Entity], draws: Draws) -> None:
-    """Give every entity its facts: at most one object for each relation."""
     of = {kind: [entity for entity in entities if entity.kind == kind] for kind, _ in _SHARES}
     regions = of["place"][: max(2, round(len(of["place"]) * _REGION_SHARE))]
     towns = of["place"][len(regions) :]
