@@ -131,9 +131,9 @@ MESSAGE: Final = 4
 SAMPLED: Final = 1
 """Flag of a token that the model sampled."""
 SYNTHETIC: Final = 2
-"""Flag of a token that nobody sampled and no text holds: put in by a template or a bridge between turns."""
+"""Flag of a token that was not sampled and is in no text: put in by a template or a bridge between turns."""
 TRUNCATED: Final = 4
-"""Flag of the last token of what was cut off."""
+"""Flag of the last token of a text that was cut off."""
 CURRENCIES: Final[tuple[str, ...]]
 """What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tokens`` of both kinds, ``tools``
 (tool calls), ``micros`` (microseconds), ``micro_dollars`` (millionths of a dollar)."""
@@ -252,7 +252,7 @@ class CoreTree:
         r"""Intern a message, or a piece of one, without making a node of it; for :meth:`context`.
 
         A piece begins with a byte that is stored and never sent. ``b"\x02"`` opens a message, so ``{`` follows it;
-        ``b"\x01"`` goes on with the message that the fragment before it belongs to. Together they are one JSON object,
+        ``b"\x01"`` continues the message that the fragment before it belongs to. Together they are one JSON object,
         cut anywhere between two characters. A piece is UTF-8 without control characters.
 
         Raises:
@@ -468,7 +468,7 @@ class Harvest:
     kinds: Final[memoryview]
     """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
     agents: Final[memoryview]
-    """Per node who said it, as a position in :attr:`names` (u32, N)."""
+    """Per node its speaker, as a position in :attr:`names` (u32, N)."""
     names: Final[list[str]]
     """Names of agents, common to all trees; the first is empty."""
     offsets: Final[memoryview]

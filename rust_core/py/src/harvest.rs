@@ -13,7 +13,7 @@ pub struct Harvest {
     parents: Py<PyAny>,
     /// Per node what it is (u8).
     kinds: Py<PyAny>,
-    /// Per node who said it (u32), a position in `names`.
+    /// Per node its speaker (u32), a position in `names`.
     agents: Py<PyAny>,
     /// Names of agents, common to all trees.
     names: Vec<String>,

@@ -233,7 +233,7 @@ impl ActivityCounter {
         self.0.with(py, core::ActivityCounter::open)
     }
 
-    /// A lane goes on.
+    /// A lane runs again.
     #[pyo3(signature = (lane, /))]
     fn run(&self, py: Python<'_>, lane: Unsigned<u64>) -> PyResult<()> {
         self.0.with(py, |counter| counter.run(lane.0))
@@ -245,7 +245,7 @@ impl ActivityCounter {
         self.0.with(py, |counter| counter.ask(lane.0, queue.0))
     }
 
-    /// A lane is somewhere else, and will ask again. Whether it was the last that ran.
+    /// A lane is away, and will ask again. Whether it was the last that ran.
     #[pyo3(signature = (lane, /))]
     fn leave(&self, py: Python<'_>, lane: Unsigned<u64>) -> PyResult<bool> {
         self.0.with(py, |counter| counter.leave(lane.0))

@@ -200,7 +200,7 @@ impl Ledger {
         self.amount(py, core::Ledger::spent)
     }
 
-    /// The part of `spent` that nobody measured.
+    /// The estimated part of `spent`.
     #[getter]
     fn estimated<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.amount(py, core::Ledger::estimated)

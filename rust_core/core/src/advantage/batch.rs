@@ -177,7 +177,7 @@ fn chosen<'a>(values: &'a [f64], kept: Option<&[u8]>) -> Result<Cow<'a, [f64]>> 
     Ok(values.iter().zip(kept).map(|(&value, &kept)| if kept == 0 { f64::NAN } else { value }).collect())
 }
 
-/// An empty column with room for as many elements as somebody else has named.
+/// An empty column with room for a number of elements that a caller gave.
 fn room<T>(len: usize) -> Result<Vec<T>> {
     let mut column = Vec::new();
     column

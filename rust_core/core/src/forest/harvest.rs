@@ -23,7 +23,7 @@ pub struct Harvest {
     pub parents: Vec<u32>,
     /// Per node what it is: the codes of [`crate::Kind`].
     pub kinds: Vec<u8>,
-    /// Per node who said it, as a position in `names`.
+    /// Per node its speaker, as a position in `names`.
     pub agents: Vec<u32>,
     /// Names of agents, common to all trees; the first is empty.
     pub names: Vec<String>,

@@ -1,9 +1,9 @@
-//! What each of any number of rollouts does at the moment, as far as one must know who waits for company.
+//! The activity of each of any number of rollouts, for batches that wait until no rollout can add to them.
 
 use crate::error::{Error, Result};
 use crate::id;
 
-/// What a lane does.
+/// The activity of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     Running,
@@ -22,7 +22,7 @@ struct Slot {
 /// Lanes that come and go. Each runs, asks at a queue (a model, a role), or is away (in a tool), until it ends.
 ///
 /// A lane is its slot, with the slot's generation in the upper half: a slot is used again, and the lane that had it before
-/// stays ended for whoever still holds it.
+/// stays ended for its holder.
 #[derive(Clone, Debug, Default)]
 pub struct ActivityCounter {
     slots: Vec<Slot>,
@@ -46,14 +46,13 @@ impl ActivityCounter {
         Ok(u64::from(slot.generation) << 32 | u64::from(number))
     }
 
-    /// A new slot.
     fn add(&mut self) -> Result<u32> {
         let number = id::next(self.slots.len(), "lane")?;
         self.slots.push(Slot { state: Activity::Ended, generation: 0 });
         Ok(number)
     }
 
-    /// A lane goes on.
+    /// A lane runs again.
     ///
     /// # Errors
     /// [`Error::Value`] if it was never opened; one that has ended stays ended, here and below.
@@ -69,7 +68,7 @@ impl ActivityCounter {
         self.enter(lane, Activity::Asking(queue))
     }
 
-    /// A lane is somewhere else and will ask again, nobody knows when. Whether it was the last that ran.
+    /// A lane is away and will ask again at an unknown time. Whether it was the last that ran.
     ///
     /// # Errors
     /// As [`ActivityCounter::run`].

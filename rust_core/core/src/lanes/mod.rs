@@ -55,8 +55,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Take out every lane whose place in a mask is not 0 and return how many that were. What is out already may be named
-    /// again: a mask says who is done, not who has just finished.
+    /// Take out every lane whose place in a mask is not 0 and return how many that were. Lanes that are out already
+    /// may be named again.
     ///
     /// # Errors
     /// [`Error::Length`] if the mask does not have one place a lane.

@@ -178,7 +178,7 @@ fn room<T>(len: usize) -> Result<Vec<T>> {
 fn afford(bytes: Option<usize>) -> Result<()> {
     let mut all: Vec<u8> = Vec::new();
     let granted = bytes.is_some_and(|bytes| all.try_reserve_exact(bytes).is_ok());
-    // Memory that nobody looks at would not be asked for.
+    // The compiler would drop an allocation that is never read.
     black_box(&all);
     let bytes = bytes.map_or_else(|| "more than 2^64".to_owned(), |bytes| bytes.to_string());
     let value = format!("packing needs {bytes} bytes");

@@ -102,7 +102,7 @@ impl Numbered {
 /// The columns of sampled tokens.
 fn sampled(ids: Vec<u32>, choice: &ParsedChoice, version: i32) -> TokenBuffer {
     let len = ids.len();
-    // Which tokens a shorter list leaves out nobody says, so it is of no use to any of them.
+    // A shorter list does not say which tokens it leaves out, so it is used for none.
     let aligned = choice.listed.as_ref().filter(|listed| listed.logprobs.len() == len);
     let logprobs = aligned.map_or_else(|| vec![f32::NAN; len], |listed| listed.logprobs.clone());
     let mut flags = vec![SAMPLED; len];

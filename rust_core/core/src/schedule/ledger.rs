@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// A budget and everything that draws on it.
 ///
 /// Whatever may cost something reserves the most that it can cost before it starts, and is settled at what it did cost. A
-/// part of what is left can be leased out as a ledger of its own, to whoever spends without asking again. Always, in every
+/// part of what is left can be leased out as a ledger of its own, for spending without further requests. Always, in every
 /// currency with a limit:
 ///
 /// `spent + reserved + leased <= limit + overshoot`
@@ -95,7 +95,7 @@ impl Ledger {
         &self.spent
     }
 
-    /// The part of [`Ledger::spent`] that nobody measured: reservations of calls whose outcome was lost.
+    /// The estimated part of [`Ledger::spent`]: reservations of calls whose outcome was lost.
     #[must_use]
     pub const fn estimated(&self) -> &Amount {
         &self.estimated
@@ -241,8 +241,8 @@ impl Ledger {
         Ok(Lease { id, ledger: Self::new(granted) })
     }
 
-    /// Take a lease back: count what was spent of it, and give the rest back. Nothing may be in flight on it any more: whoever
-    /// still holds reservations of it is settled as lost, with them.
+    /// Take a lease back: count what was spent of it, and give the rest back. Nothing may be in flight on it any more: a
+    /// holder of open reservations is settled as lost, with them.
     ///
     /// # Errors
     /// [`Error::Value`] if the lease is not open: it never existed, or was taken back before.

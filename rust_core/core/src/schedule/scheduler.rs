@@ -79,7 +79,7 @@ impl Scheduler {
 
     /// What may start now: at most `max` draws and rows in all (and no more than 65,536), as the ledger and the limits on
     /// running rollouts allow. Rows of a task go before its draws. Work that does not fit as a whole starts in part; the
-    /// rest stays at its place. A task whose next work is refused holds up nobody else.
+    /// rest stays at its place. A task whose next work is refused holds up no other.
     pub fn next(&mut self, max: u32, ledger: &mut Ledger) -> Round {
         let mut room = max.min(ROUND);
         let (mut round, mut refused) = (Round::default(), Vec::new());

@@ -94,7 +94,7 @@ impl Tally {
         self.top().1
     }
 
-    /// How much weight the leader has more than the runner-up; an answer that nobody gave has 0.
+    /// How much weight the leader has more than the runner-up; an answer without votes has 0.
     #[must_use]
     pub fn margin(&self) -> f64 {
         let (leader, runner_up) = self.top();
@@ -102,7 +102,7 @@ impl Tally {
     }
 
     /// Whether the leader leads, whatever `tries` more votes of at most `heaviest` each say: even if all of them agree with
-    /// the runner-up, or with an answer that nobody has given yet, it has more weight than that. A possible tie is not
+    /// the runner-up, or with a new answer, it has more weight than that. A possible tie is not
     /// settled while a try remains, and neither is a margin within the rounding of the sums.
     ///
     /// # Errors

@@ -167,7 +167,7 @@ impl Search {
     ///
     /// `room` says per node how many children it may still get: 0 for what is terminal or full. What leads nowhere is
     /// never entered. Each pick takes one place and is in flight from then on, on the whole way from `start`, so that
-    /// parallel picks spread and a further call goes on from there. Fewer come back where there is no room for more.
+    /// parallel picks spread and a further call continues from there. Fewer come back where there is no room for more.
     ///
     /// # Errors
     /// [`crate::Error::Length`] if `room` does not have one number a node, [`crate::Error::Value`] if there is no `start` or

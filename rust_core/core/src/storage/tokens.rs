@@ -7,7 +7,7 @@ use crate::storage::held;
 
 /// Flag of a token that the model sampled.
 pub const SAMPLED: u8 = 1;
-/// Flag of a token that nobody sampled and no text holds: put in by a template or a bridge between turns.
+/// Flag of a token that was not sampled and is in no text: put in by a template or a bridge between turns.
 pub const SYNTHETIC: u8 = 2;
 /// Flag of the last token of what was cut off.
 pub const TRUNCATED: u8 = 4;
@@ -248,7 +248,7 @@ pub struct TokenBuffer {
 }
 
 impl TokenBuffer {
-    /// Tokens that nobody sampled: a prompt or an observation.
+    /// Tokens that were not sampled: a prompt or an observation.
     #[must_use]
     pub fn given(ids: Vec<u32>) -> Self {
         let len = ids.len();

@@ -12,7 +12,7 @@ pub struct ForkPoint {
     pub path: Vec<u32>,
     /// Model turns on the path to it.
     pub turn: u32,
-    /// The next draw that nobody has taken. The first one of a state after a turn belongs to the rollout that came here.
+    /// The next free draw. The first one of a state after a turn belongs to the rollout that came here.
     pub draw: u32,
     /// Subgroup of that rollout; nothing before the first turn.
     pub subgroup: Option<u32>,

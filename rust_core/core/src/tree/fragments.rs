@@ -1,9 +1,8 @@
 //! Messages, encoded once and interned: history is never encoded, copied or hashed again. Text that many prompts share
 //! is stored as pieces of messages, and sent over the wire once.
 //!
-//! A fragment is a whole message, or a piece of one. A piece begins with a marker that is stored and never sent, and a
-//! message in pieces is one that opens it and any number that go on with it: joined without anything between them, they
-//! are one JSON object.
+//! A fragment is a whole message, or a piece of one. A piece begins with a marker that is stored and never sent. A message
+//! in pieces is an opening one and any number that continue it: joined without a separator they are one JSON object.
 
 use crate::error::{Error, Finding, Result};
 use crate::id::FragmentId;

@@ -102,8 +102,8 @@ impl Tree {
 
     /// Intern a message, or a piece of one, without making a node of it.
     ///
-    /// A piece begins with a byte that is stored and never sent: 2 opens a message, and 1 goes on with the one before it. In
-    /// a context, what an opening and the pieces behind it hold is one message.
+    /// A piece begins with a byte that is stored and never sent: 2 opens a message, and 1 continues the one before it. In a
+    /// context, an opening and the pieces behind it are one message.
     ///
     /// # Errors
     /// If it can be neither, or no id is left.
@@ -255,8 +255,7 @@ impl Tree {
         self.perform(&Op::Note { rollout, text }).map(|_| ())
     }
 
-    /// Write down something that whoever grows the tree must know to go on with it elsewhere. It is in every delta, behind
-    /// whatever was done before it, and in no digest.
+    /// Append a mark for a resumed run. It is in every delta, behind everything done before it, and in no digest.
     ///
     /// # Errors
     /// If it is longer than 4 GiB.

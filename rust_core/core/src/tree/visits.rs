@@ -44,7 +44,7 @@ impl Visits {
         visits
     }
 
-    /// A node nobody has passed.
+    /// A node that no rollout has passed.
     pub(crate) fn push(&mut self) {
         self.scored.push(0);
         self.sums.push(0.0);

@@ -47,7 +47,7 @@ pub struct RequestInfo<'a> {
     pub micros: u64,
     /// Whether a choice needs token ids and log-probabilities.
     pub exact: bool,
-    /// What every choice goes on from, inside a turn.
+    /// The beginning of a turn that every choice continues.
     pub kept: Option<KeptPrefix<'a>>,
 }
 
@@ -84,8 +84,8 @@ impl Tree {
     /// choice, the sum is shared out by the length of the messages. Where usage is of the first choice alone, those of the
     /// others are estimated.
     ///
-    /// Where the model went on from the beginning of a turn, its choices are whole turns with that beginning, which was
-    /// generated before and is counted as generated nowhere here. How uncertain they are as a whole nobody knows.
+    /// Where the model continued the beginning of a turn, its choices are whole turns with that beginning, which was
+    /// generated before and is not counted as generated here. Their uncertainty as a whole is not known.
     ///
     /// # Errors
     /// If a rollout, a name or a context does not exist, or what was kept. Turns before that one stay.

@@ -170,7 +170,7 @@ impl CoreTree {
         self.0.with(py, |tree| tree.note(rollout.into(), &text))
     }
 
-    /// Write down something that is needed to go on with the tree elsewhere.
+    /// Append a mark for a resumed run.
     #[pyo3(signature = (text, /))]
     fn mark(&self, py: Python<'_>, text: Text<'_>) -> PyResult<()> {
         self.0.with(py, |tree| tree.mark(&text))

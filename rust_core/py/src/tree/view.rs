@@ -32,7 +32,7 @@ pub struct NodeView {
     depth: u32,
     /// Model turns from the root to here, this one included.
     turns: u32,
-    /// Who said it.
+    /// The speaker.
     agent: String,
     /// Model, sampling parameters and weight version.
     namespace: String,
