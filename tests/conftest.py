@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from atlas import agent
 from foreign import capital_cities, serving
+from hypothesis import HealthCheck, settings
 from trunkline_children import SHARED, children
 
 from trunkline.backends import ray_cluster as cluster
@@ -56,6 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let a module know the scale when it is imported, in which its cases are made; signals are as in a terminal."""
+    # Nothing depends on the time that a machine takes.
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
     if config.getoption("--full-faults"):
         os.environ["TRUNKLINE_FULL_FAULTS"] = "1"
     # A program that is started inherits a signal that is ignored (nohup, a background job), and gets the default of

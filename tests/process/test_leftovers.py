@@ -188,7 +188,7 @@ def plant(path: Path, tree: object, outside: Path) -> None:
         path.chmod(mode)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TREE)
 def test_whatever_is_in_a_folder_goes_and_nothing_outside(tree: object):
     with tempfile.TemporaryDirectory() as root:
@@ -216,7 +216,7 @@ def test_a_process_that_starts_others_as_fast_as_they_are_killed_ends_the_waitin
         child.wait()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=4), st.integers(1, 9), st.integers(0, 30))
 def test_frames_are_read_whatever_pieces_they_come_in(payloads: list[bytes], most: int, cut: int):
     data = bytearray(b"".join(map(frame, payloads)))

@@ -45,7 +45,7 @@ def test_every_strategy_goes_on_after_any_delta(strategy: Strategy):
 
 
 @each
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(world=WORLDS, luck=st.integers(0, 2**32))
 def test_it_goes_on_however_often_it_breaks_off(strategy: Strategy, world: World, luck: int):
     grows = setting(strategy, world, luck % 5 or None, luck % 3 == 0 and not world.fail, filters=[ZeroVariance()])
@@ -53,7 +53,7 @@ def test_it_goes_on_however_often_it_breaks_off(strategy: Strategy, world: World
 
 
 @each
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     world=WORLDS,
     luck=st.integers(0, 2**32),
@@ -70,7 +70,7 @@ def test_what_a_budget_refuses_is_the_same(strategy: Strategy, world: World, luc
 
 
 @each
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(world=WORLDS, luck=st.integers(0, 2**32), settled=st.sampled_from(["answer", 0.5]))
 def test_what_is_settled_stays_so(strategy: Strategy, world: World, luck: int, settled: object):
     grows = setting(strategy, world, luck % 5, stopping=Stopping(settled=settled), filters=[ZeroVariance()])

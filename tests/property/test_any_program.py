@@ -114,7 +114,7 @@ class Twice:
         return [Fork(states[self.place % len(states)], n=2)] if states else []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(lines, st.integers(0, 1000), st.integers(0, 20))
 def test_any_program(plan: list[Any], seed: int, place: int):
     async def check() -> None:

@@ -29,7 +29,7 @@ each = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(world=WORLDS)
 def test_every_tree_is_whole_and_within_its_budget(strategy: Strategy, world: World):
     tree = asyncio.run(grow_in(strategy, world))
@@ -48,7 +48,7 @@ def test_every_tree_is_whole_and_within_its_budget(strategy: Strategy, world: Wo
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(world=WORLDS)
 def test_nothing_forks_after_what_ended_a_rollout(strategy: Strategy, world: World):
     tree = asyncio.run(grow_in(strategy, world))
@@ -68,7 +68,7 @@ def went_on(rollout: Trajectory, node: int, *, waits: bool) -> bool:
 
 
 @each
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(world=WORLDS, order=st.integers(0, 10**6))
 def test_the_tree_does_not_depend_on_who_answers_first(strategy: Strategy, world: World, order: int):
     digest = asyncio.run(grow_in(strategy, world)).digest()
@@ -77,7 +77,7 @@ def test_the_tree_does_not_depend_on_who_answers_first(strategy: Strategy, world
 
 
 @each
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(world=WORLDS, order=st.integers(0, 10**6))
 def test_the_tree_does_not_depend_on_draws_being_asked_for_together(strategy: Strategy, world: World, order: int):
     world = world._replace(fail=0.0)  # a request of several draws fails as a whole

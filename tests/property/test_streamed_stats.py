@@ -83,7 +83,7 @@ def pairs(rows: Rows) -> list[tuple[int, RolloutRow]]:
 
 
 @given(runs(), st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_summary_is_that_of_all_rows(drawn: tuple[dict[int, TreeRow], Rows], scored: bool):
     trees, rows = drawn
     broken = {task for task, tree in trees.items() if tree.error is not None}
@@ -104,7 +104,7 @@ def test_a_summary_is_that_of_all_rows(drawn: tuple[dict[int, TreeRow], Rows], s
 
 
 @given(runs())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_each_task_is_summed_up_by_itself(drawn: tuple[dict[int, TreeRow], Rows]):
     trees, rows = drawn
     found = by_task(iter(trees.items()), iter(pairs(rows)), [str(number) for number in range(10)])
@@ -119,7 +119,7 @@ def test_each_task_is_summed_up_by_itself(drawn: tuple[dict[int, TreeRow], Rows]
 
 
 @given(runs())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_metrics_are_those_of_all_rows(tmp_path_factory, drawn: tuple[dict[int, TreeRow], Rows]):
     trees, rows = drawn
     path = tmp_path_factory.mktemp("metrics") / "run"
@@ -135,7 +135,6 @@ def test_metrics_are_those_of_all_rows(tmp_path_factory, drawn: tuple[dict[int, 
 
 
 @given(st.lists(st.lists(st.floats(allow_nan=False), max_size=4), max_size=8), st.integers(-9, 9))
-@settings(deadline=None)
 def test_columns_are_lists(lists: list[list[float]], place: int):
     columns, nested = RaggedColumn(lists), NestedColumn()
     nested.append(lists)

@@ -15,7 +15,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 3), MOVES)
 def test_who_asked_first_gets_the_next_one_and_none_is_lost(free: int, moves: list[tuple[str, int]]):
     async def play() -> None:

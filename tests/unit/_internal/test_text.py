@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trunkline._internal.text import cells, format_error, from_difference, printable, quoted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.characters(), max_size=60), st.none() | st.integers(0, 30))
 def test_nothing_printed_can_steer_a_terminal(text: str, width: int | None) -> None:
     shown = printable(text, width)

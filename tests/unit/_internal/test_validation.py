@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_named_with_its_range(check: Callable[[], object], 
 
 
 @given(ANYTHING)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_check_gives_the_value_back_or_one_printable_line(value: Any) -> None:
     checks: list[Callable[[], object]] = [
         lambda: check_int("n", value, 0, 9),

@@ -85,7 +85,7 @@ def test_calls(calls: object, text: str) -> None:
     assert call_text({"role": "assistant", "tool_calls": calls}) == text
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     st.sampled_from(["\x1b[2J\x1b]0;x\x07", "\u202eevil", "a\nb\r\n", "\u2028", "\u200b" * 50, "\u4f60" * 80]),

@@ -109,7 +109,7 @@ def test_money_in_the_file_is_what_the_price_says():
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_happens_the_limit_is_kept_and_everything_that_was_spent_is_counted(seed: int, n: int, kills: bool):
     dice = random.Random(seed)
     limit = dice.randint(60, 600)

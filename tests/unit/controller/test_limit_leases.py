@@ -199,7 +199,7 @@ class Lending(RuleBasedStateMachine):
 
 
 TestLending = Lending.TestCase
-TestLending.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLending.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("engines", [2, 3])

@@ -75,7 +75,7 @@ class Floor:
             self.done.add(task)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     tasks=st.integers(1, 60),
     poison=st.sets(st.integers(0, 59), max_size=4),

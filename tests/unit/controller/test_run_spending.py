@@ -71,7 +71,7 @@ async def test_a_run_that_spent_more_than_its_new_budget_begins_nothing():
 
 
 @given(st.integers(0, 2**32), st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_eight_engines_whose_messages_are_late_and_who_die_never_spend_more_than_there_is(seed: int, before: int):
     dice = random.Random(seed)
     limit = before + dice.randint(100, 2000)

@@ -7,7 +7,7 @@ import statistics
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import _core
@@ -40,7 +40,6 @@ def grpo(rewards: list[float], keys: list, eps: float = 1e-6) -> list[float]:
 
 
 @given(ROWS)
-@settings(deadline=None)
 def test_grpo_and_tree_grpo_are_those_of_the_model(rows: list) -> None:
     rewards, groups, subgroups = ([row[i] for row in rows] for i in range(3))
     both = list(zip(groups, subgroups, strict=True))
@@ -67,7 +66,6 @@ def forests(draw: st.DrawFn) -> tuple[list[int], list[int], list[float]]:
 
 
 @given(forests(), st.data())
-@settings(deadline=None)
 def test_the_forest_of_steps_has_the_turns_of_every_path(forest: tuple, data: st.DataObject) -> None:
     parents, leaves, _ = forest
     kinds = [data.draw(st.integers(_core.PROMPT, _core.MESSAGE)) for _ in parents]
@@ -87,7 +85,6 @@ def test_the_forest_of_steps_has_the_turns_of_every_path(forest: tuple, data: st
 
 
 @given(forests())
-@settings(deadline=None)
 def test_values_of_nodes_are_means_over_the_rollouts_that_pass(forest: tuple) -> None:
     parents, leaves, rewards = forest
 
@@ -196,7 +193,6 @@ def test_values_land_on_rollouts_nodes_and_tokens_of_a_harvest() -> None:
 
 
 @given(forests(), st.lists(st.booleans(), min_size=15, max_size=15))
-@settings(deadline=None)
 def test_nodes_get_the_mean_of_the_rollouts_that_are_kept(forest: tuple, flags: list) -> None:
     parents, leaves, values = forest
     flags = flags[: len(leaves)]

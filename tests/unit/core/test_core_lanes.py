@@ -25,7 +25,7 @@ def some(n: int) -> st.SearchStrategy[set[int]]:
 
 
 @given(data=st.data(), n=st.integers(0, 150))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_lanes_are_a_set(data, n: int) -> None:
     left, right = data.draw(some(n)), data.draw(some(n))
     one, two = lanes(n, left), lanes(n, right)
@@ -102,7 +102,7 @@ def test_combining_leaves_both_as_they_were() -> None:
 @given(
     data=st.data(), n=st.integers(1, 30), width=st.sampled_from([None, 1, 3, 300]), format=st.sampled_from("bBhiIqQfd")
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_rows_come_back_to_their_lanes(data, n: int, width: int | None, format: str) -> None:
     """300 cells of 8 bytes are copied one row at a time, the other widths all at once."""
     out = data.draw(some(n))
@@ -148,7 +148,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     limits=st.lists(st.integers(0, 3), min_size=1, max_size=3),
     script=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=40),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_waiting_lanes_are_flushed_when_none_runs(n: int, limits: list[int], script: list[tuple[int, int]]) -> None:
     waiting, at = LaneQueue(n, limits), dict.fromkeys(range(n), -1)
     for lane, queue in script:

@@ -23,7 +23,7 @@ def total(amounts: list[dict[str, int]]) -> dict[str, int]:
     st.dictionaries(st.sampled_from(CURRENCIES), st.integers(0, 200)),
     st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=30),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_ledger_says_what_its_entries_say(limits: dict[str, int], script: list) -> None:
     ledger = Ledger(limits)
     held: dict[int, dict[str, int]] = {}
@@ -85,7 +85,7 @@ def test_leases_shrink_and_come_back_once() -> None:
 
 
 @given(st.integers(0, 2**32), st.dictionaries(st.sampled_from(CURRENCIES), st.integers(0, 400)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_kills_of_workers_and_controller_lose_nothing_and_count_nothing_twice(seed: int, limits: dict) -> None:
     """Three workers spend from leases. Rows are what the controller has on disk; whatever is sent is paid for."""
     random = Random(seed)

@@ -70,7 +70,7 @@ def agree(reply: ParsedReply, body: bytes) -> None:
 
 
 @given(REPLIES, st.booleans(), st.randoms())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_reply_reads_as_the_client_reads_it(value: dict, ascii_only: bool, random) -> None:
     if random.random() < 0.5:
         for index, choice in enumerate(value["choices"]):
@@ -94,7 +94,7 @@ PLACES = ["choices", "usage", "message", "content", "tool_calls", "function", "a
 
 # The client writes a value anew where it finds half a surrogate pair, and here it keeps its own text.
 @given(st.sampled_from(PLACES), JSON_VALUES.filter(lambda value: "ud800" not in json.dumps(value)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_the_client_refuses_is_refused(place: str, value: object) -> None:
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
     message = {"content": "x", "tool_calls": [call], "reasoning": None}
@@ -154,7 +154,7 @@ LOGPROBS = st.floats(-10, 0)
 
 
 @given(st.lists(st.tuples(PIECES, st.none() | LOGPROBS, st.none() | st.lists(LOGPROBS, max_size=4)), max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_perplexities_are_those_of_a_few_lines_of_python(tokens: list[tuple]) -> None:
     entropies, regions, inside, seen = [], [], "", set()
     for piece, _, top in tokens:
@@ -246,7 +246,7 @@ def test_prompt_ids_reasoning_tokens_and_other_tags() -> None:
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=20).map(lambda data: b'{"choices":[{"message":{"content":"' + data))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_give_a_reply_or_an_error_with_its_byte(data: bytes) -> None:
     with pytest.raises(ReplyError) as caught:
         read_reply(data)

@@ -105,7 +105,7 @@ class Model:
     st.dictionaries(st.sampled_from(["calls", "generated"]), st.integers(0, 60)),
     st.lists(STEP, max_size=60),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_scheduler_does_what_lists_and_fractions_do(limit, batch, own, weights, budget, script) -> None:
     scheduler, ledger, model = Scheduler(limit, batch), Ledger(budget), Model(limit, batch, own, weights, budget)
     tasks = [scheduler.add(weight, own) for weight in weights]
@@ -157,7 +157,6 @@ def test_a_task_that_is_always_refused_holds_up_nobody() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 4))
-@settings(deadline=None)
 def test_two_tasks_of_one_weight_are_never_more_than_a_batch_apart(rounds: list[int], batch: int) -> None:
     scheduler, ledger = Scheduler(batch=batch), Ledger()
     for _ in range(2):

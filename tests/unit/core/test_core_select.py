@@ -28,7 +28,7 @@ def searches(draw: st.DrawFn) -> tuple[list[int], list[int], list[float], list[i
 
 
 @given(searches(), st.floats(0, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_scores_are_the_formula(search: tuple, c: float) -> None:
     parents, visits, values, _ = search
 
@@ -43,7 +43,7 @@ def test_scores_are_the_formula(search: tuple, c: float) -> None:
 
 
 @given(searches(), st.integers(0, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equal_searches_pick_equal_nodes_that_have_room(search: tuple, k: int) -> None:
     parents, visits, values, room = search
     one, two = (Search(parents, visits, values, formula="ucb1", c=1.4) for _ in range(2))
@@ -54,7 +54,7 @@ def test_equal_searches_pick_equal_nodes_that_have_room(search: tuple, k: int) -
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), unique=True, max_size=30), st.integers(0, 40), SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_seed_draws_the_same_points(points: list[int], k: int, seed: int) -> None:
     if k > len(points):
         with pytest.raises(ArgumentError, match=f"k is {k}, with {len(points)} points"):
@@ -70,7 +70,7 @@ def test_a_seed_draws_the_same_points(points: list[int], k: int, seed: int) -> N
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), max_size=12), st.integers(0, 8), SEEDS, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_branches_keep_to_the_places_and_the_beam(rows: list, free: int, seed: int, aepo: bool) -> None:
     entropies, baselines = [row[0] for row in rows], [row[1] for row in rows]
     options = {"rule": "aepo" if aepo else "arpo", "beam": 3, "streak": 4}
@@ -83,7 +83,7 @@ def test_branches_keep_to_the_places_and_the_beam(rows: list, free: int, seed: i
 
 
 @given(st.lists(st.booleans(), max_size=20), st.integers(0, 20), SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_balanced_leaves_are_half_and_half_where_they_can_be(correct: list[bool], k: int, seed: int) -> None:
     if k > len(correct):
         with pytest.raises(ArgumentError, match="leaves to choose from"):

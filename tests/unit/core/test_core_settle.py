@@ -73,7 +73,7 @@ step = st.tuples(st.integers(0, 2), words, cuts, st.lists(st.sampled_from(["a", 
 
 
 @given(policies, st.integers(1, 12), st.lists(step, min_size=1, max_size=9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_tree_holds_what_the_server_saw(policy: str, limit: int, steps: list[tuple]):
     tree, server, reading = CoreTree(), Server(), ReplyOptions()
     leaf = tree.append(0, PROMPT, b'{"role":"user","content":"ab"}')

@@ -70,7 +70,7 @@ def planted(rollouts: int) -> tuple[CoreTree, list[int]]:
 
 
 @given(st.lists(choices(), min_size=1, max_size=4), USAGE, st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | None, asked: int):
     data = json.dumps(
         {"choices": [{"index": i} | one for i, one in enumerate(listed)], "usage": usage, "model": "m"}

@@ -15,7 +15,7 @@ ANSWERS = st.one_of(st.none(), st.integers(0, 3), st.sampled_from(["", "0", "1",
 
 
 @given(st.lists(st.tuples(ANSWERS, st.integers(0, 4)), max_size=30), st.integers(0, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_tally_is_a_count(votes: list[tuple[int | str | None, int]], tries: int) -> None:
     tally, counts = Tally(), {}
     for answer, weight in votes:

@@ -351,7 +351,7 @@ def build(
 
 
 @given(rollouts=st.lists(STEPS, min_size=1, max_size=5), cut=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_order_splits_and_replay_give_one_digest(rollouts, cut: bool) -> None:
     tree, deltas = build(rollouts, backward=False, cut=cut)
     other, _ = build(rollouts, backward=True, cut=not cut)
@@ -368,7 +368,7 @@ def test_order_splits_and_replay_give_one_digest(rollouts, cut: bool) -> None:
 
 
 @given(data=st.binary(max_size=120))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_noise_is_never_a_delta(data: bytes) -> None:
     tree, _, _ = grown()
     tree.delta()
@@ -379,7 +379,7 @@ def test_noise_is_never_a_delta(data: bytes) -> None:
 
 
 @given(text=st.text(max_size=40), number=st.integers(0, 2**32 - 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> None:
     tree = CoreTree()
     rollout = tree.open(0, [number], number)

@@ -122,7 +122,7 @@ REWARD = st.one_of(st.just(math.nan), st.floats(-5, 5))
 
 
 @given(rollouts=STEPS, data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_statistics_and_totals_are_those_of_the_paths(rollouts: list[list[int]], data: st.DataObject) -> None:
     tree = CoreTree()
     for draw, steps in enumerate(rollouts):

@@ -64,7 +64,7 @@ def test_arguments_in_a_history_are_always_a_json_object(sent, kept):
 
 
 @given(ANY_TEXT, CALLS, st.integers(0, 5000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_turn_becomes_a_message_a_server_accepts(content, calls, turn):
     data = messages.assistant(content, calls, turn)
     message = json.loads(data.decode("utf-8"))
@@ -79,7 +79,7 @@ def test_any_turn_becomes_a_message_a_server_accepts(content, calls, turn):
 
 
 @given(ANY_TEXT)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_round_trips_but_for_lone_surrogates(text):
     user = messages.encode({"role": "user", "content": text})
     for data in (user, messages.system(text), messages.tool("t", text)):
@@ -238,7 +238,7 @@ def test_a_model_must_have_a_name(model):
 
 
 @given(ANY_TEXT)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_shown_of_foreign_text_cannot_steer_a_terminal(text):
     shown = excerpt(text, 40)
     assert "\n" not in shown

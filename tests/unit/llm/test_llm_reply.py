@@ -133,7 +133,7 @@ def test_lone_surrogates_nul_and_a_byte_order_mark_are_saved():
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_give_a_reply_or_the_one_error(data):
     with pytest.raises(ReplyError) as caught:
         read(data)
@@ -151,7 +151,7 @@ JSON_VALUES = st.recursive(
     st.sampled_from(["choices", "usage", "message", "content", "tool_calls", "function", "arguments", "finish_reason"]),
     JSON_VALUES,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_value_in_any_place_gives_a_reply_or_the_one_error(place, value):
     reply = json.loads(body({"content": "x", "tool_calls": [call("{}")]}, usage={"prompt_tokens": 1}))
 
@@ -197,7 +197,7 @@ def test_backoff_doubles_up_to_its_cap():
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_retry_after_is_seconds_or_nothing(text):
     for headers in ({"Retry-After": text}, {"retry-after-ms": text}):
         value = retry_after(headers, lambda: 1e9)

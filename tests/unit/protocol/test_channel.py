@@ -60,7 +60,7 @@ def arrive(channel: Channel, data: bytes) -> int:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=12), st.lists(st.integers(1, 40), min_size=1), st.integers(4, 70))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_frames_survive_any_split(payloads: list[bytes], cuts: list[int], room: int):
     got: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +99,7 @@ def test_a_frame_too_large_ends_the_channel():
 
 
 @given(st.lists(st.binary(max_size=60), max_size=12), st.lists(st.integers(1, 40), min_size=1), st.integers(1, 20))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_message_longer_than_a_frame_arrives_as_one(payloads: list[bytes], cuts: list[int], most: int):
     got: list[bytes] = []
     sent: list[bytes] = []

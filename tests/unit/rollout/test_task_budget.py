@@ -117,7 +117,7 @@ async def test_usage_that_is_not_reported_counts_as_what_was_reserved():
     st.sampled_from(["calls", "generated", "tokens", "prompt", "tools"]),
     st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_budget_is_never_overrun_and_what_it_refuses_does_not_depend_on_who_was_faster(
     seed: int, strategy, currency: str, siblings: bool
 ):

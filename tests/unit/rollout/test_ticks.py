@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trunkline.rollout.programs.replay import after
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=12))
 def test_whoever_waits_gets_a_dozen_turns_and_hardly_more(begins: list[int]):
     async def play() -> None:

@@ -162,7 +162,7 @@ def test_a_stated_confidence_is_read_with_its_unit(text: str, share: float) -> N
     assert stated(text) == pytest.approx(share, nan_ok=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_whatever_a_model_writes_is_a_share_or_nothing(text: str) -> None:
     share = stated(text)

@@ -103,7 +103,7 @@ REWARDS = st.one_of(st.sampled_from([0.0, 1.0, NAN]), st.integers(-8, 8).map(lam
 TASKS = st.lists(st.lists(st.lists(REWARDS, max_size=4), max_size=4), max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TASKS)
 def test_the_correlation_is_that_of_the_definition(tasks: list[list[list[float]]]):
     found, exact = intraclass(tasks), naive(tasks)
@@ -113,7 +113,7 @@ def test_the_correlation_is_that_of_the_definition(tasks: list[list[list[float]]
         assert found == pytest.approx(float(exact), rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TASKS, st.sampled_from([2.0, -0.5, 1e150, 1e-150]), st.randoms(use_true_random=False))
 def test_neither_unit_nor_order_change_the_correlation(
     tasks: list[list[list[float]]], unit: float, luck: random.Random

@@ -108,7 +108,7 @@ calls_of_any_kind = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(batches=st.lists(st.lists(calls_of_any_kind, max_size=4), max_size=6))
 def test_calls_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batches: list[list[CallRow]]):
     path = tmp_path_factory.mktemp("calls") / "run"
@@ -238,7 +238,7 @@ def naive(calls: list[CallRow], endpoint: str) -> dict[str, object]:
     }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(calls=st.lists(calls_of_any_kind, max_size=30), order=st.randoms())
 def test_sums_by_endpoint_are_those_of_a_naive_reading(calls: list[CallRow], order):
     found = by_endpoint(calls, PRICES)
@@ -254,7 +254,7 @@ def test_sums_by_endpoint_are_those_of_a_naive_reading(calls: list[CallRow], ord
     assert by_endpoint(shuffled, PRICES) == found, "to the last bit, in any order"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls=st.lists(calls_of_any_kind, max_size=30), cut=st.integers(0, 30))
 def test_statistics_are_those_of_a_naive_reading_however_the_calls_are_grouped(calls: list[CallRow], cut: int):
     whole, first, rest = CallStats(), CallStats(), CallStats()
@@ -278,7 +278,7 @@ def test_statistics_are_those_of_a_naive_reading_however_the_calls_are_grouped(c
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(times=st.lists(micros, min_size=1, max_size=200))
 def test_percentiles_are_the_least_times_that_enough_calls_did_not_exceed(times: list[int]):
     (endpoint,) = by_endpoint([call(micros=t, queue=t // 2, first=-1) for t in times], {})

@@ -117,7 +117,7 @@ def flip(name: str, at: float, mask: int) -> Callable[[Path], None]:
     return attack
 
 
-ATTACKS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ATTACKS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 places = st.floats(0, 1, exclude_max=True)
 
 

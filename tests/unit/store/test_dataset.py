@@ -428,7 +428,7 @@ def test_hub_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_tasks("org/name")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip),
@@ -445,7 +445,7 @@ def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, questions
         assert len({task.id for task in tasks}) == len(questions)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.binary(max_size=80) | st.text('{}[]":,\\ question\x00\n"', max_size=60).map(str.encode),
     st.sampled_from(["q.jsonl", "q.json", "q.csv", "q.tsv"]),

@@ -165,7 +165,7 @@ TAGS = st.sampled_from(["<tool_call>", "</tool_call>", "<tool_response>", "</too
 HOSTILE = st.lists(TAGS | st.text('ab \n<>/\\"{', max_size=6), max_size=6).map("".join)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_no_text_ends_a_block_early(found: str, thought: str, argument: str) -> None:
     tree = looked_up(found, thought, country=argument)

@@ -246,7 +246,7 @@ def test_damage_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
 TEXT = st.text(st.characters(blacklist_categories=[]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(TEXT, TEXT, TEXT)
 @example("\x85\u2028\u2029", "\x00\x0b\x1c\r\n\x7f\x9b\u202e", "\ud800 \U0001f600")
 def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPathFactory, one: str, two: str, id: str):

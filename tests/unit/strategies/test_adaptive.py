@@ -190,7 +190,7 @@ async def test_a_first_chain_that_calls_no_tool_decides_nothing():
     units=st.lists(st.integers(0, 4), min_size=1, max_size=5),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 async def test_a_task_gets_its_total_and_no_rollout_twice(
     total: int, initial: int, beam: int, probability: float, rule: str, monitor: bool, units: list[int], seed: int
 ):

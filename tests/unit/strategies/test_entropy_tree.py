@@ -147,7 +147,7 @@ def test_a_branch_that_says_the_same_is_the_turn_itself_and_hides_nothing():
     diverse=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_round_chooses_twice_and_none_pads(options: tuple[int, int, int, int], diverse: bool, seed: int):
     trees, points, rounds, samples = options
     luck = random.Random(seed)

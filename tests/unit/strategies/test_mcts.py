@@ -171,7 +171,7 @@ SEARCHES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(WORLDS, SEARCHES)
 def test_no_search_takes_more_than_its_simulations_or_its_children(world: World, search: MCTS):
     tree = asyncio.run(grow_in(search, world))
@@ -183,7 +183,7 @@ def test_no_search_takes_more_than_its_simulations_or_its_children(world: World,
         assert 1 in full, "it ends early only where there is nothing to draw: the prompt is full"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(WORLDS, SEARCHES, st.integers(0, 10**6))
 def test_the_tree_is_the_same_whoever_answers_first(world: World, search: MCTS, arrival: int):
     digest = asyncio.run(grow_in(search, world)).digest()

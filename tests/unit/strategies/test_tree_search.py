@@ -185,7 +185,7 @@ def test_best_is_what_a_stable_sort_gives(values: list[float], k: int):
 
 
 @given(st.integers(2, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 async def test_it_never_makes_more_than_it_says(width: int, keep: int, depth: int, luck: int):
     chance = random.Random(luck)
 

@@ -51,7 +51,7 @@ def test_the_search_team_has_the_rows_of_a_loop_over_the_whole_batch(size: int, 
 
 
 @given(salt=st.integers(0, 2**32), share=st.floats(0, 1), size=st.integers(1, 5), rounds=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_script_gives_the_math_team_those_rows(salt: int, share: float, size: int, rounds: int) -> None:
     team, asked, script = MathTeam(model="m", rounds=rounds), questions(size), scripted(salt, share)
     batch = batch_of(team, asked, script)
@@ -66,7 +66,7 @@ def test_any_script_gives_the_math_team_those_rows(salt: int, share: float, size
     steps=st.integers(1, 5),
     history=st.integers(0, 3),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_script_gives_the_search_team_those_rows(
     salt: int, share: float, size: int, steps: int, history: int
 ) -> None:

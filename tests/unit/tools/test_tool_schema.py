@@ -210,7 +210,7 @@ def test_lone_surrogates_are_replaced():
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_is_arguments_or_the_one_error(text):
     for arguments in (text, '{"query": ["' + text + '"]}', '{"query": ' + text, '{"' + text + '": 1}'):
         try:
@@ -229,7 +229,7 @@ def test_any_text_is_arguments_or_the_one_error(text):
         optional={"d": st.none() | st.booleans()},
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_fits_arrives_unchanged(values):
     @tool
     def fits(a: int, b: float, c: list[str], d: bool | None = None) -> Any:

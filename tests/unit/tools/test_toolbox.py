@@ -388,7 +388,7 @@ async def test_long_results_are_cut_with_a_note():
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_can_be_sent(text):
     out = as_text(text)
     assert json.loads(json.dumps(out).encode()) == out

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from groves import D6, E6, Try, grove
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline as tl
@@ -154,7 +154,6 @@ TRIES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(sorted(presets())), st.lists(TRIES, min_size=1, max_size=2), st.integers(0, 2), st.integers(0, 3)
 )

@@ -54,7 +54,7 @@ def test_different_answers(left: str, right: str) -> None:
     assert normalise(left) != normalise(right)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=40) | st.text("aA the.,-+$0123456789e", max_size=30))
 def test_normalising_twice_changes_nothing(text: str) -> None:
     once = normalise(text)
@@ -62,7 +62,7 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
     assert bool(once) or not text.strip() or not any(c.isalnum() for c in text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["a b", "A B", "c", "C.", "7", "7.0", None, " "]), max_size=9), st.randoms())
 def test_votes_do_not_depend_on_order(answers: list[str | None], order: random.Random) -> None:
     shuffled = answers[:]

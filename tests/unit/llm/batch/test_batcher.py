@@ -276,7 +276,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EVENTS, st.integers(1, 5), st.booleans(), st.integers(1, 2))
 def test_whatever_happens_each_prompt_is_sent_once_and_each_reply_is_its_own(events, max_batch, supports_n, calls):
     async def play():

@@ -136,7 +136,7 @@ ROWS = st.lists(
 ).map(lambda rows: [Row(asks) for asks in rows])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(ROWS, st.integers(1, 9), st.booleans(), st.booleans(), st.integers(1, 2))
 def test_rows_in_lock_step_are_answered_once_each_and_none_is_kept_while_all_wait(rows, most, fuse, regroup, calls):
     async def play():

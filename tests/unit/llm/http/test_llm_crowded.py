@@ -83,7 +83,7 @@ class Fake:
         self.closed = True
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.one_of(

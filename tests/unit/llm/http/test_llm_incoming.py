@@ -57,7 +57,7 @@ def feed(reader: AnswerReader, data: bytes, cuts: list[int]) -> bool:
     return whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(answers(), min_size=1, max_size=3), st.lists(st.integers(1, 600), max_size=6))
 def test_answers_are_the_same_however_they_are_cut(several, cuts):
     reader = AnswerReader(LARGEST)
@@ -75,7 +75,7 @@ def test_answers_are_the_same_however_they_are_cut(several, cuts):
             break
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(answers(), st.data())
 def test_an_answer_cut_short_is_never_whole(answer, data):
     given_bytes, *_, ends = answer
@@ -85,7 +85,7 @@ def test_an_answer_cut_short_is_never_whole(answer, data):
     assert reader.end() == (ends and reader.headed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200), answers(), st.integers(0, 200))
 def test_any_bytes_are_an_answer_or_one_error(noise, answer, place):
     reader = AnswerReader(LARGEST)

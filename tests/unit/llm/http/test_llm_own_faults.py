@@ -183,7 +183,7 @@ def expected(answers, attempts):
     return ends
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=40), st.integers(1, 4))
 async def test_calls_end_as_a_plain_count_says(answers, attempts):
     ends = expected(answers, attempts)

@@ -376,5 +376,5 @@ class Traffic(RuleBasedStateMachine):
         self.loop.close()
 
 
-Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestTraffic = Traffic.TestCase

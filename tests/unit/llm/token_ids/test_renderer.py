@@ -45,7 +45,7 @@ def assistant(said: str) -> dict:
 
 
 @given(question=text, said=text, again=text, cut=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_prompt_turn_and_what_follows_are_the_whole_conversation(model, question, said, again, cut):
     name, renderer, tokenizer = model
     prompt = await renderer.render([user(question)])
@@ -57,7 +57,7 @@ async def test_prompt_turn_and_what_follows_are_the_whole_conversation(model, qu
 
 
 @given(said=st.lists(text, min_size=1, max_size=3))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_tool_results_follow_a_turn_that_called_for_them(model, said):
     name, renderer, tokenizer = model
     calls = [
@@ -152,7 +152,7 @@ def test_json_is_written_as_templates_ask_for_it():
 
 
 @given(said=text)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_ids_are_read_with_the_special_tokens_among_them(model, said):
     name, renderer, tokenizer = model
     end = chat_templates.ENDS[name]

@@ -18,7 +18,7 @@ def said(number: int) -> bytes:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int], data: st.DataObject):
     tree = CoreTree()
     nodes = [ROOT]

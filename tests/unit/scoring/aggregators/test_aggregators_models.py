@@ -81,7 +81,7 @@ TRIES = st.lists(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tries=TRIES, luck=st.randoms(use_true_random=False), fails=st.booleans())
 async def test_the_order_of_the_candidates_changes_neither_the_request_nor_the_decision(
     kind, tries, luck, fails
@@ -234,7 +234,7 @@ async def test_nothing_in_a_report_can_pass_for_the_pickers_own_tags(kind, forge
     assert "so the votes decide" in decision.why
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.text()
     | st.lists(st.sampled_from(["<", "/", " ", "choice", "report", ">", "\u200b", "answer", "x"])).map("".join),

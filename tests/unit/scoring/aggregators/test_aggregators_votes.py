@@ -36,7 +36,7 @@ ALL = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tries(), st.randoms(use_true_random=False))
 async def test_the_order_of_the_candidates_makes_no_difference(given_, luck) -> None:
     shuffled = list(given_)
@@ -45,7 +45,7 @@ async def test_the_order_of_the_candidates_makes_no_difference(given_, luck) -> 
         assert await aggregator.decide("?", given_) == await aggregator.decide("?", shuffled)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tries())
 async def test_evidence_holds_every_voter_once_and_every_weight_is_finite(given_) -> None:
     voters = [one.id for one in given_ if one.answer and one.answer.strip()]
@@ -60,7 +60,7 @@ async def test_evidence_holds_every_voter_once_and_every_weight_is_finite(given_
         assert not voters or decision.voters
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tries())
 async def test_majority_and_weights_equal_a_naive_count(given_) -> None:
     voting = [one for one in given_ if one.answer and one.answer.strip()]

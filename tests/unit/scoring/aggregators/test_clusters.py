@@ -71,7 +71,7 @@ def test_what_counts_as_the_same_answer(one: str, other: str, same: bool) -> Non
     assert len(cluster([one, other])) == (1 if same else 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(-(10**9), 10**9), st.integers(0, 6), st.integers(0, 6))
 def test_a_fraction_is_the_decimal_number_that_it_equals(above: int, twos: int, fives: int) -> None:
     below = 2**twos * 5**fives
@@ -82,7 +82,7 @@ def test_a_fraction_is_the_decimal_number_that_it_equals(above: int, twos: int, 
     assert key_of(f"{above}/{below}") == key_of(decimal)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ANSWERS, st.randoms(use_true_random=False))
 def test_clusters_do_not_depend_on_the_order(answers, luck) -> None:
     order = list(range(len(answers)))
@@ -95,14 +95,14 @@ def test_clusters_do_not_depend_on_the_order(answers, luck) -> None:
         assert {frozenset(order[place] for place in one.members) for one in again} == parts(answers, **options)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ANSWERS)
 def test_clusters_are_a_partition_of_what_is_no_blank(answers) -> None:
     members = sorted(place for one in cluster(answers, contain=True, same=ends_alike) for place in one.members)
     assert members == [place for place, answer in enumerate(answers) if answer and answer.strip()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ANSWERS)
 def test_a_relation_of_ones_own_is_closed_as_a_naive_closure_closes_it(answers) -> None:
     spelt = {
@@ -118,14 +118,14 @@ def test_a_relation_of_ones_own_is_closed_as_a_naive_closure_closes_it(answers) 
     assert parts(answers, same=ends_alike) == naive(answers, pairs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text("a1\u00bd'\u200b\u2060\u0301 -.\u2026\u00b0", max_size=5))
 def test_an_answer_votes_if_it_has_a_key(answer: str) -> None:
     assert votes(answer) is bool(key_of(answer)) is (len(cluster([answer])) == 1)
     assert not votes(None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([*WORDS, None, ""]), max_size=12))
 def test_without_numbers_clusters_are_the_classes_of_a_vote(answers) -> None:
     expected = {(votes.answer, votes.voters) for votes in vote(answers)}

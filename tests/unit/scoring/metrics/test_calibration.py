@@ -22,7 +22,7 @@ def _of(tasks: list[list[tuple[float, float]]], bins: int = 10) -> Calibration |
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TASKS, st.integers(1, 5), st.data())
 def test_figures_are_those_of_pairs_counted_one_by_one(
     tasks: list[list[tuple[float, float]]], bins: int, data: st.DataObject

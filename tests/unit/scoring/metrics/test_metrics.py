@@ -14,7 +14,7 @@ from trunkline.scoring.metrics import accuracy, best_of_n, majority_at_n, mean_p
 NAN = math.nan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_try(tries: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(tries)))
@@ -99,7 +99,7 @@ def test_the_interval_covers(rate: float, tasks: int, alike: float) -> None:
     assert 0.91 <= covered / 400 <= 0.995
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, NAN]), max_size=4), max_size=8))
 def test_intervals_contain_the_value(rewards: list[list[float]]) -> None:
     for estimate in (accuracy(rewards), best_of_n(rewards), mean_pass_at_k(rewards, 1)):

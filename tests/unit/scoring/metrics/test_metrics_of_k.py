@@ -28,7 +28,7 @@ ANSWERS = st.sampled_from(["a", "A", "b", "c", "7", "7.0", None])
 TRY = st.tuples(ANSWERS, st.sampled_from([0.0, 0.5, 1.0]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
 def test_pass_hat_k_is_the_share_of_subsets_that_are_all_right(tries: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(tries)))
@@ -54,7 +54,7 @@ def test_mean_pass_hat_k_mirrors_pass_at_k_interval_and_all() -> None:
     assert (hat.value, hat.low, hat.high) == pytest.approx((1 - mirrored.value, 1 - mirrored.high, 1 - mirrored.low))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(TRY, min_size=1, max_size=7), st.data())
 def test_a_vote_of_k_is_the_mean_over_all_subsets(tries: list[tuple[str | None, float]], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(tries)))
@@ -71,7 +71,7 @@ def test_a_vote_of_k_is_the_mean_over_all_subsets(tries: list[tuple[str | None, 
     assert worth_of_k([answer for answer, _ in turned], [reward for _, reward in turned], k) == pytest.approx(found)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(TRY, min_size=3, max_size=3), min_size=1, max_size=4))
 def test_a_vote_of_all_is_the_vote_of_n_and_of_one_the_accuracy(tasks: list[list[tuple[str | None, float]]]) -> None:
     answers = [[answer for answer, _ in task] for task in tasks]
@@ -103,7 +103,7 @@ def test_shares_of_many_tries_are_exact() -> None:
     assert shares((), 3, 2) == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 4), st.data())
 def test_shares_are_those_of_every_count_of_votes(sizes: list[int], blank: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, sum(sizes) + blank))
@@ -148,7 +148,7 @@ def test_of_no_try_has_no_meaning(of_k) -> None:
 NAMES = ["accuracy", "best", "majority", "avg@2", "pass@2", "pass^2", "majority@2"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(TRY, min_size=1, max_size=4), min_size=1, max_size=4))
 @pytest.mark.parametrize("name", NAMES)
 def test_an_estimate_is_the_mean_of_the_values_of_tasks(name: str, tasks: list[list[tuple[str | None, float]]]) -> None:

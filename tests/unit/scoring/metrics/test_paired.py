@@ -18,7 +18,7 @@ from trunkline.scoring.metrics.comparison import sign_flip
 SHARE = st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 1.0])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from([-1.0, -0.5, -1 / 3, 0.1, 0.25, 1 / 3, 1.0]), max_size=9))
 def test_the_p_value_counts_every_assignment_of_signs(differences: list[float]) -> None:
     seen = abs(math.fsum(differences))
@@ -102,7 +102,7 @@ def test_no_change_is_no_proof_and_more_tasks_are_more_of_one() -> None:
     assert 0.01 < widths[2] < widths[1] < 0.5
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(SHARE, SHARE), min_size=2, max_size=8), st.data())
 def test_order_of_tasks_and_of_runs(tasks: list[tuple[float, float]], data: st.DataObject) -> None:
     first, second = zip(*tasks, strict=True)

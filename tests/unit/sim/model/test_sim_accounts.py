@@ -13,7 +13,7 @@ IDS = st.lists(st.integers(0, 3), max_size=80)
 
 
 @given(st.lists(IDS, min_size=1, max_size=8))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_hits_are_the_longest_common_prefix_in_whole_blocks(sequences):
     cache = PrefixCache(10**6)
     seen = []
@@ -30,7 +30,7 @@ def test_hits_are_the_longest_common_prefix_in_whole_blocks(sequences):
 
 
 @given(IDS, IDS, IDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_sequence_is_the_same_however_it_was_put_together(a, b, c):
     assert Prefix().then(a).then(b).then(c) == Prefix().then(a + b + c)
 

@@ -29,7 +29,7 @@ def plain_merge(bpe, word):
 
 
 @given(TEXT)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_round_trip(text):
     bpe = default_bpe()
     for control in (False, True):
@@ -37,7 +37,7 @@ def test_round_trip(text):
 
 
 @given(TEXT, st.floats(0, 1), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_other_segmentations_have_the_same_bytes(text, rate, seed):
     bpe = default_bpe()
     ids = bpe.encode(text)
@@ -49,7 +49,7 @@ def test_other_segmentations_have_the_same_bytes(text, rate, seed):
 
 
 @given(st.binary(min_size=1, max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merging_is_the_textbook_algorithm(word):
     bpe = default_bpe()
     assert bpe._merge(word) == plain_merge(bpe, word)

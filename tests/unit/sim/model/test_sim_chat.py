@@ -18,7 +18,7 @@ def ids_of(rendered, opened=""):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool", "system"]), TEXT), min_size=1, max_size=5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_rendered_messages_are_read_back(pairs):
     rendered = chat.render([{"role": role, "content": text} for role, text in pairs])
     assert chat.parse_ids(ids_of(rendered)).messages == rendered

@@ -32,7 +32,7 @@ MASSES = st.lists(st.floats(0.001, 1), min_size=1, max_size=6).map(lambda ms: [m
 
 
 @given(MASSES, st.floats(0.05, 2))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_temperature_keeps_order_and_sum(masses, temperature):
     hot = temper(masses, temperature)
     assert math.isclose(sum(hot), 1, rel_tol=1e-9)
@@ -49,7 +49,7 @@ def test_temperature_zero_takes_the_first_largest():
 
 
 @given(MASSES, st.floats(0.01, 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_top_p_keeps_at_least_its_mass(masses, top_p):
     kept = truncate(masses, top_p)
     assert math.isclose(sum(kept), 1, rel_tol=1e-9)
@@ -63,7 +63,7 @@ def test_top_p_keeps_at_least_its_mass(masses, top_p):
     st.integers(0, 3),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_options_are_a_distribution(key, hops, preset, hop, action):
     dials = PRESETS[preset]
     point = Point(f"q{key}", min(hop, hops - 1), hops, action, True)
@@ -121,7 +121,7 @@ def test_full_skill_makes_no_error():
     st.integers(0, 5),
     st.sampled_from([".", ' x"]']),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_the_log_probs_of_a_choice_add_up_to_its_mass(names, masses, pick, after):
     names = sorted(names)
     masses = (masses * 6)[: len(names)]

@@ -126,7 +126,7 @@ def test_a_flag_variable_needs_a_truth():
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_error_is_one_printable_line(text):
     with pytest.MonkeyPatch.context() as patch:
         written = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
@@ -14,7 +14,6 @@ from trunkline.sim.world.names import Draws
 
 
 @given(st.integers(0, 10**9))
-@settings(deadline=None)
 def test_problems_are_parsed_back(seed: int) -> None:
     problem = make(Draws(seed))
     totals = evaluate(problem.steps)
@@ -60,7 +59,6 @@ def test_the_last_problem_counts_and_broken_ones_do_not() -> None:
 
 
 @given(st.text(max_size=200))
-@settings(deadline=None)
 def test_any_text_can_be_parsed(text: str) -> None:
     steps = parse(text)
     assert steps is None or len(evaluate(steps)) == len(steps)

@@ -150,7 +150,7 @@ def test_seeds_make_different_worlds(world: World) -> None:
 
 
 @given(st.integers(-(2**63), 2**63), st.integers(FEWEST_DOCUMENTS, 150), st.integers(0, 20))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_small_worlds_are_sound(seed: int, documents: int, questions: int) -> None:
     world = make_world(seed, documents, questions)
     evidence = Evidence(world.documents)
@@ -231,7 +231,6 @@ def test_draws_are_the_same_everywhere() -> None:
 
 
 @given(st.integers(), st.integers(1, 2**40))
-@settings(deadline=None)
 def test_draws_stay_in_range(seed: int, n: int) -> None:
     draws = Draws(seed)
     assert all(0 <= draws.below(n) < n for _ in range(20))

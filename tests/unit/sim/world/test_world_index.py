@@ -148,7 +148,7 @@ def test_the_query_syntax_cannot_be_reached(index: Index, query: str) -> None:
 
 
 @given(st.lists(st.text(max_size=60), max_size=4), st.integers(0, 8))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_text_is_a_query(index: Index, queries: list[str], k: int) -> None:
     hits = index.search(queries, k)
     assert len(hits) <= k

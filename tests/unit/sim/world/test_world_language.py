@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
@@ -53,14 +53,12 @@ NOISE = st.text(st.sampled_from("abc xyz-*>|#:;,0 \t\n"), max_size=30)
 
 
 @given(facts(), st.integers(0, 20))
-@settings(deadline=None)
 def test_a_fact_survives_every_wording(fact: Fact, variant: int) -> None:
     assert read(sentence(fact, variant)) == (fact,)
     assert read_aliases(sentence(fact, variant)) == ()
 
 
 @given(st.lists(st.tuples(facts(), st.integers(0, 5), NOISE), max_size=6))
-@settings(deadline=None)
 def test_facts_are_read_in_order_among_other_text(parts: list[tuple[Fact, int, str]]) -> None:
     text = "".join(f"{noise}\n* {sentence(fact, variant)}" for fact, variant, noise in parts)
     assert read(text) == tuple(fact for fact, _, _ in parts)
@@ -68,7 +66,6 @@ def test_facts_are_read_in_order_among_other_text(parts: list[tuple[Fact, int, s
 
 
 @given(facts(), st.integers(0, 5), st.data())
-@settings(deadline=None)
 def test_a_sentence_that_was_cut_is_not_read(fact: Fact, variant: int, data: st.DataObject) -> None:
     whole = sentence(fact, variant)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
@@ -78,7 +75,6 @@ def test_a_sentence_that_was_cut_is_not_read(fact: Fact, variant: int, data: st.
 
 
 @given(chains(), st.integers(0, 31), NOISE, NOISE)
-@settings(deadline=None)
 def test_a_question_survives_every_wording_and_any_prompt(chain: Chain, variant: int, before: str, after: str) -> None:
     question = ask(chain, variant)
     assert parse_question(question) == chain
@@ -88,13 +84,11 @@ def test_a_question_survives_every_wording_and_any_prompt(chain: Chain, variant:
 
 
 @given(chains(), chains())
-@settings(deadline=None)
 def test_the_last_question_counts(first: Chain, second: Chain) -> None:
     assert parse_question(f"Example: {ask(first, 0)}\nNow: {ask(second, 1)}") == second
 
 
 @given(NAMES, NAMES)
-@settings(deadline=None)
 def test_aliases_survive(name: str, alias: str) -> None:
     text = f"- {alias_sentence(name, alias)}\n"
     assert read_aliases(text) == ((name, alias),)
@@ -102,7 +96,6 @@ def test_aliases_survive(name: str, alias: str) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(deadline=None)
 def test_any_text_can_be_read(text: str) -> None:
     assert all(fact.relation in RELATIONS and fact.subject in text and fact.object in text for fact in read(text))
     assert all(name in text and alias in text for name, alias in read_aliases(text))

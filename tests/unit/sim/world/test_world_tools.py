@@ -82,7 +82,7 @@ async def test_a_missing_corpus_is_explained(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @given(st.lists(st.text(max_size=30), max_size=4))
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_arguments_give_text(words: list[str]) -> None:
     assert await search(words)
     assert await visit(words, "goal")
