@@ -121,7 +121,7 @@ def test_what_is_scored_in_part_is_neither_measured_nor_trained_on(
     assert "in part" in said.stderr
     shown = trunkline(tmp_path, "show", path, "--confidence", "value")
     assert shown.returncode == 0, shown.stderr
-    assert "in part: trunkline score goes on with it" in shown.stdout
+    assert "in part: trunkline score continues it" in shown.stdout
     # By any reward, once there is one only, all is as it was.
     tl.rescore(path, contains)
     assert export(path, tmp_path / "out.jsonl").records
