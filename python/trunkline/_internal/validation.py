@@ -53,7 +53,7 @@ def short_repr(value: object) -> str:
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Return a whole number within bounds; a bool is none."""
+    """Return a whole number within bounds; a bool is refused."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
         return value
     span = f"of at least {low}" if high is None else f"from {low} to {high}"
@@ -63,7 +63,7 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
 def check_float(
     name: str, value: object, low: float, high: float = math.inf, *, above: bool = False, unit: str = ""
 ) -> float:
-    """Return a finite number from ``low``, or ``above`` it, to ``high``; a bool is none."""
+    """Return a finite number from ``low``, or ``above`` it, to ``high``; a bool is refused."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         fits = low < value if above else low <= value
         # The comparison with infinity, not isfinite: a whole number may be too large for a float.

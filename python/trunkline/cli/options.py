@@ -206,7 +206,7 @@ def read_confidence(given: str) -> Callable[[Trajectory], float]:
     """Make the function that says how sure a rollout is: a name of ``CONFIDENCES``, or ``MODULE:FUNCTION``.
 
     Raises:
-        ConfigError: There is none such, or it cannot be called; later, where it fails or returns no number.
+        ConfigError: The function does not exist or cannot be called; later, if it fails or returns no number.
     """
     found: Any = CONFIDENCES.make(given, "--confidence")
     if not callable(found):

@@ -356,7 +356,7 @@ def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> lis
     if questions is not None:
         return load_tasks(questions, limit=limit)
     if earlier is None:
-        raise click.UsageError("name QUESTIONS, or a run to go on from with --from RUN")
+        raise click.UsageError("name QUESTIONS, or a run to continue with --from RUN")
     with RunReader.open(earlier) as reader:
         return reader.tasks()[:limit]
 

@@ -61,7 +61,7 @@ def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
     """Note a rollout's reward as an earlier one."""
     found = notes.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
-    # Why there is none stands there already.
+    # The reason is noted there already.
     noted = Graded(reward, value)  # which may have made a long name shorter
     own = [one for one in found if isinstance(one, Graded) and one.weight and one.reward == noted.reward]
     past = [msgspec.structs.replace(one, weight=None) if isinstance(one, Graded) else one for one in found]
@@ -271,7 +271,7 @@ async def arescore(
         What came of it.
 
     Raises:
-        ConfigError: The reward is none, or the run's filters cannot be loaded.
+        ConfigError: The reward cannot be called, or the run's filters cannot be loaded.
         RunFileError: It is no run that can be read here, or it is being written; or something else is at ``out``.
         InfrastructureError: The file cannot be written.
     """

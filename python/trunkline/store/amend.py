@@ -83,7 +83,7 @@ class Amender:
                 except (ValueError, sqlite3.OperationalError) as problem:
                     if getattr(problem, "sqlite_errorcode", None) is not None:
                         raise
-                    # Without a code it is Python that speaks: a text is none.
+                    # An error without a code comes from Python: the text cannot be decoded.
                     raise damaged(path, printable(str(problem), 300)) from None
                 # Whether it may be written shows here, and not after an hour of asking.
                 with folded_on_error(connection):

@@ -26,7 +26,7 @@ _MAGIC: Final = 0x377F0682
 _SUMS: Final = "SELECT key, value FROM meta WHERE key = 'sums'"
 _PAGE: Final = 4096
 _IDENTITY: Final = re.compile(rb'\{"of":"([0-9a-f]{16})"')
-_GO_ON: Final = "`trunkline resume --force` (resume='force') goes on from what is whole, and pays for the rest again"
+_GO_ON: Final = "`trunkline resume --force` (resume='force') continues from the whole part and pays for the rest again"
 
 
 class LogScan(NamedTuple):

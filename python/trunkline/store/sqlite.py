@@ -120,7 +120,7 @@ def _begin(connection: sqlite3.Connection, *, patient: bool) -> None:
         if waited:
             connection.execute(f"PRAGMA busy_timeout = {int(_WAIT * 1000)}")
     if waited:
-        logger.warning("the run file is no longer locked: the run goes on")
+        logger.warning("the run file is no longer locked; the run continues")
 
 
 def _is_busy(problem: sqlite3.Error) -> bool:
@@ -232,5 +232,5 @@ def describe(path: Path) -> str:
     except (*READ_ERRORS, TypeError):
         return "is a file, and not a database that can be read"
     over = state in {"done", "exhausted"}
-    more = "" if over else ", which resume=True or `trunkline resume` goes on with"
+    more = "" if over else ", which resume=True or `trunkline resume` continues"
     return f"is {'a' if over else 'an unfinished'} Trunkline run of {counted(tasks, 'task')}{more}"

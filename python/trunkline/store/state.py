@@ -168,7 +168,7 @@ def resume(
     except (ValueError, TypeError, msgspec.MsgspecError, sqlite3.OperationalError) as problem:
         if getattr(problem, "sqlite_errorcode", None) is not None:
             raise
-        # Without a code it is Python that speaks: a text is none.
+        # An error without a code comes from Python: the text cannot be decoded.
         raise damaged(path, printable(str(problem), 300)) from None
     times.append(Resumption(time.time(), len(found.finished), found.state, list(changed), forced))
     keep_log(connection, durable=durable)

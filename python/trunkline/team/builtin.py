@@ -119,7 +119,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         tool: The search engine, which must be given: a :func:`trunkline.tool` that takes a query, or a list of them.
         max_steps: The most steps.
         history: How many of the latest actions are shown, with what they found; their number is shown, too.
-        lenient: Whether a verdict that is none, or is both, sends the step to the answerer; else to the searcher.
+        lenient: Whether an unclear verdict (no yes or no, or both) leads to the answerer; else to the searcher.
 
     Raises:
         ConfigError: A setting has a value it cannot have, or there is no tool.

@@ -470,7 +470,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
         """Return a role, ready to be asked.
 
         Raises:
-            ProgramError: It is none of this team.
+            ProgramError: The team has no such role.
         """
         found = self.members.get(role) if isinstance(role, str) else self._by_role.get(id(role))
         if found is None:

@@ -152,7 +152,7 @@ def fault(text: str, error: str) -> str:
 
 
 def unreadable(text: str) -> str:
-    """Say why the text of a tool call is none: it is no JSON, or JSON that names no tool."""
+    """Say why a text is no tool call: it is no JSON, or JSON that names no tool."""
     text = scrub(text)
     try:
         msgspec.json.decode(text)

@@ -265,7 +265,7 @@ class Executor:
         if not self._tool.is_async and not self._warned:
             self._warned = True
             _log.warning(
-                "tool %s did not return within %g s, and its thread goes on: Python cannot stop one. "
+                "tool %s did not return within %g s, and its thread is still running: Python cannot stop one. "
                 "@tool(isolated=True) runs it in a process that is killed (said once)",
                 self._tool.name,
                 self._timeout,

@@ -56,7 +56,7 @@ class Host:
         self._watchdog: Watchdog | None = None
 
     def receive(self, payload: bytes | memoryview) -> None:
-        """Take an encoded message; WorkerError if it is out of order, msgspec.MsgspecError if it is none."""
+        """Take an encoded message; WorkerError if it is out of order, msgspec.MsgspecError if it is no message."""
         match messages.decode_to_worker(payload):
             case messages.Hello() as hello if not self._greeted:
                 self._greeted = True

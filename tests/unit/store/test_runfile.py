@@ -335,7 +335,7 @@ def bind(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (write, "is an unfinished Trunkline run of 3 tasks, which resume=True or `trunkline resume` goes on with"),
+        (write, "is an unfinished Trunkline run of 3 tasks, which resume=True or `trunkline resume` continues"),
         (lambda path: RunWriter.create(path, {}, TASKS[:1]).finish(), "is a Trunkline run of 1 task:"),
         (
             foreign,
@@ -737,7 +737,7 @@ def test_a_lock_of_another_program_is_waited_for_and_said(tmp_path: Path, monkey
         logging.getLogger("trunkline.store.sqlite").removeHandler(other)
     assert other.lines == [
         f"{writer.path} is locked by another program, such as a database browser: the run waits until it is closed",
-        "the run file is no longer locked: the run goes on",
+        "the run file is no longer locked; the run continues",
     ]
     writer.finish()
     with RunReader.open(writer.path) as reader:

@@ -99,7 +99,7 @@ async def test_a_thread_that_hangs_is_warned_of_once(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "trunkline.tools"):
         await Toolbox([nap]).call_all([ToolCall("", "nap", "")] * 3)
     (record,) = caplog.records
-    assert "nap did not return within 0.02 s, and its thread goes on" in record.getMessage()
+    assert "nap did not return within 0.02 s, and its thread is still running" in record.getMessage()
     assert "isolated=True" in record.getMessage()
 
 

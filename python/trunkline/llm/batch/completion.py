@@ -189,7 +189,7 @@ def _completion(result: object, engine: str) -> Completion | LLMError:
         # A struct can be made with values of any type, and only decoding checks them.
         found = msgspec.convert(msgspec.to_builtins(result, enc_hook=_listed), Completion)
     except Exception as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
-        return LLMError(f"{engine} returned a completion that is none: {excerpt(str(error))}")
+        return LLMError(f"{engine} returned an invalid completion: {excerpt(str(error))}")
     if found.logprobs is not None and len(found.logprobs) != len(found.token_ids or ()):
         ids = "no token_ids" if found.token_ids is None else f"{len(found.token_ids)} token_ids"
         return LLMError(f"{engine} returned a completion with {len(found.logprobs)} logprobs and {ids}")

@@ -161,7 +161,7 @@ class Renderer(Protocol):
         """Say what token ids spell, special tokens included; what is no character is U+FFFD.
 
         Raises:
-            ConfigError: An id is none of the tokenizer's.
+            ConfigError: The tokenizer has no such id.
             LLMError: A server that decodes gave no answer.
         """
         ...

@@ -216,7 +216,7 @@ async def _asked(
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         try:
             reply = await asker.ask(messages, draw)
-        except RolloutError as problem:  # an EndpointError, which ends the run, is none
+        except RolloutError as problem:  # an EndpointError, which ends the run, is not one
             return None, f"the model gave no reply: {format_error(problem, _WHY)}"
         chosen = read_pick(reply.text, count, numbers)
         if chosen is not None:

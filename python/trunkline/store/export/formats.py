@@ -109,7 +109,7 @@ def _call(call: JSON) -> str:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         read = arguments
     said = msgspec.json.encode({"name": function.get("name"), "arguments": read}).decode()
-    # In JSON a < stands in strings alone, so a tag that a model quotes can be written so that it is none.
+    # In JSON a < stands in strings alone, so a tag that a model quotes can be written so that it is no tag.
     inside = _TAG.sub(r"\\u003c", said)
     return f"<tool_call>\n{inside}\n</tool_call>"
 
@@ -137,7 +137,7 @@ def transcript(
 ) -> list[Message]:
     r"""Write a path as messages of the roles system, user and assistant with text contents.
 
-    Results of one turn's calls are one user message. A tag inside a block is written so that it is none: ``<\/think>``
+    Results of one turn's calls are one user message. A tag inside a block is escaped: ``<\/think>``
     in a thought or a result, ``\u003c/think>`` in the JSON of a call. What a model wrote into its visible text stays.
     """
     found: list[Message] = []

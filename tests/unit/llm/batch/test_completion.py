@@ -174,7 +174,7 @@ async def test_usage_is_what_the_engine_says_or_unknown():
         ({"text": "x", "token_ids": [1], "logprobs": [-math.inf]}, "not finite"),
         ({"text": "x", "token_ids": [1], "logprobs": [0.5]}, "a log-probability is 0.5"),
         ({"text": "x", "usage": {"prompt_tokens": object()}}, "object is no data"),
-        ({"text": "x", 5: 1}, "completion that is none"),
+        ({"text": "x", 5: 1}, "invalid completion"),
         ({"text": "x", "\x1b[31m": 1}, r"unknown field `\\x1b\[31m`"),
     ],
 )
