@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 300  # cells of a reason that are kept
 _MAX_GRADE = 1e308
+_UNREADABLE = (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError)
 
 
 def _make_printable(said: msgspec.Struct, *names: str) -> None:
@@ -72,9 +73,16 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
     return noted
 
 
+_grades_decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])
+
+
 def graded(note: str | None) -> list[Graded]:
-    """The grades in a note, in the order in which they were given."""
-    return [entry for entry in entries(note) if isinstance(entry, Graded)]
+    """The grades in a note, in the order in which they were given; verdicts beside them need not be readable."""
+    try:
+        found = _grades_decoder.decode(note or "[]")
+    except _UNREADABLE:
+        return []
+    return [entry for entry in found if isinstance(entry, Graded)]
 
 
 def why_unscored(note: str | None) -> str:
@@ -139,7 +147,7 @@ def entries(note: str | None) -> list[_Entry]:
     try:
         found = _decoder.decode(note)
         return [msgspec.convert(entry, Graded) if isinstance(entry, list) else entry for entry in found]
-    except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
+    except _UNREADABLE:
         return [note]
 
 

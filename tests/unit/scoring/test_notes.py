@@ -63,6 +63,18 @@ def test_other_notes_hold_nothing_of_rewards(note: str | None) -> None:
     assert graded(note) == []
 
 
+@pytest.mark.parametrize(
+    "verdict",
+    ['{"filter":"one","action":"explode"}', '{"filter":"one"}', '{"filter":"one","action":"mask","amount":1}', "{}"],
+)
+def test_grades_are_read_beside_a_verdict_that_cannot_be(verdict: str) -> None:
+    note = f'["a remark",["graded","f1",0.5,0.25],{verdict},["graded","judge",null,0.75,"no reply"]]'
+    assert graded(note) == [Graded("f1", 0.5, 0.25), Graded("judge", None, 0.75, "no reply")]
+    assert notes.why_unscored(note) == "no reply"
+    assert notes.read(note) == []
+    assert notes.entries(note) == [note]
+
+
 def test_what_a_reward_said_is_made_safe_to_print_and_must_be_numbers() -> None:
     assert "\x1b" not in Graded("a\x1b", why="b\x1b[2J").reward + Graded("a", why="b\x1b[2J").why
     for fields in ({"reward": 1}, {"reward": "a", "value": "1"}, {"reward": "a", "weight": math.inf}):
