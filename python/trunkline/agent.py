@@ -11,7 +11,7 @@ import msgspec
 from trunkline._core import ReplyOptions
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.text import redact as hide_secrets
-from trunkline._internal.validation import check_int, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_int, check_optional, check_text, check_that, short_repr
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm import messages, request
 from trunkline.llm.dialects import builtin as dialects
@@ -41,8 +41,7 @@ class BoundDialect:
         self._name = dialects.label(self._dialect)
         self._tools = [tool.definition for tool in tools]
         self.native = self._dialect.native
-        if not isinstance(self.native, bool):
-            raise ConfigError(f"dialect {self._name}: native must be true or false, not {short_repr(self.native)}")
+        check_bool(f"dialect {self._name}: native", self.native)
         self.prompt = check_text(f"dialect {self._name}: prompt", self._ask(ConfigError, "prompt", str, self._tools))
         self.sampling = self._ask(ConfigError, "sampling", Sampling, sampling)
         digest = hashlib.blake2b(self.prompt.encode(), digest_size=8).hexdigest()
@@ -162,17 +161,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         check_text("Agent: system", self.system)
         check_text("Agent: name", self.name)
         check_name("Agent: llm", self.llm)
-        if not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Agent: sampling must be a Sampling, not {short_repr(self.sampling)}")
+        check_that(isinstance(self.sampling, Sampling), "Agent: sampling must be a Sampling", self.sampling)
         check_int("Agent: max_turns", self.max_turns, 1)
-        if self.max_tool_calls is not None:
-            check_int("Agent: max_tool_calls", self.max_tool_calls, 0)
-        if not isinstance(self.tools, list | tuple):
-            raise ConfigError(f"Agent: tools must be a list of tools, not {short_repr(self.tools)}")
-        if self.malformed not in {"return", "repair"}:
-            raise ConfigError(f"Agent: malformed must be return or repair, not {short_repr(self.malformed)}")
-        if self.void not in {"tell", "stop"}:
-            raise ConfigError(f"Agent: void must be tell or stop, not {short_repr(self.void)}")
+        check_optional(check_int, "Agent: max_tool_calls", self.max_tool_calls, 0)
+        check_that(isinstance(self.tools, list | tuple), "Agent: tools must be a list of tools", self.tools)
+        check_that(self.malformed in {"return", "repair"}, "Agent: malformed must be return or repair", self.malformed)
+        check_that(self.void in {"tell", "stop"}, "Agent: void must be tell or stop", self.void)
         Toolbox(self.tools, repair=self.malformed == "repair")
         BoundDialect(self.dialect, self.tools, self.sampling)
         check_environment(self.environment, self.tools)

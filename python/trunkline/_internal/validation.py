@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec
 
 from trunkline._internal.text import printable
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+
+P = ParamSpec("P")
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -112,6 +114,20 @@ def check_choice(name: str, value: object, *words: str) -> None:
     """Check a setting that must be one of some words."""
     if value not in words:
         raise ConfigError(f"{name} must be one of {', '.join(words)}, not {short_repr(value)}")
+
+
+def check_that(fits: object, what: str, value: object) -> None:
+    """Raise ConfigError for a value that does not fit; ``what`` begins the message: ``Agent: tools must be a list``."""
+    if not fits:
+        raise ConfigError(f"{what}, not {short_repr(value)}")
+
+
+def check_optional(
+    check: Callable[Concatenate[str, object, P], object], name: str, value: object, *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Check a value that may be None."""
+    if value is not None:
+        check(name, value, *args, **kwargs)
 
 
 def parse_amounts(given: str, names: Collection[str], *, what: str, foreign: str, write: str) -> dict[str, float]:

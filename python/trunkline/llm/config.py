@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trunkline._internal.resources import make_room
-from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.http.outcome import Backoff
 from trunkline.llm.pricing import Price, prices_by_url
@@ -147,10 +147,12 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         for field in ("siblings", "send_seed"):
             check_bool(field, getattr(self, field))
         for field, wanted in (("limits", Limits), ("routing", Routing)):
-            if not isinstance(getattr(self, field), wanted):
-                raise ConfigError(f"{field} must be {wanted.__name__}(...), not {short_repr(getattr(self, field))}")
-        if self.tokens is not None and not isinstance(self.tokens, TokenMode):
-            raise ConfigError(f"tokens must be a TokenMode or None, not {short_repr(self.tokens)}")
+            check_that(
+                isinstance(getattr(self, field), wanted),
+                f"{field} must be {wanted.__name__}(...)",
+                getattr(self, field),
+            )
+        check_that(isinstance(self.tokens, TokenMode | None), "tokens must be a TokenMode or None", self.tokens)
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")

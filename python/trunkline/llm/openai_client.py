@@ -12,7 +12,7 @@ import msgspec
 
 from trunkline._internal.aio import PerLoopSemaphore
 from trunkline._internal.text import excerpt
-from trunkline._internal.validation import check_int, short_repr
+from trunkline._internal.validation import check_int, check_that
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm.http.outcome import REFUSALS, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.pricing import one_price
@@ -63,8 +63,7 @@ class ClientLLM:
     siblings = True
 
     def __init__(self, client: Any, *, max_concurrency: int = 64, price: Price | None = None) -> None:
-        if not _is_client(client):
-            raise ConfigError(f"ClientLLM: client must be an openai.AsyncOpenAI client, not {short_repr(client)}")
+        check_that(_is_client(client), "ClientLLM: client must be an openai.AsyncOpenAI client", client)
         post = getattr(client, "post", None)
         if not inspect.iscoroutinefunction(post):
             raise ConfigError(f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.validation import check_float, parse_amounts, short_repr
+from trunkline._internal.validation import check_float, check_optional, check_that, parse_amounts, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_float("price: prompt", self.prompt, 0, _MOST)
         check_float("price: generated", self.generated, 0, _MOST)
-        if self.cached is not None:
-            check_float("price: cached", self.cached, 0, _MOST)
+        check_optional(check_float, "price: cached", self.cached, 0, _MOST)
 
     @property
     def flat(self) -> bool:
@@ -64,20 +63,18 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return ((prompt - cached) * self.prompt + cached * each + generated * self.generated) / _MILLION
 
 
-def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], str]) -> dict[str, Price]:
+def prices_by_url(given: Any, urls: Sequence[str], normal: Callable[[str], str]) -> dict[str, Price]:
     """The prices of endpoints by URL, from a Price or a mapping."""
     if given is None:
         return {}
     if isinstance(given, Price):
         return dict.fromkeys(urls, given)
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"price must be a Price, or a mapping from base URLs to Prices, not {short_repr(given)}")
+    check_that(isinstance(given, Mapping), "price must be a Price, or a mapping from base URLs to Prices", given)
     prices = {normal(url): price for url, price in given.items()}
     for url, price in prices.items():
         if url not in urls:
             raise ConfigError(f"price names {short_repr(url)}, which is no base URL here; there is {', '.join(urls)}")
-        if not isinstance(price, Price):
-            raise ConfigError(f"the price of {url} must be a Price, not {short_repr(price)}")
+        check_that(isinstance(price, Price), f"the price of {url} must be a Price", price)
     missing = [url for url in urls if url not in prices] if prices else []
     if missing:
         raise ConfigError(

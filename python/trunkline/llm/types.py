@@ -6,8 +6,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
-from trunkline.errors import ConfigError
+from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_that
 
 CUT_OFF: Final = frozenset({"length", "repetition"})
 """Finish reasons of a reply that was cut off: too long, or (vLLM) saying the same again and again."""
@@ -182,11 +181,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
-            value = getattr(self, name)
-            if value is not None:
-                check_float(f"limits.{name} ({option})", value, 0, above=True)
-        if self.endpoint_concurrency is not None:
-            check_int("limits.endpoint_concurrency", self.endpoint_concurrency, 1)
+            check_optional(check_float, f"limits.{name} ({option})", getattr(self, name), 0, above=True)
+        check_optional(check_int, "limits.endpoint_concurrency", self.endpoint_concurrency, 1)
         check_bool("limits.adaptive", self.adaptive)
         check_float("limits.slowdown", self.slowdown, 1, above=True)
 
@@ -216,7 +212,5 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
         check_int("routing.margin", self.margin, 0)
         check_int("routing.memory", self.memory, 1)
         check_int("routing.eject_after", self.eject_after, 1)
-        if self.session_headers is not None and not isinstance(self.session_headers, bool):
-            raise ConfigError(
-                f"routing.session_headers must be true, false or null, not {short_repr(self.session_headers)}"
-            )
+        given = self.session_headers
+        check_that(isinstance(given, bool | None), "routing.session_headers must be true, false or null", given)

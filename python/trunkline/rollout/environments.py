@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.batch.activity import CombinedRolloutActivity, RolloutActivity
+    from trunkline.llm.batch.activity import RolloutActivity
     from trunkline.llm.types import ReplyChoice
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
@@ -102,7 +102,7 @@ class RolloutPosition(Protocol):
     task: Task
     leaf: int
     turn: int
-    activity: RolloutActivity | CombinedRolloutActivity
+    activity: RolloutActivity
 
 
 class EnvironmentManager:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._internal.text import format_error, printable
-from trunkline._internal.validation import check_int, short_repr
-from trunkline.errors import ConfigError, LLMError, ReplyError
+from trunkline._internal.validation import check_int, check_that
+from trunkline.errors import LLMError, ReplyError
 from trunkline.llm import messages as chat
 from trunkline.llm import request as body
 from trunkline.llm.config import EndpointSpec
@@ -38,8 +38,7 @@ class ModelClient:
     def __init__(self, llm: Any, model: str, sampling: Sampling = Sampling(), seed: int = 0) -> None:  # noqa: B008 - frozen
         self._spec = EndpointSpec(llm) if isinstance(llm, str) else llm if isinstance(llm, EndpointSpec) else None
         self._llm: LLM | None = None if self._spec is not None else as_llm(llm)
-        if not isinstance(sampling, Sampling):
-            raise ConfigError(f"sampling must be Sampling(...), not {short_repr(sampling)}")
+        check_that(isinstance(sampling, Sampling), "sampling must be Sampling(...)", sampling)
         self._head = body.head(model, "model")
         self._constant = body.constant(sampling)
         self._seed = check_int("seed", seed, 0, 2**63 - 1)

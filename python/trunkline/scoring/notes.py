@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import check_bool, check_choice, check_float, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_float, check_optional, check_that
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ _UNREADABLE = (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError)
 
 def _make_printable(said: msgspec.Struct, *names: str) -> None:
     for name in names:
-        given: object = getattr(said, name)
-        if not isinstance(given, str):
-            raise ConfigError(f"{type(said).__name__}: {name} must be a string, not {short_repr(given)}")
+        given: Any = getattr(said, name)
+        check_that(isinstance(given, str), f"{type(said).__name__}: {name} must be a string", given)
         msgspec.structs.force_setattr(said, name, printable(given, _WIDTH))
 
 
@@ -56,8 +55,7 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
             check_float("Graded: value", self.value, -_MAX_GRADE, _MAX_GRADE)
         elif self.value is not None:
             msgspec.structs.force_setattr(self, "value", None)
-        if self.weight is not None:
-            check_float("Graded: weight", self.weight, -_MAX_GRADE, _MAX_GRADE)
+        check_optional(check_float, "Graded: weight", self.weight, -_MAX_GRADE, _MAX_GRADE)
 
 
 def as_graded(part: RewardPart) -> Graded:

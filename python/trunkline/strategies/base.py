@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline._core import PROMPT, ROOT, TURN
 from trunkline._internal.text import format_error
-from trunkline._internal.validation import check_int, check_text, short_repr
+from trunkline._internal.validation import check_int, check_optional, check_text, check_that
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import recorded
@@ -85,15 +85,12 @@ class Fork(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, least in (("point", 0), ("at", 1), ("steps", 1), ("subgroup", 0)):
-            value = getattr(self, name)
-            if value is not None:
-                check_int(f"Fork: {name}", value, least, 2**32 - 2)
+            check_optional(check_int, f"Fork: {name}", getattr(self, name), least, 2**32 - 2)
         check_int("Fork: n", self.n, 1, 2**20)
         check_text("Fork: say", self.say)
         if self.at is not None and (self.point is None or self.say):
             raise ConfigError("Fork: at is a token of a model turn: name the turn as point, and say nothing")
-        if self.sampling is not None and not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Fork: sampling must be a Sampling, not {short_repr(self.sampling)}")
+        check_that(isinstance(self.sampling, Sampling | None), "Fork: sampling must be a Sampling", self.sampling)
 
 
 class _Decision(msgspec.Struct, frozen=True):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from trunkline._core import split_evenly
 from trunkline._internal.text import quoted
-from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_that
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.strategies.base import Fork
@@ -53,16 +53,14 @@ class Chain(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_int("Chain: n", self.n, 1, 2**20)
-        given: object = self.temperatures
-        if not isinstance(given, list | tuple):
-            raise ConfigError(f"Chain: temperatures must be a list of numbers, not {short_repr(given)}")
+        given: Any = self.temperatures
+        check_that(isinstance(given, list | tuple), "Chain: temperatures must be a list of numbers", given)
         msgspec.structs.force_setattr(self, "temperatures", tuple(given))
         for place, temperature in enumerate(given):
             check_float(f"Chain: temperatures[{place}]", temperature, 0.0, math.inf)
         if len(given) > self.n:
             raise ConfigError(f"Chain: {len(given)} temperatures need n of at least {len(given)}, not {self.n}")
-        if self.wave is not None:
-            check_int("Chain: wave", self.wave, 1, self.n)
+        check_optional(check_int, "Chain: wave", self.wave, 1, self.n)
         check_bool("Chain: avoid", self.avoid)
         if self.avoid and self.n == 1:
             raise ConfigError("Chain: avoid needs n of at least 2: a single chain has none before it")

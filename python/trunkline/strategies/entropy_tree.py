@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import harvest, surprising_tokens, tree_leaves
-from trunkline._internal.validation import check_bool, check_int, short_repr
-from trunkline.errors import ConfigError
+from trunkline._internal.validation import check_bool, check_int, check_optional, check_that
 from trunkline.strategies.base import Fork
 
 if TYPE_CHECKING:
@@ -56,12 +55,10 @@ class EntropyTree(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("chains", "points", "rounds", "samples"):
             check_int(f"EntropyTree: {name}", getattr(self, name), 1, 4096)
-        if not isinstance(self.cuts, tuple | list):
-            raise ConfigError(f"EntropyTree: cuts must be a list of token ids, not {short_repr(self.cuts)}")
+        check_that(isinstance(self.cuts, tuple | list), "EntropyTree: cuts must be a list of token ids", self.cuts)
         for token in self.cuts:
             check_int("EntropyTree: a token id in cuts", token, 0, _LONGEST)
-        if self.limit is not None:
-            check_int("EntropyTree: limit", self.limit, 1, _LONGEST)
+        check_optional(check_int, "EntropyTree: limit", self.limit, 1, _LONGEST)
         check_bool("EntropyTree: diverse", self.diverse)
 
     def rollouts(self) -> int:

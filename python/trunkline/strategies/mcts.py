@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from trunkline._core import PROMPT, TURN, Search, fork_points
-from trunkline._internal.validation import check_float, check_int, short_repr
-from trunkline.errors import ConfigError
+from trunkline._internal.validation import check_float, check_int, check_that
 from trunkline.strategies.base import Fork, prompt, was_to_move
 
 if TYPE_CHECKING:
@@ -61,12 +60,12 @@ class MCTS(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_int("MCTS: simulations", self.simulations, 1, 2**20)
         check_float("MCTS: c", self.c, 0, 1e100)
-        if self.value is not None and not callable(self.value):
-            raise ConfigError(f"MCTS: value must be a function of a trajectory, not {short_repr(self.value)}")
+        check_that(
+            self.value is None or callable(self.value), "MCTS: value must be a function of a trajectory", self.value
+        )
         check_int("MCTS: parallel", self.parallel, 1, _AT_ONCE)
         check_int("MCTS: children", self.children, 1, 2**20)
-        if self.bound not in ("uct", "ucb1"):
-            raise ConfigError(f"MCTS: bound must be uct or ucb1, not {short_repr(self.bound)}")
+        check_that(self.bound in ("uct", "ucb1"), "MCTS: bound must be uct or ucb1", self.bound)
         check_float("MCTS: loss", self.loss, -1e100, 1e100)
 
     def rollouts(self) -> int:

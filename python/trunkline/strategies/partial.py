@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 import msgspec
 
 from trunkline._core import MESSAGE, TURN, partial_top_up, top_turns
-from trunkline._internal.validation import check_int, check_text, short_repr
+from trunkline._internal.validation import check_int, check_text, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork
 from trunkline.types import FAILED, Termination
@@ -111,10 +111,10 @@ class Partial(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("initial", "top_k", "rounds", "samples", "budget"):
             check_int(f"Partial: {name}", getattr(self, name), 1, 2**20)
-        if self.region not in get_args(Region):
-            raise ConfigError(f"Partial: region must be {', '.join(get_args(Region))}, not {short_repr(self.region)}")
-        if not isinstance(self.tools, list | tuple):
-            raise ConfigError(f"Partial: tools must be a list of names, not {short_repr(self.tools)}")
+        check_that(
+            self.region in get_args(Region), f"Partial: region must be {', '.join(get_args(Region))}", self.region
+        )
+        check_that(isinstance(self.tools, list | tuple), "Partial: tools must be a list of names", self.tools)
         for tool in self.tools:
             check_text("Partial: tools", tool)
         if self.budget < self._least:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import Tally
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_float, check_int, check_optional, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import at_once, stepwise
 from trunkline.tree.answers import normalise
@@ -33,10 +33,8 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     settled: Any = None
 
     def __post_init__(self) -> None:
-        if self.enough is not None:
-            check_int("enough", self.enough, 1)
-        if self.tail not in _TAILS:
-            raise ConfigError(f"tail must be censor or keep, not {short_repr(self.tail)}")
+        check_optional(check_int, "enough", self.enough, 1)
+        check_that(self.tail in _TAILS, "tail must be censor or keep", self.tail)
         if self.tail != "censor" and self.enough is None:
             raise ConfigError(f"tail={self.tail} says what becomes of rollouts that enough= cuts: set enough as well")
         if self.settled is not None and self.settled != ANSWER:

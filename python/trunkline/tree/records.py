@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from trunkline._internal.text import format_error, printable
-from trunkline._internal.validation import check_text, short_repr
-from trunkline.errors import ConfigError, LLMError, RolloutError, TreeError
+from trunkline._internal.validation import check_text, check_that
+from trunkline.errors import LLMError, RolloutError, TreeError
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -61,18 +61,13 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Describe an exception."""
-        if isinstance(error, RolloutError):
-            # User code may have set any value.
-            attempts = error.attempts if isinstance(error.attempts, int) else 1
-            made = cls(
-                type(error).__name__,
-                format_error(error, _MESSAGE_LENGTH),
-                attempts,
-                bool(error.retryable),
-                str(error.blame),
-            )
-            return made.witnessed(error) if isinstance(error, LLMError) else made
-        return cls(type(error).__name__, format_error(error, _MESSAGE_LENGTH), blame="code")
+        kind, message = type(error).__name__, format_error(error, _MESSAGE_LENGTH)
+        if not isinstance(error, RolloutError):
+            return cls(kind, message, blame="code")
+        # User code may have set any value.
+        attempts = error.attempts if isinstance(error.attempts, int) else 1
+        made = cls(kind, message, attempts, bool(error.retryable), str(error.blame))
+        return made.witnessed(error) if isinstance(error, LLMError) else made
 
     def witnessed(self, error: LLMError) -> Failure:
         """Return this failure with the endpoint, the result of each attempt and the beginning of the last answer."""
@@ -216,12 +211,9 @@ def check_version(name: str, version: object) -> str | None:
     """Return a version of weights; ConfigError unless it is None or a short printable text."""
     if version is None:
         return None
-    check_text(name, version)
-    if not isinstance(version, str) or not version.isprintable() or not 0 < len(version.strip()) <= _LONGEST:
-        raise ConfigError(
-            f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12', "
-            f"not {short_repr(version)}"
-        )
+    version = check_text(name, version)
+    fits = version.isprintable() and 0 < len(version.strip()) <= _LONGEST
+    check_that(fits, f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12'", version)
     return version
 
 

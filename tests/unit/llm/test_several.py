@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
-from trunkline.llm.batch.activity import Activity, CombinedActivity
+from trunkline.llm.batch.activity import Activity
 from trunkline.llm.cache import Cache
 from trunkline.llm.pricing import EVERYWHERE, Price, check_name, named, price_at, prices_named
 
@@ -33,7 +33,7 @@ def _at(name: str, move: tuple[str, ...]) -> str:
 @given(st.lists(st.tuples(st.integers(0, 3), MOVES), max_size=40))
 def test_each_llm_is_told_who_asks_it_and_that_all_others_are_away(moves: list[tuple[int, tuple[str, ...]]]):
     lanes = {name: Activity() for name in "ab"}
-    several = CombinedActivity(lanes)
+    several = Activity(llms=lanes)
     rollouts = [several.open() for _ in range(4)]
     now: list[tuple[str, ...]] = [("run",)] * 4
     for number, move in moves:

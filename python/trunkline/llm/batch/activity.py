@@ -19,16 +19,23 @@ _QUEUE: Final = 0  # the only queue here: the batcher knows what rollouts wait f
 
 
 class Activity:
-    """Counts the growing rollouts of one event loop: running, asking, or away in a tool."""
+    """Counts the growing rollouts of one event loop: running, asking, or away in a tool.
 
-    __slots__ = ("_counter", "_still")
+    With ``llms``, the activities of several LLMs by name, each of them is told of every rollout.
+    """
 
-    def __init__(self, still: Callable[[], None] = lambda: None, *, core: bool = True) -> None:
+    __slots__ = ("_counter", "_llms", "_still")
+
+    def __init__(
+        self, still: Callable[[], None] = lambda: None, *, core: bool = True, llms: Mapping[str, Activity] | None = None
+    ) -> None:
         self._counter = ActivityCounter() if core else MaskActivityCounter()
         self._still = still
+        self._llms = dict(llms or {})
 
     def open(self) -> RolloutActivity:
-        return RolloutActivity(self._counter, self._still)
+        lanes = {name: activity.open() for name, activity in self._llms.items()}
+        return RolloutActivity(self._counter, self._still, lanes)
 
     @property
     def running(self) -> int:
@@ -49,28 +56,45 @@ class Activity:
 class RolloutActivity:
     """One growing rollout. Ending it is final; later calls have no effect."""
 
-    __slots__ = ("_counter", "_number", "_still")
+    __slots__ = ("_counter", "_lanes", "_number", "_still")
 
-    def __init__(self, counter: ActivityCounter | MaskActivityCounter, still: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        counter: ActivityCounter | MaskActivityCounter,
+        still: Callable[[], None],
+        lanes: Mapping[str, RolloutActivity],
+    ) -> None:
         self._counter = counter
         self._still = still
+        self._lanes = lanes
         self._number = counter.open()
 
     def run(self) -> None:
         self._counter.run(self._number)
+        for lane in self._lanes.values():
+            lane.run()
 
-    def ask(self, *_llms: str) -> None:
-        """It waits for replies; the names of LLMs do not matter where there is one."""
+    def ask(self, *llms: str) -> None:
+        """The rollout waits for replies of these LLMs; to others it is away. Names do not matter where there is one."""
         if self._counter.ask(self._number, _QUEUE):
             self._still()
+        for name, lane in self._lanes.items():
+            if name in llms:
+                lane.ask()
+            else:
+                lane.leave()
 
     def leave(self) -> None:
         if self._counter.leave(self._number):
             self._still()
+        for lane in self._lanes.values():
+            lane.leave()
 
     def end(self) -> None:
         if self._counter.end(self._number):
             self._still()
+        for lane in self._lanes.values():
+            lane.end()
 
 
 class MaskActivityCounter:
@@ -119,55 +143,3 @@ class MaskActivityCounter:
     @property
     def away(self) -> int:
         return self._states.count(_AWAY)
-
-
-class CombinedActivity(Activity):
-    """Activity over all LLMs of an event loop, passed on to every LLM that counts it."""
-
-    __slots__ = ("_activities",)
-
-    def __init__(self, activities: Mapping[str, Activity]) -> None:
-        super().__init__()
-        self._activities = dict(activities)
-
-    def open(self) -> CombinedRolloutActivity:
-        lanes = {name: activity.open() for name, activity in self._activities.items()}
-        return CombinedRolloutActivity(self._counter, self._still, lanes)
-
-
-class CombinedRolloutActivity(RolloutActivity):
-    """One growing rollout; see :class:`RolloutActivity`."""
-
-    __slots__ = ("_lanes",)
-
-    def __init__(
-        self,
-        counter: ActivityCounter | MaskActivityCounter,
-        still: Callable[[], None],
-        lanes: dict[str, RolloutActivity],
-    ) -> None:
-        super().__init__(counter, still)
-        self._lanes = lanes
-
-    def run(self) -> None:
-        super().run()
-        for lane in self._lanes.values():
-            lane.run()
-
-    def ask(self, *llms: str) -> None:
-        super().ask()
-        for name, lane in self._lanes.items():
-            if name in llms:
-                lane.ask()
-            else:
-                lane.leave()
-
-    def leave(self) -> None:
-        super().leave()
-        for lane in self._lanes.values():
-            lane.leave()
-
-    def end(self) -> None:
-        super().end()
-        for lane in self._lanes.values():
-            lane.end()

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline._internal.aio import PerLoopSemaphore
 from trunkline._internal.text import format_error, printable, without_secrets
-from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_that, short_repr
 from trunkline.errors import (
     BadRequest,
-    ConfigError,
     ContentFiltered,
     ContextTooLong,
     InfrastructureError,
@@ -402,9 +401,6 @@ def _callable(given: Any) -> Callable[[list[Prompt]], Any]:
     found: Any = getattr(given, "generate", None)
     if found is None and callable(given):
         found = given if inspect.isroutine(given) or isinstance(given, partial) else given.__call__
-    if not callable(found) or isinstance(given, type):
-        raise ConfigError(
-            "BatchLLM: engine must be a function generate(list) -> list, or an object with such a method, "
-            f"not {short_repr(given)}"
-        )
+    what = "BatchLLM: engine must be a function generate(list) -> list, or an object with such a method"
+    check_that(callable(found) and not isinstance(given, type), what, given)
     return cast("Callable[[list[Prompt]], Any]", found)

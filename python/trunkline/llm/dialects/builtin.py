@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 
 from trunkline._internal.registry import Registry
-from trunkline._internal.validation import check_bool, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_text, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import MOST_CALLS, Dialect, Parsed, call_of, spoken, unread
 from trunkline.llm.types import ToolCall
@@ -89,8 +89,7 @@ class Hermes(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str = _HERMES_INSTRUCTIONS
 
     def __post_init__(self) -> None:
-        if self.role not in {"user", "tool"}:
-            raise ConfigError(f"Hermes: role must be user or tool, not {short_repr(self.role)}")
+        check_that(self.role in {"user", "tool"}, "Hermes: role must be user or tool", self.role)
         if _PLACE not in check_text("Hermes: instructions", self.instructions):
             raise ConfigError(f"Hermes: instructions must hold {_PLACE}, where the definitions of the tools go")
 

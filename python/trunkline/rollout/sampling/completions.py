@@ -15,7 +15,7 @@ import msgspec
 from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
-from trunkline.llm.batch.activity import Activity, CombinedActivity
+from trunkline.llm.batch.activity import Activity
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap, unseeded
 from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
@@ -353,7 +353,7 @@ class CompletionClients:
         self.token_prompts = first.token_prompts
         self.weights = first.weights
         self.turn_gate = first.turn_gate
-        self.activity = CombinedActivity({name: one.activity for name, one in clients.items() if one.gathers})
+        self.activity = Activity(llms={name: one.activity for name, one in clients.items() if one.gathers})
 
     def of(self, llm: str) -> CompletionClient:
         """Return who asks an LLM.

@@ -6,7 +6,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Final
 
 from trunkline._internal.registry import Registry
-from trunkline._internal.validation import short_repr
+from trunkline._internal.validation import check_that
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.base import Aggregator, Decision
 from trunkline.scoring.aggregators.llm import Integrate, Synthesis
@@ -29,11 +29,9 @@ AGGREGATORS: Final[Registry[type]] = Registry(
 )
 
 
-def check_aggregator(name: str, aggregator: object) -> Aggregator:
-    if isinstance(aggregator, type) or not isinstance(aggregator, Aggregator):
-        raise ConfigError(
-            f"{name} must be an aggregator, such as Majority() or Weighted(), not {short_repr(aggregator)}"
-        )
+def check_aggregator(name: str, aggregator: Aggregator) -> Aggregator:
+    fits = isinstance(aggregator, Aggregator) and not isinstance(aggregator, type)
+    check_that(fits, f"{name} must be an aggregator, such as Majority() or Weighted()", aggregator)
     return aggregator
 
 
@@ -62,7 +60,6 @@ async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str 
     asked: object = decider.decide(tree.task.question, candidates(tree, by, messages=wanted))
     if not isawaitable(asked):
         raise ConfigError(f"{type(decider).__name__}.decide must be a coroutine function: async def decide(...)")
-    decision: object = await asked
-    if not isinstance(decision, Decision):
-        raise ConfigError(f"{type(decider).__name__}.decide must return a Decision, not {short_repr(decision)}")
+    decision: Decision = await asked
+    check_that(isinstance(decision, Decision), f"{type(decider).__name__}.decide must return a Decision", decision)
     return decision

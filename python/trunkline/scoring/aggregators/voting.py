@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, get_args
 import msgspec
 
 from trunkline._internal.text import format_error
-from trunkline._internal.validation import check_bool, check_choice, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_that, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.scoring.aggregators.base import Decision, Party
 from trunkline.tree.answers import LONG, compatible, normalise
@@ -316,8 +316,7 @@ def _read(candidate: Candidate, by: By) -> float:
 def check_options(name: str, by: object, contain: object, same: object) -> None:
     check_choice(f"{name}: by", by, *SOURCES)
     check_bool(f"{name}: contain", contain)
-    if same is not None and not callable(same):
-        raise ConfigError(f"{name}: same must be a function of two answers, not {short_repr(same)}")
+    check_that(same is None or callable(same), f"{name}: same must be a function of two answers", same)
     if iscoroutinefunction(same):
         raise ConfigError(f"{name}: same must be a plain function of two answers, not a coroutine function")
 

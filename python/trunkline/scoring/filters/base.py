@@ -9,7 +9,7 @@ from trunkline._core import TURN
 from trunkline._internal.aio import current_task, raised_by_user_code
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, printable
-from trunkline._internal.validation import check_bool, check_choice, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_that, short_repr
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.dialects.base import Parsed
 from trunkline.llm.response import recorded
@@ -60,10 +60,9 @@ def name_of(judging: Filter) -> str:
     return printable(str(getattr(judging, "name", type(judging).__name__)), 60)
 
 
-def check(filters: object, *, scored: bool) -> tuple[Filter, ...]:
+def check(filters: Any, *, scored: bool) -> tuple[Filter, ...]:
     """Return filters in the order in which they judge: those of whole groups after the others."""
-    if not isinstance(filters, list | tuple):
-        raise ConfigError(f"filters must be a list of filters, not {short_repr(filters)}")
+    check_that(isinstance(filters, list | tuple), "filters must be a list of filters", filters)
     for position, one in enumerate(filters):
         if isinstance(one, type) or not isinstance(one, Filter):
             raise ConfigError(f"filters[{position}] must have judge(group), which {short_repr(one)} lacks")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from trunkline._core import drift_of
-from trunkline._internal.validation import check_bool, check_choice, check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_float, check_int, check_optional, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.types import CUT_OFF
 from trunkline.scoring.filters.base import OVERLONG, treatment
@@ -325,8 +325,7 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("single", "clipped", "shaped", "masked"):
             check_bool(f"ZeroVariance: {name}", getattr(self, name))
         for name in ("low", "high"):
-            if getattr(self, name) is not None:
-                check_float(f"ZeroVariance: {name}", getattr(self, name), -math.inf)
+            check_optional(check_float, f"ZeroVariance: {name}", getattr(self, name), -math.inf)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ConfigError(f"ZeroVariance: low is {self.low:g}, which is above high, {self.high:g}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from trunkline._internal.text import HIDDEN, printable, without_secrets
-from trunkline._internal.validation import check_bool, check_float, check_int, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tree.views import Kind
 
@@ -98,8 +98,7 @@ class RewardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.timeout is not None and self.timeout != math.inf:
             check_float("reward: timeout", self.timeout, 0, above=True, unit="seconds")
-        if self.batch is not None:
-            check_int("reward: batch", self.batch, 1, MOST)
+        check_optional(check_int, "reward: batch", self.batch, 1, MOST)
         check_bool("reward: thread", self.thread)
         if self.name is not None:
             check_text("reward: name", self.name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import check_bool, check_float, check_int, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_text, check_that
 from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.scoring.rewards.base import OpenedPerCall, Scored
 from trunkline.tools.isolation.confinement import WAYS, ResourceLimits, Way
@@ -184,14 +184,12 @@ class Code(OpenedPerCall, msgspec.Struct, frozen=True, kw_only=True):
         check_float("Code: timeout", self.timeout, 0, 86_400, above=True, unit="seconds")
         check_int("Code: memory", self.memory, _LEAST, 1 << 46)
         check_int("Code: output", self.output, 1, 64 * _MIB)
-        given: object = self.ways
-        if not isinstance(given, list | tuple):
-            raise ConfigError(f"Code: ways must be a list of words, not {short_repr(given)}")
+        given: Any = self.ways
+        check_that(isinstance(given, list | tuple), "Code: ways must be a list of words", given)
         if not given:
             raise ConfigError(f"Code: ways is empty; it may be {', '.join(Way)}")
         for way in given:
-            if way not in set(Way):
-                raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {short_repr(way)}")
+            check_that(way in set(Way), f"Code: ways may be {', '.join(Way)}", way)
         msgspec.structs.force_setattr(self, "ways", tuple(map(str, given)))
 
     def opened(self) -> OpenCode:

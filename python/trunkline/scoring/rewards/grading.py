@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import format_error, printable
-from trunkline._internal.validation import check_float, short_repr
+from trunkline._internal.validation import check_float, check_that, short_repr
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.scoring.notes import as_graded
 from trunkline.scoring.rewards.base import (
@@ -378,19 +378,16 @@ class WeightedRewards(OpenedPerCall, msgspec.Struct, frozen=True):
     timeout: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
-        rewards: object = self.rewards
-        weights: object = self.weights
-        if not isinstance(rewards, dict) or not rewards:
-            raise ConfigError(f"weighted: rewards must be a dict of at least one reward, not {short_repr(rewards)}")
-        if not isinstance(weights, dict):
-            raise ConfigError(f"weighted: weights must be a dict, not {short_repr(weights)}")
+        rewards: Any = self.rewards
+        weights: Any = self.weights
+        check_that(
+            isinstance(rewards, dict) and rewards, "weighted: rewards must be a dict of at least one reward", rewards
+        )
+        check_that(isinstance(weights, dict), "weighted: weights must be a dict", weights)
         for name, reward in rewards.items():
-            if not isinstance(name, str) or not name.strip():
-                raise ConfigError(f"weighted: the name of a reward must be a string, not {short_repr(name)}")
-            if not callable(reward) or isinstance(reward, type):
-                raise ConfigError(
-                    f"weighted: {short_repr(name)} must be a reward that can be called, not {short_repr(reward)}"
-                )
+            check_that(isinstance(name, str) and name.strip(), "weighted: the name of a reward must be a string", name)
+            fits = callable(reward) and not isinstance(reward, type)
+            check_that(fits, f"weighted: {short_repr(name)} must be a reward that can be called", reward)
             policy_of(reward)
         for name, weight in weights.items():
             if name not in rewards:
@@ -446,9 +443,8 @@ def weighted(rewards: Mapping[str, Reward | tuple[Reward, float]]) -> WeightedRe
     Raises:
         ConfigError: As :class:`WeightedRewards`.
     """
-    given: object = rewards
-    if not isinstance(given, dict):
-        raise ConfigError(f"weighted takes a dict of rewards, not {short_repr(given)}")
+    given: Any = rewards
+    check_that(isinstance(given, dict), "weighted takes a dict of rewards", given)
     held: dict[str, Any] = {}
     weights: dict[str, float] = {}
     for name, one in given.items():

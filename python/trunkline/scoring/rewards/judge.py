@@ -8,14 +8,14 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trunkline._internal.aio import SharedTasks
 from trunkline._internal.key_value import KeyValueFile
 from trunkline._internal.text import format_error, scrub
-from trunkline._internal.validation import check_float, check_int, check_text, short_repr
+from trunkline._internal.validation import check_float, check_int, check_text, check_that
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.cache import place
 from trunkline.llm.config import EndpointSpec
@@ -182,8 +182,7 @@ class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
         if self.cache is not None:
             msgspec.structs.force_setattr(self, "cache", place(self.cache))
         check_float("Judge: timeout", self.timeout, 0, above=True, unit="seconds")
-        if not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Judge: sampling must be Sampling(...), not {short_repr(self.sampling)}")
+        check_that(isinstance(self.sampling, Sampling), "Judge: sampling must be Sampling(...)", self.sampling)
         check_int("Judge: seed", self.seed, 0, 2**63 - 1)
 
     def opened(self) -> OpenJudge:
@@ -290,12 +289,11 @@ def _rubric(given: object) -> str:
     return rubric
 
 
-def _scale(given: object) -> tuple[float, float]:
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise ConfigError(f"Judge: scale must be the worst and the best grade, such as (1, 5), not {short_repr(given)}")
+def _scale(given: Any) -> tuple[float, float]:
+    fits = isinstance(given, list | tuple) and len(given) == 2
+    check_that(fits, "Judge: scale must be the worst and the best grade, such as (1, 5)", given)
     for end in given:
         check_float("Judge: scale", end, -1e6, 1e6)
     low, high = given
-    if low >= high:
-        raise ConfigError(f"Judge: scale must go up, from the worst grade to the best, not {short_repr(given)}")
+    check_that(low < high, "Judge: scale must go up, from the worst grade to the best", given)
     return float(low), float(high)
