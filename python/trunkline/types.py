@@ -94,14 +94,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, JSON] = {}
 
     def __post_init__(self) -> None:
-        # Values given need not have the annotated types.
-        name: object = self.id
-        messages: object = self.messages
-        reference: object = self.reference
-        metadata: object = self.metadata
-        if not isinstance(name, str):
-            raise ConfigError(f"task: id is {type_phrase(name)}, expected a string")
-        if not name.strip():
+        given: Any = self  # values need not have the annotated types
+        messages, reference = given.messages, given.reference
+        if not isinstance(given.id, str):
+            raise ConfigError(f"task: id is {type_phrase(given.id)}, expected a string")
+        if not given.id.strip():
             raise ConfigError("task: id is empty, expected a name that is unique within the run")
         if not isinstance(messages, list) or not messages:
             raise self._fault("messages", messages, "a list of at least one chat message")
@@ -117,8 +114,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         for position, item in enumerate(reference):
             if not isinstance(item, str):
                 raise self._fault(f"reference[{position}]", item, "a string")
-        if not isinstance(metadata, dict):
-            raise self._fault("metadata", metadata, "a dict")
+        if not isinstance(given.metadata, dict):
+            raise self._fault("metadata", given.metadata, "a dict")
 
     def _fault(self, field: str, value: object, expected: str) -> ConfigError:
         return ConfigError(f"task {quoted(self.id)}: {field} is {type_phrase(value)}, expected {expected}")

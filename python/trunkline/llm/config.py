@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "https://api.openai.com/v1"
 _DEFAULT_VARIABLE: Final = "OPENAI_API_KEY"
-_SUFFIXES: Final = ("/chat/completions", "/completions")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 
@@ -264,11 +263,7 @@ def _base_url(url: str) -> str:
         raise ConfigError(f"the base URL of {host} must have no query and no fragment; use headers for a key")
     if re.search(r"[\s\x00-\x20\x7f\\]", url.strip()):
         raise ConfigError(f"the base URL of {host} holds a space or a control character")
-    path = parts.path.rstrip("/")
-    for suffix in _SUFFIXES:
-        if path.endswith(suffix):
-            path = path.removesuffix(suffix)
-            break
+    path = re.sub(r"(?:/chat)?/completions\Z", "", parts.path.rstrip("/"))
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 

@@ -42,17 +42,17 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def system(text: str) -> bytes:
-    return b'{"role":"system","content":' + _text(text) + b"}"
+    return b'{"role":"system","content":' + _encoded(text) + b"}"
 
 
 def user(text: str) -> bytes:
     """Encode a user message, with the bytes of one that is cut into pieces."""
-    return b'{"role":"user","content":' + _text(text) + b"}"
+    return b'{"role":"user","content":' + _encoded(text) + b"}"
 
 
 def piece(text: str) -> bytes:
     """Encode a part of a user message's text, to stand between :data:`OPENS` and :data:`CLOSES`."""
-    return b"\x01" + _text(text)[1:-1]
+    return b"\x01" + _encoded(text)[1:-1]
 
 
 def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> bytes:
@@ -61,7 +61,7 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> by
     Calls get our own ids (:func:`call_id`), names keep only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and
     arguments that are no JSON object ``{"malformed": "<text>"}``.
     """
-    parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _text(content)]
+    parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _encoded(content)]
     if calls:
         parts.append(b',"tool_calls":[')
         for index, call in enumerate(calls):
@@ -71,7 +71,7 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> by
                 b'","type":"function","function":{"name":"',
                 (_NAME.sub("_", call.name)[:64] or "unknown").encode(),
                 b'","arguments":',
-                _text(_arguments(call.arguments)),
+                _encoded(_arguments(call.arguments)),
                 b"}}",
             )
         parts.append(b"]")
@@ -81,7 +81,7 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> by
 
 def tool(call_id: str, text: str) -> bytes:
     """Encode a tool's result."""
-    return b'{"role":"tool","tool_call_id":' + _text(call_id) + b',"content":' + _text(text) + b"}"
+    return b'{"role":"tool","tool_call_id":' + _encoded(call_id) + b',"content":' + _encoded(text) + b"}"
 
 
 def call_id(turn: int, index: int) -> str:
@@ -149,13 +149,10 @@ def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
         if not isinstance(field, str):
             raise ConfigError(f"the {role} message has a field name that is not a string: {short_repr(field)}")
         try:
-            try:
-                data = _sorted.encode(value) if field not in {"content", "tool_calls"} else _encoder.encode(value)
-            except UnicodeEncodeError:
-                data = _encoder.encode(scrub(value))
+            data = _encoded(value, _encoder if field in {"content", "tool_calls"} else _sorted)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConfigError(f"{role} message field {short_repr(field)} is not JSON: {error}") from None
-        parts.append(_text(field) + b":" + data)
+        parts.append(_encoded(field) + b":" + data)
     return b"{" + b",".join(parts) + b"}"
 
 
@@ -211,11 +208,11 @@ def _arguments(raw: str) -> str:
     return raw if is_object(raw) else _encoder.encode({"malformed": scrub(raw)}).decode()
 
 
-def _text(text: str) -> bytes:
+def _encoded(value: JSON, encoder: msgspec.json.Encoder = _encoder) -> bytes:
     try:
-        return _encoder.encode(text)
+        return encoder.encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(scrub(text))
+        return _encoder.encode(scrub(value))
 
 
 def _base36(value: int, width: int) -> str:

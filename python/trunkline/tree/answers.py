@@ -78,11 +78,6 @@ def normalise(answer: str) -> str:
     return stripped.casefold() if len(stripped) > LONG else _folded(stripped)
 
 
-@lru_cache(maxsize=1024)
-def _folded(text: str) -> str:
-    return fold(text)
-
-
 def fold(text: str) -> str:
     """Return the normal form of a text of any length, at about half a second a million characters."""
     folded = _fold(text)
@@ -97,6 +92,9 @@ def fold(text: str) -> str:
     tokens += _words(text[end:])
     kept = [token for token in tokens if token not in _ARTICLES]
     return " ".join(kept or tokens) or " ".join(folded.split())
+
+
+_folded = lru_cache(maxsize=1024)(fold)
 
 
 def vote(answers: Iterable[str | None]) -> list[Votes]:

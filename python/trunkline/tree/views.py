@@ -15,6 +15,8 @@ from trunkline.tree.tokens import Seconds, Tokens, count, generated
 from trunkline.types import UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trunkline.types import Message, Task
 
 
@@ -193,14 +195,12 @@ class Trajectory:
     @property
     def nodes(self) -> list[Node]:
         """Every node from the first prompt to the leaf; the empty root is not among them."""
-        leaf = self._facts.leaf
-        return [Node(self.tree, node) for node in self.tree.core.path(leaf)]
+        return [Node(self.tree, node) for node in self.tree.core.path(self._facts.leaf)]
 
     @property
     def messages(self) -> list[Message]:
         """The conversation from the first prompt to the leaf."""
-        leaf = self._facts.leaf
-        return cast("list[dict[str, Any]]", msgspec.json.decode(self.tree.core.messages(leaf)))
+        return self.tree.messages(self._facts.leaf)
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -337,6 +337,10 @@ class Tree:
         """Every rollout, in the order they were opened."""
         return [Trajectory(self, number) for number in range(self.core.rollouts)]
 
+    @property
+    def _facts(self) -> Iterator[_core.RolloutView]:
+        return map(self.core.rollout, range(self.core.rollouts))
+
     def messages(self, node: Node | int) -> list[Message]:
         """The conversation from the root to a node."""
         number = node.id if isinstance(node, Node) else node
@@ -359,11 +363,7 @@ class Tree:
     @property
     def usage(self) -> Usage:
         """What all calls of all rollouts cost."""
-        total = Usage()
-        for number in range(self.core.rollouts):
-            facts = self.core.rollout(number)
-            total += usage_of(facts.usage, facts.error)
-        return total
+        return sum((usage_of(facts.usage, facts.error) for facts in self._facts), Usage())
 
     @property
     def answer(self) -> str | None:
@@ -371,14 +371,12 @@ class Tree:
 
         Aggregators (:func:`trunkline.aggregate`) also join answers that are equal as numbers, as 1/2 and 0.5.
         """
-        ended = (self.core.rollout(number) for number in range(self.core.rollouts))
-        return majority(facts.answer for facts in ended if facts.termination not in UNSCORED)
+        return majority(facts.answer for facts in self._facts if facts.termination not in UNSCORED)
 
     @property
     def reward(self) -> float:
         """The mean reward of the scored rollouts, NaN if there is none; what a value function says is no score."""
-        ended = (self.core.rollout(number) for number in range(self.core.rollouts))
-        rewards = (facts.reward for facts in ended if facts.termination not in UNSCORED)
+        rewards = (facts.reward for facts in self._facts if facts.termination not in UNSCORED)
         scored = [reward for reward in rewards if not math.isnan(reward)]
         return math.fsum(scored) / len(scored) if scored else math.nan
 

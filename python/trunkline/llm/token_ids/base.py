@@ -17,7 +17,7 @@ from trunkline.llm import request
 from trunkline.tree.records import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trunkline._internal.text import JSON
     from trunkline.llm.request import Sampling
@@ -170,27 +170,26 @@ class Renderer(Protocol):
 _SENTINELS: Final = ("trunk 1", "trunk 2")
 
 
-class Render(Protocol):
-    """Writes a conversation."""
+class ConversationRenderer:
+    """Base of renderers that write whole conversations, which finds the token ids that follow a model's turn."""
 
-    async def __call__(self, messages: Sequence[Message], *, opened: bool) -> list[int]:
-        """Write ``messages``, with what opens the model's turn if ``opened``."""
-        ...
+    template_apart = False
 
-
-class Suffix:
-    """Finds the token ids that follow a model's turn."""
-
-    def __init__(self, render: Render, prefills: Callable[[], bool] = bool) -> None:
-        self._render = render
-        self._prefills = prefills
+    def __init__(self) -> None:
         # By number of tool calls in the stand-in: its ids, and what of them comes after the sentinel.
         self._bases: dict[int, tuple[list[int], list[int]]] = {}
+
+    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON] = ()) -> list[int]:
+        """Write a conversation, with what opens the model's turn if ``opened``."""
+        raise NotImplementedError
+
+    async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
+        return await self._render(messages, tools=tools, opened=True)
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
         _, closing = await self._base(0, messages)
         ids = closing + await self._new(closing, messages)
-        return ids[_overlap(previous, ids if self._prefills() else closing) :]
+        return ids[_overlap(previous, ids if self.template_apart else closing) :]
 
     async def _new(self, closing: list[int], messages: Sequence[Message]) -> list[int]:
         """The ids of the new messages and the opening of the next turn."""

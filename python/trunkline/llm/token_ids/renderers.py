@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -14,7 +13,7 @@ import msgspec
 from trunkline._internal.text import excerpt, scrub
 from trunkline._internal.validation import check_text, type_phrase
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
-from trunkline.llm.token_ids.base import Suffix
+from trunkline.llm.token_ids.base import ConversationRenderer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from trunkline._internal.text import JSON
     from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.types import Message
-
-
-_SHOWN: Final = 200
 
 
 class ChatTemplate:
@@ -47,7 +43,7 @@ class ChatTemplate:
         try:
             self._template = sandbox.from_string(source)
         except jinja2.TemplateError as error:
-            raise ConfigError(f"the chat template cannot be read: {excerpt(str(error), _SHOWN)}") from None
+            raise ConfigError(f"the chat template cannot be read: {excerpt(str(error))}") from None
 
     def text(self, messages: Sequence[Message], tools: Sequence[JSON], *, opened: bool) -> str:
         try:
@@ -61,7 +57,7 @@ class ChatTemplate:
                 )
             )
         except Exception as error:  # noqa: BLE001 - a template may break in any way
-            said = f"{type(error).__name__}: {excerpt(str(error), _SHOWN)}"
+            said = f"{type(error).__name__}: {excerpt(str(error))}"
             raise ConfigError(f"the chat template does not take this conversation: {said}") from None
 
 
@@ -124,30 +120,24 @@ _LARGE: Final = 1 << 14
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
-class LocalRenderer:
+class LocalRenderer(ConversationRenderer):
     """Renders with files of a model, as Hugging Face has them. Needs the extra ``tokens``."""
 
     def __init__(self, tokenizer: str | Path, template: str | Path | None = None) -> None:
+        super().__init__()
         path = _found(tokenizer)
         self._tokenizer = _read(path)
         config = _config(path.with_name("tokenizer_config.json"))
         self._template = ChatTemplate(_source(path, template, config), _tokens(config))
-        self._suffix = Suffix(partial(self._render, tools=()))
-
-    async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
-        return await self._render(messages, tools=tools, opened=True)
-
-    async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
         try:
             spelled: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
-            raise ConfigError(f"the tokenizer does not decode these ids: {excerpt(str(error), 200)}") from None
+            raise ConfigError(f"the tokenizer does not decode these ids: {excerpt(str(error))}") from None
         return spelled
 
-    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
+    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON] = ()) -> list[int]:
         written = self._template.text(messages, tools, opened=opened)
         if len(written) < _LARGE:
             return self._ids(written)
@@ -158,8 +148,7 @@ class LocalRenderer:
         try:
             ids: list[int] = self._tokenizer.encode(written, add_special_tokens=False).ids
         except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
-            said = excerpt(str(error), 200)
-            raise ConfigError(f"the tokenizer does not take this conversation: {said}") from None
+            raise ConfigError(f"the tokenizer does not take this conversation: {excerpt(str(error))}") from None
         return ids
 
 
@@ -214,8 +203,8 @@ def _read(path: Path, where: str = "TokenMode: ") -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
-        said = excerpt(str(error), 200)
-        raise ConfigError(f"{where}tokenizer: {excerpt(str(path))} is no tokenizer.json: {said}") from None
+        what = f"{where}tokenizer: {excerpt(str(path))} is no tokenizer.json"
+        raise ConfigError(f"{what}: {excerpt(str(error))}") from None
     # Some files were saved with the limit of a training run.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -295,20 +284,13 @@ class _Written(msgspec.Struct):
     prompt: str
 
 
-class ServerRenderer:
+class ServerRenderer(ConversationRenderer):
     """Renders with ``/tokenize``, so that template and tokenizer are the server's own."""
 
     def __init__(self, post: Post, model: str) -> None:
+        super().__init__()
         self._post = post
         self._model = model
-        self.template_apart = False
-        self._suffix = Suffix(partial(self._messages, tools=()), lambda: self.template_apart)
-
-    async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
-        return await self._messages(messages, tools=tools, opened=True)
-
-    async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
         decoded = await self._asked(_DECODE, {"tokens": list(ids)}, _Decoded, "the server does not decode these ids")
@@ -323,7 +305,7 @@ class ServerRenderer:
             return await self._tokens({"content": text, "add_special": False, "parse_special": True})
         return await self._tokens({"prompt": text, "add_special_tokens": False})
 
-    async def _messages(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
+    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON] = ()) -> list[int]:
         body: dict[str, JSON] = {"messages": list(messages), "add_generation_prompt": opened}
         if tools:
             body["tools"] = list(tools)

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from trunkline._internal.validation import check_choice as one_of
-from trunkline._internal.validation import check_float as amount
-from trunkline._internal.validation import check_text, short_repr
+from trunkline._internal.validation import check_choice, check_float, check_text, short_repr
 from trunkline.scoring.answers import extract_answer, number, tail
 from trunkline.scoring.rewards.base import Scored
 from trunkline.tree.answers import LONG, fold, normalise
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-_CONTAINS = 50_000  # characters at the end of an answer that are searched
+_SEARCHED: Final = 50_000  # characters at the end of an answer that count
 
 
 def exact_match(trajectory: Trajectory) -> float | None:
@@ -56,8 +54,8 @@ class Numeric(msgspec.Struct, frozen=True):
     absolute: float = 1e-9
 
     def __post_init__(self) -> None:
-        amount("Numeric: relative", self.relative, 0)
-        amount("Numeric: absolute", self.absolute, 0)
+        check_float("Numeric: relative", self.relative, 0)
+        check_float("Numeric: absolute", self.absolute, 0)
 
     def __call__(self, trajectory: Trajectory) -> float | None:
         """Return 1.0 if the numbers are close enough, else 0.0; None if no accepted answer states a number."""
@@ -65,7 +63,7 @@ class Numeric(msgspec.Struct, frozen=True):
 
 
 def _searched(text: str) -> str:
-    return fold(tail(text.strip(), _CONTAINS))
+    return fold(tail(text.strip(), _SEARCHED))
 
 
 def contains(trajectory: Trajectory) -> float | None:
@@ -106,11 +104,8 @@ def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: f
     return float(any(math.isclose(found, value, rel_tol=relative, abs_tol=absolute) for value in accepted))
 
 
-_MOST: Final = 50_000  # characters at the end of an answer whose words count
-
-
 def _words(text: str) -> Counter[str]:
-    return Counter(fold(tail(text.strip(), _MOST)).split())
+    return Counter(_searched(text).split())
 
 
 def _f1(answer: Counter[str], accepted: Counter[str]) -> float:
@@ -128,7 +123,9 @@ class F1(msgspec.Struct, frozen=True):
 
     def __call__(self, trajectory: Trajectory) -> float | None:
         """Return a number from 0 to 1; None if the task has no accepted answer."""
-        accepted = [words for reference in trajectory.task.reference if (words := _words(reference))]
+        accepted = [
+            words for reference in trajectory.task.reference if (words := _words(reference))
+        ]
         if not accepted:
             return None
         answer = _words(trajectory.answer or "")
@@ -306,7 +303,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_text("Choice: options", self.options)
-        one_of("Choice: reference", self.reference, "auto", "label", "text", "index")
+        check_choice("Choice: reference", self.reference, "auto", "label", "text", "index")
 
     def __call__(self, trajectory: Trajectory) -> Scored | float | None:
         """Return 1.0 or 0.0; no value if the task has no options, or its accepted answers are none of them."""

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.messages import call_id
-from trunkline.llm.token_ids.base import Renderer, Suffix
+from trunkline.llm.token_ids.base import ConversationRenderer, Renderer
 from trunkline.llm.token_ids.renderers import ChatTemplate, LocalRenderer, ServerRenderer, tokens_with
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.server.app import start_server
@@ -221,15 +221,23 @@ async def plainly(messages: list[dict], *, opened: bool, last: str, calls: str) 
     return list((written + ("[" if opened else "")).encode())
 
 
+class Plain(ConversationRenderer):
+    """Renders with :func:`plainly`."""
+
+    def __init__(self, last: str, calls: str) -> None:
+        super().__init__()
+        self._render = partial(plainly, last=last, calls=calls)  # type: ignore[method-assign]
+
+
 async def test_a_template_that_closes_turns_in_several_ways_is_refused_not_guessed():
     answer, more = {"role": "tool", "content": "found"}, [user("more")]
-    alike = Suffix(partial(plainly, last=".", calls="."))
+    alike = Plain(last=".", calls=".")
     assert bytes(await alike.extend(b"said", more)) == b".<more>["
     assert bytes(await alike.extend(b"said", [answer])) == b".<found>["
     with pytest.raises(ConfigError, match="closes a turn with tool calls in a way of its own"):
-        await Suffix(partial(plainly, last=".", calls="!")).extend(b"said", [answer])
+        await Plain(last=".", calls="!").extend(b"said", [answer])
     with pytest.raises(ConfigError, match="writes an assistant's message anew"):
-        await Suffix(partial(plainly, last=";", calls=".")).extend(b"said", more)
+        await Plain(last=";", calls=".").extend(b"said", more)
 
 
 @pytest.mark.parametrize(
