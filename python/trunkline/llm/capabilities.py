@@ -377,12 +377,7 @@ def _reasoning(reply: ParsedReply, choice: ParsedChoice, listed: int, *, covered
     return covered
 
 
-REGIONS: Final = {
-    "think": ("think",),
-    "tool": ("tool",),
-    "all": ("all",),
-    "mixed": ("think", "tool"),
-}
+REGIONS: Final = {"think": ("think",), "tool": ("tool",), "all": ("all",), "mixed": ("think", "tool")}
 """The regions of a turn that each ``region`` of a strategy needs."""
 
 _WORDS: Final = {"think": "thinking", "tool": "tool calls", "all": "all tokens of a turn"}
@@ -464,10 +459,4 @@ def _regions(reply: ParsedReply, site: str, model: str) -> Regions:
         whole = None
     thought = bool(choice.reasoning or reply.reasoning) or "<think>" in choice.content
     called = bool(choice.tool_calls) or "<tool_call>" in choice.content
-    return Regions(
-        site=site,
-        model=model,
-        think=think if thought else None,
-        tool=tool if called else None,
-        all=whole,
-    )
+    return Regions(site=site, model=model, think=think if thought else None, tool=tool if called else None, all=whole)

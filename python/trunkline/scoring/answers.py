@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-_ANSWER, _ANSWER_END = "<answer>", "</answer>"
 _BOXED = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\[{}\\]|[{}]")  # an escaped brace balances nothing
 _NUMBER = re.compile(rf"(?:(?<![\w.)])-)?(?<![\w.]){DIGITS}(?:e[-+]?[0-9]{{1,3}})?(?![0-9])")
@@ -30,13 +29,9 @@ _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
 
 
 def _tagged(text: str) -> str | None:
-    start = text.rfind(_ANSWER)
-    if start < 0:
-        return None
-    start += len(_ANSWER)
-    end = text.find(_ANSWER_END, start)
     # Without the closing tag the rest is the answer: servers drop a stop string from the reply.
-    return (text[start:] if end < 0 else text[start:end]).strip()
+    _, opened, rest = text.rpartition("<answer>")
+    return rest.partition("</answer>")[0].strip() if opened else None
 
 
 def _boxed(text: str) -> str | None:

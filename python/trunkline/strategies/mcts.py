@@ -91,14 +91,7 @@ class MCTS(msgspec.Struct, frozen=True):
         passes, visits, means = core.values()
         unscored = [passed - scored for passed, scored in zip(passes, visits, strict=True)]
         search = Search(
-            parents,
-            visits,
-            means,
-            leaves=leaves,
-            in_flight=unscored,
-            formula=self.bound,
-            c=self.c,
-            loss=self.loss,
+            parents, visits, means, leaves=leaves, in_flight=unscored, formula=self.bound, c=self.c, loss=self.loss
         )
         picks = search.descend(self._room(core), min(self.parallel, self.simulations - core.rollouts))
         for point, draws in Counter(picks).items():

@@ -123,11 +123,6 @@ class PromptQueues:
         """The queues that are not empty."""
         return (queue for queue in self._queues.values() if queue)
 
-    def call(self) -> None:
-        """Mark all queues as due: every rollout waits, so no further prompt can join."""
-        for queue in self:
-            queue.called = True
-
 
 _QUIET: Final = 8  # turns of the event loop without a new request after which no rollout is still about to ask
 _LEAVE_WITHIN: Final = 2.0  # seconds that a cancelled engine has to end
@@ -222,7 +217,8 @@ class Batcher:
                 self._set_timer(loop.call_at(due, self._look))
                 return
             if not self.activity.running:
-                self._queues.call()
+                for waiter in self._queues:
+                    waiter.called = True  # every rollout waits, so no further prompt can join
             self._send(queue, loop)
 
     def _due(self, queue: PromptQueue) -> float:

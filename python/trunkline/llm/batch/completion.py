@@ -103,18 +103,13 @@ def _read(
     request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: RequestTime, engine: str
 ) -> list[Reply | LLMError]:
     """Read draws of one prompt together, or one by one where that fails."""
-    completed: list[Completion] = []
-    failed: list[Reply | LLMError] = []
     for draw in draws:
-        match draw:
-            case Completion():
-                completed.append(draw)
-            case LLMError():
-                failed.append(draw)
-            case _:
-                raise draw
+        if not isinstance(draw, Completion | LLMError):
+            raise draw
+    failed: list[Reply | LLMError] = [draw for draw in draws if isinstance(draw, LLMError)]
     if failed:
         return failed
+    completed = [draw for draw in draws if isinstance(draw, Completion)]
     try:
         reply = (request.take or read)(_body(completed), first, 1, taken.micros)
     except ReplyError as error:

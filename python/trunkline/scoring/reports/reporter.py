@@ -71,10 +71,7 @@ def asked(question: str, before: str | None, steps: str, answer: str | None, wor
     if answer is not None:
         parts += ["# Answer given", _indented(clipped(answer, _ARGUMENTS))]
     parts.append(_LAST)
-    return [
-        {"role": "system", "content": _SYSTEM.format(words=words)},
-        {"role": "user", "content": "\n".join(parts)},
-    ]
+    return [{"role": "system", "content": _SYSTEM.format(words=words)}, {"role": "user", "content": "\n".join(parts)}]
 
 
 def _written(step: ReportStep, result: int) -> str:

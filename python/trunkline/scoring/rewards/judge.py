@@ -111,19 +111,13 @@ def grade_file(path: str) -> KeyValueFile:
     return KeyValueFile(path, "the judge's cache", _APPLICATION_ID, table="grades", column="grade REAL")
 
 
-class Grades:
+class Grades(dict[bytes, float]):
     """Grades in memory, shared by all users of one judge in a process; the oldest make room."""
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, float] = {}
-
-    def get(self, key: bytes) -> float | None:
-        return self._known.get(key)
-
     def keep(self, key: bytes, grade: float) -> None:
-        self._known[key] = grade
-        while len(self._known) > MOST:
-            self._known.pop(next(iter(self._known)), None)
+        self[key] = grade
+        while len(self) > MOST:
+            self.pop(next(iter(self)), None)
 
 
 _DRAWS: Final = 2  # questions to a judge before a rollout stays unscored

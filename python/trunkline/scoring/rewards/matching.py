@@ -123,9 +123,7 @@ class F1(msgspec.Struct, frozen=True):
 
     def __call__(self, trajectory: Trajectory) -> float | None:
         """Return a number from 0 to 1; None if the task has no accepted answer."""
-        accepted = [
-            words for reference in trajectory.task.reference if (words := _words(reference))
-        ]
+        accepted = [words for reference in trajectory.task.reference if (words := _words(reference))]
         if not accepted:
             return None
         answer = _words(trajectory.answer or "")
