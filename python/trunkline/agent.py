@@ -206,10 +206,9 @@ class CompiledAgent:
         key = msgspec.json.encode(sampling)
         known = self._sampled.get(key)
         if known is None:
-            own = {name: value for name in sampling.__struct_fields__ if (value := getattr(sampling, name)) is not None}
-            merged = msgspec.structs.replace(
-                self.agent.sampling, **own | {"extra": self.agent.sampling.extra | sampling.extra}
-            )
+            given = {name: value for name, value in msgspec.structs.asdict(sampling).items() if value is not None}
+            given["extra"] = self.agent.sampling.extra | sampling.extra
+            merged = msgspec.structs.replace(self.agent.sampling, **given)
             agent = msgspec.structs.replace(self.agent, sampling=merged)
             known = self._sampled[key] = CompiledAgent(agent, self.toolbox, self.version)
         return known

@@ -100,13 +100,8 @@ def wants_ids(sampling: Sampling) -> bool:
 
 def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
     """The body after the last message, up to what depends on the draws: see :func:`draws`."""
-    parts = [b"]"]
-    if len(tools) > 2:
-        parts.append(b'"tools":' + tools)
-    asked = _fields(sampling)[1:-1]
-    if asked:
-        parts.append(asked)
-    return b",".join(parts)
+    listed = b'"tools":' + tools if len(tools) > 2 else b""
+    return b",".join(part for part in (b"]", listed, _fields(sampling)[1:-1]) if part)
 
 
 def draws(seed: int | None, n: int = 1, route: str = CHAT) -> bytes:

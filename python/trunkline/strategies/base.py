@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 import msgspec
 
 from trunkline._core import PROMPT, ROOT, TURN
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline._internal.validation import check_int, check_optional, check_text, check_that
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
@@ -194,7 +194,7 @@ def check_plan(strategy: Strategy) -> None:
         try:
             size = getattr(strategy, hook, strategy.rollouts)()
         except Exception as problem:
-            raise ConfigError(f"{what} raised {type(problem).__name__}: {format_error(problem)}") from problem
+            raise ConfigError(f"{what} raised {describe_error(problem)}") from problem
         check_int(what, size, 1, 2**32 - 2)
 
 

@@ -103,22 +103,17 @@ class MCTS(msgspec.Struct, frozen=True):
         A state gets no more than were drawn at the state above it: a turn drawn there may merge and draw its next one
         here.
         """
-        parents, kinds, _ = core.shape()
+        parents, kinds, leaves = core.shape()
         drawn, room = _drawn(core), [0] * len(parents)
-        for state in _states(core):
+        # A turn may be drawn at the prompt, and where a model moved or a rollout was cut off before it.
+        cut = {leaf for rollout, leaf in enumerate(leaves) if was_to_move(core.rollout(rollout), kinds[leaf])}
+        for state in {prompt(core), *fork_points(parents, kinds, leaves), *cut}:
             turn = state
             while kinds[turn] not in (TURN, PROMPT):
                 turn = parents[turn]
             most = drawn[parents[turn]] if kinds[turn] == TURN else self.children
             room[state] = most - drawn[state]
         return room
-
-
-def _states(core: CoreTree) -> set[int]:
-    """Return where a turn may be drawn: at the prompt, and where a model moved or a rollout was cut off before it."""
-    parents, kinds, leaves = core.shape()
-    cut = {leaf for rollout, leaf in enumerate(leaves) if was_to_move(core.rollout(rollout), kinds[leaf])}
-    return {prompt(core), *fork_points(parents, kinds, leaves), *cut}
 
 
 def _drawn(core: CoreTree) -> list[int]:

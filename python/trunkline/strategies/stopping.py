@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 ANSWER = "answer"
 """As ``settled``: the answer that most rollouts give can no longer change."""
 
-_TAILS = ("censor", "keep")
-
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     """When a tree ends before its strategy has finished."""
@@ -34,7 +32,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_optional(check_int, "enough", self.enough, 1)
-        check_that(self.tail in _TAILS, "tail must be censor or keep", self.tail)
+        check_that(self.tail in {"censor", "keep"}, "tail must be censor or keep", self.tail)
         if self.tail != "censor" and self.enough is None:
             raise ConfigError(f"tail={self.tail} says what becomes of rollouts that enough= cuts: set enough as well")
         if self.settled is not None and self.settled != ANSWER:

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-_RUNS: Final = 0
-_ASKS: Final = 1
-_AWAY: Final = 2
-_ENDED: Final = 3
+_RUNS, _ASKS, _AWAY, _ENDED = range(4)
 
 _QUEUE: Final = 0  # the only queue here: the batcher knows what rollouts wait for
 

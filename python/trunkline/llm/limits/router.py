@@ -163,14 +163,11 @@ class Router:
         if preferred is not None and preferred.load - least.load <= self._routing.margin:
             return preferred
         if avoid is None or avoid.queue.closed or key not in affinity:
-            self._settle(key, least)
+            affinity[key] = least
+            affinity.move_to_end(key)
+            if len(affinity) > self._routing.memory:
+                affinity.popitem(last=False)
         return least
-
-    def _settle(self, key: int, endpoint: Endpoint) -> None:
-        self._affinity[key] = endpoint
-        self._affinity.move_to_end(key)
-        if len(self._affinity) > self._routing.memory:
-            self._affinity.popitem(last=False)
 
     def _least(self, key: int, avoid: Endpoint | None) -> Endpoint:
         """The least loaded open endpoint; there is one."""

@@ -254,12 +254,6 @@ def _tokens(config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-_ENCODE = "//tokenize"
-_TEMPLATE = "//apply-template"
-
-_DECODE = "//detokenize"
-
-
 class Post(Protocol):
     """Posts to the servers of an LLM."""
 
@@ -293,7 +287,9 @@ class ServerRenderer(ConversationRenderer):
         self._model = model
 
     async def decode(self, ids: Sequence[int]) -> str:
-        decoded = await self._asked(_DECODE, {"tokens": list(ids)}, _Decoded, "the server does not decode these ids")
+        decoded = await self._asked(
+            "//detokenize", {"tokens": list(ids)}, _Decoded, "the server does not decode these ids"
+        )
         text = None if decoded is None else decoded.content if decoded.prompt is None else decoded.prompt
         if text is None:
             raise LLMError("the answer of /detokenize has no text; use TokenMode(tokenizer=...)")
@@ -321,7 +317,7 @@ class ServerRenderer(ConversationRenderer):
         """The text of a conversation, as a server's template writes it."""
         refused = "the server's chat template does not take this conversation"
         try:
-            written = await self._asked(_TEMPLATE, body, _Written, refused)
+            written = await self._asked("//apply-template", body, _Written, refused)
         except EndpointError:
             written = None
         if written is None:
@@ -332,7 +328,7 @@ class ServerRenderer(ConversationRenderer):
         return written.prompt
 
     async def _tokens(self, body: dict[str, JSON]) -> list[int]:
-        found = await self._asked(_ENCODE, body, _TokenizeReply, "the server does not tokenize this")
+        found = await self._asked("//tokenize", body, _TokenizeReply, "the server does not tokenize this")
         if found is None:
             raise LLMError("the answer of /tokenize has no list of token ids; use TokenMode(tokenizer=...)")
         return found.tokens

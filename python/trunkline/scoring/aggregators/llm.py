@@ -16,7 +16,6 @@ from trunkline._internal.text import format_error, printable
 from trunkline.errors import RolloutError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling, check_model
-from trunkline.scoring.aggregators.base import Decision
 from trunkline.scoring.aggregators.voting import Ballot, By, Same, check_options, key_of, poll, votes, weights
 from trunkline.scoring.answers import called_functions, extract_answer, tail
 from trunkline.scoring.model_client import ModelClient
@@ -27,7 +26,7 @@ from trunkline.tree.views import message_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.scoring.aggregators.base import Candidate
+    from trunkline.scoring.aggregators.base import Candidate, Decision
     from trunkline.types import Message
 
 
@@ -180,9 +179,7 @@ async def pick(
     """Let a model pick one of the answers of a ballot; where it picks none, the ballot decides."""
     if len(ballot.parties) < 2:
         why = "every try that answered agrees" if ballot.parties else ""
-        return Decision(
-            answer=ballot.answer, parties=ballot.parties, method=name, why=ballot.why or why, usage=asker.usage
-        )
+        return ballot.decision(name, why=ballot.why or why, usage=asker.usage, fallback=False)
     answers = {one.id: one.answer or "" for one in candidates}
     ordered = sorted(zip(ballot.keys, ballot.parties, strict=True), key=lambda item: item[0])
     parties = [party for _, party in ordered]
@@ -196,15 +193,9 @@ async def pick(
     chosen, why = await _asked(asker, instructions, shown, len(parties), numbers)
     if chosen is None:
         why = f"{why}, so the votes decide" + (f" ({ballot.why})" if ballot.why else "")
-    return Decision(
-        answer=ballot.answer if chosen is None else parties[chosen].answer,
-        parties=ballot.parties,
-        method=name,
-        tied=chosen is None and ballot.tied,
-        why=why,
-        usage=asker.usage,
-        fallback=chosen is None,
-    )
+        return ballot.decision(name, why=why, usage=asker.usage, fallback=True)
+    answer = parties[chosen].answer
+    return ballot.decision(name, answer=answer, tied=False, why=why, usage=asker.usage, fallback=False)
 
 
 async def _asked(

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from inspect import iscoroutinefunction
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -237,6 +237,11 @@ class Ballot(NamedTuple):
         """Whether another answer has the same weight as the first."""
         return len(self.parties) > 1 and self.parties[0].weight == self.parties[1].weight
 
+    def decision(self, method: str, **known: Any) -> Decision:
+        """The decision by the votes, with what is known otherwise in their place."""
+        found = {"answer": self.answer, "tied": self.tied, "why": self.why, "fallback": self.equal}
+        return Decision(parties=self.parties, method=method, **found | known)
+
 
 def poll(
     candidates: Sequence[Candidate],
@@ -343,7 +348,7 @@ class Majority(msgspec.Struct, frozen=True, kw_only=True):
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
         """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
-        return _decision(self.name, poll(candidates, contain=self.contain, same=self.same))
+        return poll(candidates, contain=self.contain, same=self.same).decision(self.name)
 
 
 class Weighted(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,7 +377,7 @@ class Weighted(msgspec.Struct, frozen=True, kw_only=True):
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
         """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
         weigh, why = weights(candidates, self.by)
-        return _decision(self.name, poll(candidates, weigh, contain=self.contain, same=self.same, why=why))
+        return poll(candidates, weigh, contain=self.contain, same=self.same, why=why).decision(self.name)
 
 
 class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
@@ -410,25 +415,10 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
         top = max(best, default=-math.inf)
         if top == -math.inf:
             why = f"no try has a {self.by}, so most votes decide" if ballot.parties else ""
-            return _decision(self.name, ballot._replace(why=why, equal=why != ""))
+            return ballot.decision(self.name, why=why, fallback=why != "")
         # Parties stand in the order of their votes, then of their answers, which is that of ties.
         leading = [party for party, worth in zip(ballot.parties, best, strict=True) if worth == top]
         tried = next(voter for voter in leading[0].voters if values[voter] == top)
-        return Decision(
-            answer=leading[0].answer,
-            parties=ballot.parties,
-            method=self.name,
-            tied=len(leading) > 1 and leading[0].weight == leading[1].weight,
-            why=f"try {tried} has the best {self.by}, {top:.4g}",
-        )
-
-
-def _decision(name: str, ballot: Ballot) -> Decision:
-    return Decision(
-        answer=ballot.answer,
-        parties=ballot.parties,
-        method=name,
-        tied=ballot.tied,
-        why=ballot.why,
-        fallback=ballot.equal,
-    )
+        tied = len(leading) > 1 and leading[0].weight == leading[1].weight
+        why = f"try {tried} has the best {self.by}, {top:.4g}"
+        return ballot.decision(self.name, answer=leading[0].answer, tied=tied, why=why)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from trunkline._core import TURN
 from trunkline._internal.aio import current_task, raised_by_user_code
 from trunkline._internal.old_names import old_method
-from trunkline._internal.text import format_error, printable
+from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import check_bool, check_choice, check_that, short_repr
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.dialects.base import Parsed
@@ -85,7 +85,7 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
         except BaseException as problem:
             if not raised_by_user_code(problem, own):
                 raise
-            what = f"{type(problem).__name__}: {format_error(problem)}"
+            what = describe_error(problem)
             task = printable(group.tree.task.id, 80)
             logger.warning("filter %s raised on task %s, which is left unjudged: %s", name_of(one), task, what)
             for number, noted in before:

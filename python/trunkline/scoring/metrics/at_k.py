@@ -285,11 +285,6 @@ def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> 
     return estimate(means, len(means), tries, bounded=inside(rewards))
 
 
-def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) -> float | None:
-    """The expected reward of a vote among k tries of a task, over all subsets of k of its scored tries."""
-    return AnswerClasses(answers, rewards).worth(k)
-
-
 class AnswerClasses:
     """The scored tries of one task, grouped by answer once for votes of any number of them."""
 
@@ -305,7 +300,7 @@ class AnswerClasses:
         self._ends = min(worth, default=0.0), max(worth, default=0.0)
 
     def worth(self, k: int) -> float | None:
-        """See :func:`worth_of_k`."""
+        """The expected reward of a vote among k tries, over all subsets of k scored tries; None with fewer."""
         if self.scored < k:
             return None
         won = shares(self._sizes, self.scored - sum(self._sizes), k)
@@ -475,7 +470,7 @@ class Metric(msgspec.Struct, frozen=True):
             return majority_of(answers, rewards)
         assert self.k is not None
         if self.kind == "majority@":
-            return worth_of_k(answers, rewards, self.k)
+            return AnswerClasses(answers, rewards).worth(self.k)
         chance = pass_at_k if self.kind == "pass@" else pass_hat_k
         return chance(len(found), sum(reward >= 1.0 for reward in found), self.k)
 

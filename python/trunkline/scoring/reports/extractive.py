@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
@@ -42,12 +43,7 @@ class Reported(msgspec.Struct, frozen=True):
         return len(self.problems)
 
     def __add__(self, other: Reported) -> Reported:
-        return Reported(
-            self.usage + other.usage,
-            self.written + other.written,
-            self.skipped + other.skipped,
-            (*self.problems, *other.problems),
-        )
+        return Reported(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 LIMIT: Final = 1200

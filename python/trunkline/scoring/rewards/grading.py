@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 import msgspec
 
 from trunkline._internal.aio import raised_by_user_code
-from trunkline._internal.text import format_error, printable
+from trunkline._internal.text import describe_error, format_error, printable
 from trunkline._internal.validation import check_float, check_that, short_repr
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.scoring.notes import as_graded
@@ -62,10 +62,6 @@ def unseen(trajectory: Trajectory, *, cut: bool) -> Scored | None:
     return None
 
 
-def _within(policy: RewardPolicy) -> float:
-    return REWARD_TIMEOUT if policy.timeout is None else policy.timeout
-
-
 async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: Threads) -> tuple[object, str | None]:
     """Call a blocking reward in a thread; after its timeout the thread is left behind."""
 
@@ -73,9 +69,9 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
         try:
             return reward(given), None
         except BaseException as problem:  # noqa: BLE001 - user code may raise anything, SystemExit included
-            return None, f"{_name(reward)} raised {type(problem).__name__}: {format_error(problem)}"
+            return None, f"{_name(reward)} raised {describe_error(problem)}"
 
-    seconds = _within(policy)
+    seconds = REWARD_TIMEOUT if policy.timeout is None else policy.timeout
     try:
         # A lock waits for some 290 years at most; a year is enough.
         result: tuple[object, str | None] = await threads.run(run, min(seconds, 3e7))
@@ -89,7 +85,7 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
 async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[object, str | None]:
     """Call a reward in this thread; an exception of it becomes the returned problem."""
     own = asyncio.current_task()
-    seconds = _within(policy)
+    seconds = REWARD_TIMEOUT if policy.timeout is None else policy.timeout
     deadline = asyncio.timeout(None if math.isinf(seconds) else seconds)
     try:
         result: object = reward(given)
@@ -102,7 +98,7 @@ async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[ob
         if isinstance(problem, GeneratorExit) and not raised_by_user_code(problem, own):
             raise
         if not deadline.expired():
-            return None, f"{_name(reward)} raised {type(problem).__name__}: {format_error(problem)}"
+            return None, f"{_name(reward)} raised {describe_error(problem)}"
     if deadline.expired():
         return None, f"{_name(reward)} gave no result within {seconds:g} s"
     return result, None
@@ -220,9 +216,7 @@ def opened(reward: Reward) -> Reward:
     except TrunklineError:
         raise
     except Exception as problem:
-        raise ConfigError(
-            f"{_name(reward)} could not be opened: {type(problem).__name__}: {format_error(problem)}"
-        ) from problem
+        raise ConfigError(f"{_name(reward)} could not be opened: {describe_error(problem)}") from problem
 
 
 async def close(reward: Reward) -> None:
@@ -233,7 +227,7 @@ async def close(reward: Reward) -> None:
     try:
         await end()
     except Exception as problem:  # noqa: BLE001 - user code
-        _log.warning("%s could not be closed: %s: %s", _name(reward), type(problem).__name__, format_error(problem))
+        _log.warning("%s could not be closed: %s", _name(reward), describe_error(problem))
 
 
 def report(trajectory: Trajectory, scored: Scored) -> float:

@@ -21,7 +21,7 @@ from trunkline.scoring.metrics import (
     pass_at_k,
     pass_hat_k,
 )
-from trunkline.scoring.metrics.at_k import majority_of, shares, worth_of_k
+from trunkline.scoring.metrics.at_k import AnswerClasses, majority_of, shares
 
 NAN = math.nan
 ANSWERS = st.sampled_from(["a", "A", "b", "c", "7", "7.0", None])
@@ -65,10 +65,12 @@ def test_a_vote_of_k_is_the_mean_over_all_subsets(tries: list[tuple[str | None, 
     counted = [worth for worth in votes if worth is not None]
     assert len(counted) == len(votes)
     answers, rewards = zip(*tries, strict=True)
-    found = worth_of_k(answers, rewards, k)
+    found = AnswerClasses(answers, rewards).worth(k)
     assert found == pytest.approx(sum(counted) / len(counted))
     turned = data.draw(st.permutations(tries))
-    assert worth_of_k([answer for answer, _ in turned], [reward for _, reward in turned], k) == pytest.approx(found)
+    assert AnswerClasses([answer for answer, _ in turned], [reward for _, reward in turned]).worth(k) == pytest.approx(
+        found
+    )
 
 
 @settings(max_examples=40)
