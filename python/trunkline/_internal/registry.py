@@ -20,7 +20,7 @@ from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
 
-__all__ = ["Registry", "load_named", "read_value"]
+__all__ = ["Registry", "load_extra", "load_named", "read_value"]
 
 T = TypeVar("T")
 
@@ -164,6 +164,14 @@ def load_named(name: str, what: str) -> Any:
             raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")
         found = getattr(found, part)
     return found
+
+
+def load_extra(module: str, extra: str, what: str) -> Any:
+    """Import a module of an optional dependency; ``what`` needs the extra that brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ConfigError(f"{what} needs an extra: pip install 'trunkline[{extra}]'") from None
 
 
 def _parameters(kind: type) -> dict[str, tuple[Any, bool]]:

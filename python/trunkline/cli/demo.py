@@ -131,9 +131,6 @@ def sim() -> None:
 @click.option("--questions", type=click.IntRange(1), default=500, show_default=True, help="How many questions.")
 def world(out: Path, seed: int, documents: int, questions: int) -> None:
     """Write corpus.jsonl and questions.jsonl of a seeded world."""
-    from trunkline.sim.world.files import write_world
-    from trunkline.sim.world.generator import make_world
-
     made = make_world(seed, documents, questions)
     write_world(made, out)
     put(printable(f"{out / 'corpus.jsonl'}: {len(made.documents)} documents"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from trunkline._internal.registry import load_named
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price, read_price
 from trunkline.rollout.budget import Budget, read_budget
@@ -216,6 +216,6 @@ def read_confidence(given: str) -> Callable[[Trajectory], float]:
         try:
             return float(found(rollout))
         except Exception as problem:
-            raise ConfigError(f"--confidence {given}: {type(problem).__name__}: {format_error(problem)}") from problem
+            raise ConfigError(f"--confidence {given}: {describe_error(problem)}") from problem
 
     return sure

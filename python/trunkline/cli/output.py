@@ -193,7 +193,9 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     yield "tasks", f"{outline.tasks:,}{groups}"
     if outline.taken is not None:
         yield "continues", taken_over(outline.taken)
-    yield from _models(outline.settings)
+    llm, others = outline.settings["llm"], outline.settings["llms"] or {}
+    yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
+    yield from ((f"llm {name}", _where(other)) for name, other in others.items())
     yield from [("tools", _tools(agent) or "none")] if team is None else _team(outline.settings["program"], team)
     yield "strategy", strategy["kind"] + _options(strategy["options"])
     yield "rollouts per task", outline.formula
@@ -221,13 +223,6 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     yield "seed", "drawn when the run starts" if seed is None else f"{seed}"
     there = "" if outline.finished is None else f", which would be resumed: {outline.finished:,} tasks are finished"
     yield "run file", (outline.out or "a temporary one") + there
-
-
-def _models(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    agent, llm = settings["agent"], settings["llm"]
-    yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
-    for name, other in (settings["llms"] or {}).items():
-        yield f"llm {name}", _where(other)
 
 
 def _where(llm: Mapping[str, Any]) -> str:

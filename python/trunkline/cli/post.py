@@ -14,7 +14,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from trunkline._internal.text import counted, format_error, printable
+from trunkline._internal.text import counted, describe_error, format_error, printable
 from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, read_rewards, reward_option
 from trunkline.cli.output import put, silence, tell, write_json
 from trunkline.cli.tables import grid, labelled, share
@@ -237,8 +237,7 @@ async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> TaskAnswer:
     except TrunklineError:
         raise
     except Exception as problem:  # noqa: BLE001 - an aggregator may be user code
-        why = printable(f"{type(problem).__name__}: {format_error(problem)}", 300)
-        decision, failed = Decision(answer=None, why=why), True
+        decision, failed = Decision(answer=None, why=printable(describe_error(problem), 300)), True
     voters = sum(len(party.voters) for party in decision.parties)
     correct = None if failed else _correct(tree, decision.answer)
     return TaskAnswer(tree.task.id, decision.answer, len(decision.voters), voters, correct, decision, failed)

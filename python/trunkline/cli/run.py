@@ -56,6 +56,12 @@ if TYPE_CHECKING:
 _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 """Options of the LLM without a name only."""
 
+_AS_GIVEN: Final = (
+    *("seed", "cache", "start_from", "groups", "max_tasks", "durable"),
+    *("grace", "budget", "task_budget", "enough", "tail", "settled"),
+)
+"""Options that are those of the run, by the same names."""
+
 
 @click.command()
 @click.argument("questions", type=click.Path(), required=False)
@@ -246,14 +252,8 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "reward": read_rewards(given["rewards"], "exact_match" if any(task.reference for task in tasks) else "none"),
         "program": given["program"] and load_named(given["program"], "--program"),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
-        "seed": given["seed"],
-        "cache": given["cache"],
-        "start_from": given["start_from"],
         "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
-        "groups": given["groups"],
-        "max_tasks": given["max_tasks"],
-        **{name: given[name] for name in ("grace", "budget", "task_budget", "enough", "tail", "settled")},
-        "durable": given["durable"],
+        **{name: given[name] for name in _AS_GIVEN},
         "labels": {"questions": questions},
     }
     if given["fresh"] and given["force"]:
@@ -285,15 +285,11 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
     if given["role"]:
         raise click.UsageError(f"--role {given['role'][0]} changes a role of a team: name one with --team")
     return Agent(
-        model=given["model"],
         tools=load_tools(given["tools"]),
-        system=given["system"],
         dialect=_dialect(given["dialect"]),
-        malformed=given["malformed"],
-        void=given["void"],
         environment=given["environment"] and load_named(given["environment"], "--environment"),
-        max_turns=given["max_turns"],
         sampling=sampling,
+        **{name: given[name] for name in ("model", "system", "malformed", "void", "max_turns")},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from trunkline._internal.text import cells, counted, duration, printable
 from trunkline.scoring.confidence import NEEDS
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from trunkline.store.stats.profile import AgentProfile, Profile, RoleRows, Stretch
     from trunkline.store.stats.summary import Summary, TakenOver
     from trunkline.store.stats.tasks import Filtered, Length, TaskSummary
+    from trunkline.tree.tokens import Tokens
 
 
+T = TypeVar("T")
 TableRow = tuple[str, str]
 
 
@@ -419,24 +421,26 @@ def _per(name: str, found: PerSolved | None, notes: str, show: Callable[[float],
 
 
 _TASK_CELLS: Final = 24  # cells of a task's id that are shown
-_TASKS_HEAD: Final = (
-    ("task", ""),
-    ("", "rollouts"),
-    ("", "scored"),
-    ("", "reward"),
-    ("tokens", "flat"),
-    ("", "tree"),
-    ("generated", "flat"),
-    ("", "tree"),
-    ("", "reuse"),
-    ("prompt", "cached"),
-    ("", "uncached"),
-    ("turns", "chains"),
-    ("", "made"),
-    ("distinct", "actions"),
-    ("", "answers"),
-    ("", "effective"),
+_TASKS: Final[tuple[tuple[str, str, Callable[[TaskSummary], str]], ...]] = (
+    ("task", "", lambda task: printable(task.task, _TASK_CELLS)),
+    ("", "rollouts", lambda task: f"{task.rollouts:,}"),
+    ("", "scored", lambda task: f"{task.scored:,}"),
+    ("", "reward", lambda task: "-" if task.reward is None else f"{task.reward:.3f}"),
+    ("tokens", "flat", lambda task: _counted(task.tokens.flat, task.tokens)),
+    ("", "tree", lambda task: _counted(task.tokens.tree, task.tokens)),
+    ("generated", "flat", lambda task: _counted(task.tokens.flat_generated, task.tokens)),
+    ("", "tree", lambda task: _counted(task.tokens.tree_generated, task.tokens)),
+    ("", "reuse", lambda task: percent(task.tokens.reuse)),
+    ("prompt", "cached", lambda task: "-" if task.silent else f"{task.usage.cached:,}"),
+    ("", "uncached", lambda task: "-" if task.silent else f"{task.usage.prompt - task.usage.cached:,}"),
+    ("turns", "chains", lambda task: f"{task.paths:,}"),
+    ("", "made", lambda task: f"{task.usage.calls:,}"),
+    ("distinct", "actions", lambda task: f"{task.actions:,}"),
+    ("", "answers", lambda task: f"{task.answers:,}"),
+    ("", "effective", lambda task: "-" if task.effective is None else f"{task.effective:.1f}"),
 )
+"""Columns of the table of tasks: two lines of a head, and the cell of a task."""
+
 _TASKS_NOTES: Final = """\
 flat: as if every rollout were a chain of its own; tree: shared parts once; ~ where it is server usage, not token ids
 chains: turns on all paths; made: turns that were asked for; cached, uncached: prompt tokens of these turns, - where the
@@ -449,30 +453,16 @@ def tasks_table(tasks: Sequence[TaskSummary]) -> str:
     """The figures of each task, as plain text, one line a task."""
     if not tasks:
         return "no task is finished"
-    return f"{grid([*zip(*_TASKS_HEAD, strict=True), *map(_task_row, tasks)])}\n\n{_TASKS_NOTES}"
+    return f"{_columns(_TASKS, tasks)}\n\n{_TASKS_NOTES}"
 
 
-def _task_row(task: TaskSummary) -> list[str]:
-    tokens, usage = task.tokens, task.usage
-    mark = "" if tokens.exact else "~"
-    return [
-        printable(task.task, _TASK_CELLS),
-        f"{task.rollouts:,}",
-        f"{task.scored:,}",
-        "-" if task.reward is None else f"{task.reward:.3f}",
-        f"{mark}{tokens.flat:,}",
-        f"{mark}{tokens.tree:,}",
-        f"{mark}{tokens.flat_generated:,}",
-        f"{mark}{tokens.tree_generated:,}",
-        percent(tokens.reuse),
-        "-" if task.silent else f"{usage.cached:,}",
-        "-" if task.silent else f"{usage.prompt - usage.cached:,}",
-        f"{task.paths:,}",
-        f"{usage.calls:,}",
-        f"{task.actions:,}",
-        f"{task.answers:,}",
-        "-" if task.effective is None else f"{task.effective:.1f}",
-    ]
+def _counted(amount: int, tokens: Tokens) -> str:
+    return f"{'' if tokens.exact else '~'}{amount:,}"
+
+
+def _columns(columns: Iterable[tuple[str, str, Callable[[T], str]]], items: Iterable[T]) -> str:
+    above, below, shown = zip(*columns, strict=True)
+    return grid([above, below, *([show(item) for show in shown] for item in items)])
 
 
 _TIMES_CELLS = 40
@@ -525,19 +515,24 @@ def _time_rows(rows: RoleRows) -> Iterator[str]:
 
 
 _AGENT_CELLS: Final = 24  # cells of a name that are shown
-_AGENTS_HEAD: Final = (
-    ("agent", ""),
-    ("", "calls"),
-    ("", "failed"),
-    ("tokens", "prompt"),
-    ("", "cached"),
-    ("", "generated"),
-    ("time", "of all"),
-    ("", "in flight"),
-    ("call", "p50"),
-    ("", "p95"),
+_AGENTS: Final[tuple[tuple[str, str, Callable[[AgentProfile], str]], ...]] = (
+    ("agent", "", lambda agent: printable(agent.name, _AGENT_CELLS)),
+    ("", "calls", lambda agent: f"{agent.calls:,}"),
+    ("", "failed", lambda agent: f"{agent.failed:,}"),
+    ("tokens", "prompt", lambda agent: f"{agent.prompt:,}"),
+    ("", "cached", lambda agent: "-" if agent.cached is None else f"{agent.cached:,}"),
+    ("", "generated", lambda agent: f"{agent.generated:,}"),
+    ("time", "of all", lambda agent: percent(agent.share)),
+    ("", "in flight", lambda agent: percent(agent.busy)),
+    ("call", "p50", lambda agent: "-" if agent.times is None else duration(agent.times.p50, 3)),
+    ("", "p95", lambda agent: "-" if agent.times is None else duration(agent.times.p95, 3)),
 )
-_ROWS: Final = (("rows", "active"), ("", "inactive"), ("", "ratio"), ("", "valid"))
+_ROWS: Final[tuple[tuple[str, str, Callable[[AgentProfile], str]], ...]] = (
+    ("rows", "active", lambda agent: "-" if agent.rows is None else f"{agent.rows.active:,}"),
+    ("", "inactive", lambda agent: "-" if agent.rows is None else f"{agent.rows.inactive:,}"),
+    ("", "ratio", lambda agent: "-" if agent.rows is None else percent(agent.rows.active_ratio)),
+    ("", "valid", lambda agent: "-" if agent.rows is None else percent(agent.rows.valid_share)),
+)
 _AGENTS_NOTES: Final = """\
 of all: share of the time in models and tools; in flight: share of the wall time with a call of the agent in flight"""
 _ROW_NOTES: Final = """
@@ -547,29 +542,5 @@ active: rows that something depends on; ratio: their share of the rows that a lo
 def agents_table(agents: Sequence[AgentProfile]) -> str:
     """The figures of each agent, as plain text, one line an agent."""
     team = any(agent.rows is not None for agent in agents)
-    head = _AGENTS_HEAD + _ROWS if team else _AGENTS_HEAD
-    rows = [_agent_figures(agent) + (_agent_rows(agent) if team else []) for agent in agents]
-    return "\n".join([grid([*zip(*head, strict=True), *rows]), "", _AGENTS_NOTES + (_ROW_NOTES if team else "")])
-
-
-def _agent_figures(agent: AgentProfile) -> list[str]:
-    times = agent.times
-    return [
-        printable(agent.name, _AGENT_CELLS),
-        f"{agent.calls:,}",
-        f"{agent.failed:,}",
-        f"{agent.prompt:,}",
-        "-" if agent.cached is None else f"{agent.cached:,}",
-        f"{agent.generated:,}",
-        percent(agent.share),
-        percent(agent.busy),
-        "-" if times is None else duration(times.p50, 3),
-        "-" if times is None else duration(times.p95, 3),
-    ]
-
-
-def _agent_rows(agent: AgentProfile) -> list[str]:
-    rows = agent.rows
-    if rows is None:
-        return ["-"] * len(_ROWS)
-    return [f"{rows.active:,}", f"{rows.inactive:,}", percent(rows.active_ratio), percent(rows.valid_share)]
+    columns = _columns(_AGENTS + _ROWS if team else _AGENTS, agents)
+    return f"{columns}\n\n{_AGENTS_NOTES}{_ROW_NOTES if team else ''}"

@@ -30,27 +30,21 @@ class LeasedResource(Protocol):
 
     def join(self, worker_id: int) -> None:
         """A worker is ready."""
-        ...
 
     def request(self, worker_id: int, least: Amounts, want: Amounts) -> None:
         """Grant a worker at least ``least`` as soon as it is there, and up to ``want``."""
-        ...
 
     def drawn(self, lease: int, most: Amounts) -> None:
         """Note how much of a lease its worker may have used."""
-        ...
 
     def returned(self, worker_id: int, message: messages.LeaseReturn) -> None:
         """Take back what a worker did not use."""
-        ...
 
     def leave(self, worker_id: int) -> None:
         """Settle the leases of a worker that is gone."""
-        ...
 
     def close(self) -> None:
         """Grant nothing any more."""
-        ...
 
 
 class LeaseServer(Component):
@@ -243,15 +237,12 @@ class RequestSlots:
     def _settle(self) -> None:
         changes = {kind: allocator.settle() for kind, allocator in self.allocators.items()}
         for worker_id in sorted(set().union(*changes.values())):
-            slots = {kind: change.get(worker_id, 0) for kind, change in changes.items()}
-            if any(more > 0 for more in slots.values()):
-                self._send(
-                    worker_id, messages.LeaseGrant(self._name, {kind: max(0, more) for kind, more in slots.items()})
-                )
-            if any(more < 0 for more in slots.values()):
-                self._send(
-                    worker_id, messages.LeaseRevoke(self._name, {kind: max(0, -more) for kind, more in slots.items()})
-                )
+            granted = {kind: max(0, change.get(worker_id, 0)) for kind, change in changes.items()}
+            revoked = {kind: max(0, -change.get(worker_id, 0)) for kind, change in changes.items()}
+            if any(granted.values()):
+                self._send(worker_id, messages.LeaseGrant(self._name, granted))
+            if any(revoked.values()):
+                self._send(worker_id, messages.LeaseRevoke(self._name, revoked))
 
 
 _SLICE = 0.25

@@ -130,23 +130,18 @@ class Observer(Protocol):
             tasks: Its tasks; other events name them by their places.
             taken: Rows of those that an earlier run had begun.
         """
-        ...
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """A batch of a worker is in the run file; the commit that it was in took so many seconds."""
-        ...
 
     def completed(self, done: Done) -> None:
         """A task is over, and in the run file."""
-        ...
 
     def look(self, snapshot: Snapshot) -> None:
         """A second has passed."""
-        ...
 
     def end(self, snapshot: Snapshot) -> None:
         """The run is over."""
-        ...
 
 
 logger = logging.getLogger(__name__)

@@ -157,11 +157,8 @@ class Metrics:
         if call.first >= 0:
             self._first.labels(endpoint=endpoint).observe(call.first / 1e6)
         if call.reported:
-            for kind, tokens in (
-                ("prompt", call.prompt),
-                ("cached", max(0, call.cached)),
-                ("generated", call.generated),
-            ):
+            counts = {"prompt": call.prompt, "cached": max(0, call.cached), "generated": call.generated}
+            for kind, tokens in counts.items():
                 self._tokens.labels(endpoint=endpoint, agent=agent, kind=kind).inc(tokens)
 
     def _used(self, use: ToolRow) -> None:

@@ -43,27 +43,21 @@ class Backend(Protocol):
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Start every worker with a job; returns their numbers."""
-        ...
 
     async def replace(self, worker_id: int) -> int | None:
         """Start a worker in the place of one that is gone; returns its number, None where that cannot be."""
-        ...
 
     def send(self, worker_id: int, message: ToWorker) -> None:
         """Send a message; does nothing once the worker is gone."""
-        ...
 
     def kill(self, worker_id: int, why: str) -> None:
         """Kill a worker; its ``WorkerExited`` gives this reason."""
-        ...
 
     async def rest(self) -> None:
         """End the run, and keep its workers' processes for the next :meth:`start`; nothing is in flight then."""
-        ...
 
     async def close(self) -> None:
         """End the workers, and wait until they are gone."""
-        ...
 
 
 class BorrowedBackend:

@@ -202,7 +202,9 @@ class Job(msgspec.Struct, kw_only=True):
         self.filters = check(self.filters, scored=self.reward is not None)
         check_int("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
-            fits(self._with_tools_of_all())
+            # A strategy may look for a tool by its name, and any of those that ask may have it.
+            tools = {tool.name: tool for asker in self.askers for tool in asker.tools}
+            fits(msgspec.structs.replace(self.agent, tools=tuple(tools.values())))
         check_plan(self.strategy)
         check_asked(self.llms, self.askers, alone=self.program is None or isinstance(self.program, Team))
         for asker in self.askers:
@@ -227,11 +229,6 @@ class Job(msgspec.Struct, kw_only=True):
         if isinstance(self.program, Team):
             return [member.agent for member in self.program.members.values()]
         return [self.agent]
-
-    def _with_tools_of_all(self) -> Agent:
-        """The agent with the tools of all askers, for strategies that look for one by its name."""
-        tools = {tool.name: tool for agent in self.askers for tool in agent.tools}
-        return msgspec.structs.replace(self.agent, tools=tuple(tools.values()))
 
     @property
     def prices(self) -> dict[str, Price]:

@@ -72,9 +72,9 @@ class Amender:
         # A file that is no run is refused with the message of the reader.
         RunReader.open(path).close()
         lock = Lock.take(path)
-        connection: sqlite3.Connection | None = None
-        try:
-            connection = connect_to_write(path)
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release)
+            connection = undo.enter_context(contextlib.closing(connect_to_write(path)))
             with written(path):
                 try:
                     _check(path, connection)
@@ -89,12 +89,8 @@ class Amender:
                 with folded_on_error(connection):
                     keep_log(connection, durable=False)
                     Seal.resumed(connection, {"holder": as_text(msgspec.to_builtins(Holder.here()))})
-            return cls(path, connection, lock)
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            lock.release()
-            raise
+            undo.pop_all()
+        return cls(path, connection, lock)
 
     def task_ids(self) -> list[str]:
         """The ids of all tasks with deltas, finished or not, in their order."""

@@ -562,14 +562,10 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Callable[[], None] | None, st
     log = files_of(path)[1]
     connection = connect(path)
     try:
-        return connection, None, fault(connection)
+        return connection, None, _fault(connection)
     except sqlite3.OperationalError as problem:
-        connection.close()
         if problem.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-    except READ_ERRORS:
-        connection.close()
-        raise
     # SQLite wants to make its index beside a file that has a log, and may not make it here.
     if not log.exists() or log.stat().st_size == 0:
         connection = connect(path, immutable=True)
@@ -587,8 +583,9 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Callable[[], None] | None, st
 
 
 def _fault(connection: sqlite3.Connection) -> str | None:
-    with contextlib.ExitStack() as stack:
-        stack.callback(connection.close)
-        found = fault(connection)
-        stack.pop_all()
-        return found
+    """The fault of a database, which is closed where it cannot be read."""
+    try:
+        return fault(connection)
+    except BaseException:
+        connection.close()
+        raise

@@ -342,24 +342,13 @@ class _Names(NamedTuple):
         return self._replace(stored=stored, known=known)
 
 
-def _holding(
-    names: tuple[_Names, _Names], connection: sqlite3.Connection, calls: Sequence[CallRow]
-) -> tuple[_Names, _Names]:
-    endpoints, agents = names
-    return (
-        endpoints.holding(connection, (call.endpoint for call in calls)),
-        agents.holding(connection, (call.agent for call in calls)),
-    )
-
-
-_ENDPOINTS = _Names("endpoints", {}, {})
-_AGENTS = _Names("agents", {}, {})
+_NO_NAMES = _Names("endpoints", {}, {}), _Names("agents", {}, {})
 
 
 class CallTable:
     """Writes calls and tool calls as rows, and keeps the checksums of unfinished tasks."""
 
-    def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = (_ENDPOINTS, _AGENTS)) -> None:
+    def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = _NO_NAMES) -> None:
         self._began = time.monotonic_ns() // 1000 - passed
         self._names = names
         # Of tasks that are not finished: the sums of their calls' checksums, and of their tool calls', in the file; and
@@ -395,7 +384,12 @@ class CallTable:
         try:
             rows = list(self._values(calls, names))
         except KeyError:  # of a new name, which is rare: to look for them first would be a good part of the cost
-            names = _holding(names, connection, [call for made in calls.values() for call in made])
+            endpoints, agents = names
+            made = [call for of_delta in calls.values() for call in of_delta]
+            names = (
+                endpoints.holding(connection, (call.endpoint for call in made)),
+                agents.holding(connection, (call.agent for call in made)),
+            )
             rows = list(self._values(calls, names))
         connection.executemany(_CALL, rows)
         self._fresh = {}

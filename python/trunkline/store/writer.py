@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -100,9 +101,10 @@ class RunWriter:
             remove_stub(path)
         made = [folder for folder in path.absolute().parents if not folder.exists()]
         lock = Lock.make(path)
-        connection: sqlite3.Connection | None = None
-        try:
-            connection = connect_to_write(path)
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release)
+            undo.callback(remove, path, made)
+            connection = undo.enter_context(contextlib.closing(connect_to_write(path)))
             with written(path):
                 connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
@@ -124,12 +126,7 @@ class RunWriter:
                     rows = [(number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)]
                     connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
                 seal = Seal.new(total(rows)).written_back(connection, meta)
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            remove(path, made)
-            lock.release()
-            raise
+            undo.pop_all()
         return cls(path, connection, lock, Resumed(RunProgress(), CallTable(), 0.0, seal), made=made)
 
     @classmethod
@@ -152,9 +149,9 @@ class RunWriter:
         logged = log_size(path) > 0
         refuse(path, loss := loss_in_log(path), partial=partial)
         lock = Lock.take(path)
-        connection: sqlite3.Connection | None = None
-        try:
-            connection = connect_to_write(path)
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release)
+            connection = undo.enter_context(contextlib.closing(connect_to_write(path)))
             with written(path):
                 found = fault(connection)
                 if found is not None:
@@ -164,12 +161,8 @@ class RunWriter:
                 changed = [*changed, *([] if loss is None else [f"log: {loss}"])]
                 with folded_on_error(connection):
                     resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
-            return cls(path, connection, lock, resumed)
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            lock.release()
-            raise
+            undo.pop_all()
+        return cls(path, connection, lock, resumed)
 
     def commit(
         self,

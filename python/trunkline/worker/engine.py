@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import CoreTree
 from trunkline._internal.aio import raised_by_user_code
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch.batcher import BatchLLM
@@ -297,7 +297,7 @@ class Engine:
             name = sink.tree.task.id
             logger.error("task %r broke", name, exc_info=error, extra={"task": name})  # noqa: TRY400 - the leaf, not the group
             core = sink.tree.core
-            sink.broke = f"{type(error).__name__}: {format_error(error)}"
+            sink.broke = describe_error(error)
             lose(core, Failure.of(error))
             unjudged(self._job.filters, core, sink.broke)
         finally:
@@ -314,9 +314,7 @@ class Engine:
         if isinstance(error, TrunklineError):
             self._send(messages.Fatal(type(error).__name__, str(error)))
         else:
-            self._send(
-                messages.Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {format_error(error)}")
-            )
+            self._send(messages.Fatal("InfrastructureError", f"a worker failed: {describe_error(error)}"))
 
 
 def _first(error: BaseException) -> BaseException:

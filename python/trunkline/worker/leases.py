@@ -27,11 +27,9 @@ class LeaseHolder(Protocol):
 
     def granted(self, message: messages.LeaseGrant) -> None:
         """Use what was granted, or refuse what it was wanted for."""
-        ...
 
     def revoked(self, amounts: Amounts) -> None:
         """Return so much as soon as it is free."""
-        ...
 
 
 _MOMENT = 0.25

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import importlib
 import re
 import sys
 import zlib
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline._internal.registry import load_extra
 from trunkline._internal.text import JSON, printable, quoted
 from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError, InputError
@@ -29,7 +29,6 @@ from trunkline.store.datasets.text import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import ModuleType
 
     from trunkline.types import Task
 
@@ -44,13 +43,6 @@ HUB = re.compile(
 _SPLITS = ("test", "validation", "train")
 
 
-def _extra(module: str, extra: str, what: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ConfigError(f"{what} needs an extra: pip install 'trunkline[{extra}]'") from None
-
-
 def _plain(row: JSON) -> JSON:
     # Dates, bytes and decimals become strings, NaN becomes null: what a task holds must be JSON.
     return msgspec.json.decode(msgspec.json.encode(row, enc_hook=str))
@@ -58,7 +50,7 @@ def _plain(row: JSON) -> JSON:
 
 def read_parquet(path: str, limit: int | None = None) -> LocatedRows:
     """Rows of a Parquet file."""
-    parquet = _extra("pyarrow.parquet", "parquet", f"{path}: reading Parquet")
+    parquet = load_extra("pyarrow.parquet", "parquet", f"{path}: reading Parquet")
     item = 0
     try:
         with parquet.ParquetFile(path) as file:
@@ -96,7 +88,7 @@ def read_hub(path: str) -> LocatedRows:
             f"{printable(path, 120)}: not a data set path; the form is org/name[:config][@revision][#split]"
         )
     what = f"{path}: no such local file, and reading a Hugging Face data set"
-    datasets = _extra("datasets", "hf", what)
+    datasets = load_extra("datasets", "hf", what)
     try:
         splits = datasets.load_dataset(found["name"], found["config"], revision=found["revision"], streaming=True)
     except Exception as problem:  # noqa: BLE001 - the package has no common error class

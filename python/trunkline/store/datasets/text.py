@@ -235,18 +235,16 @@ def _header(cells: list[str], path: str, line: int) -> list[str]:
 def _cell(name: str, text: str, place: RowLocation) -> JSON:
     if not text:
         return None
-    if name in _JSON_CELLS or (name in ("prompt", "input") and text.startswith('[{"')):
-        try:
-            return msgspec.json.decode(text)
-        except (msgspec.MsgspecError, RecursionError):
+    encoded = name in _JSON_CELLS or (name in ("prompt", "input") and text.startswith('[{"'))
+    # Of answers only an array that begins with a string: "[0, 1]" may be an answer itself, an interval.
+    if not encoded and not (name in ANSWERS and _STRINGS.match(text)):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        if encoded:
             raise place.error(f"{name} is not valid JSON: {quoted(text, 40)}") from None
-    if name in ANSWERS and _STRINGS.match(text):
-        # Only an array that begins with a string: "[0, 1]" may be an answer itself, an interval.
-        try:
-            return msgspec.json.decode(text)
-        except (msgspec.MsgspecError, RecursionError):
-            return text
-    return text
+        return text
 
 
 def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[str]]]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import short_repr
-from trunkline.errors import ConfigError, UsageError
+from trunkline._internal.text import printable
+from trunkline._internal.validation import check_bool, short_repr
+from trunkline.errors import ConfigError
 from trunkline.store.export.formats import Chat, ParallelMuse
 from trunkline.store.export.parquet import Columns, Table
 from trunkline.store.export.target import STDOUT, Leaf, Lines, Shape, check_target, leaves, standard_output, target
@@ -34,8 +34,7 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         # Callers may pass values of other types.
         for name in ("ended", "scored"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, not {short_repr(getattr(self, name))}")
+            check_bool(name, getattr(self, name))
         least: object = self.min_reward
         if least is None:
             return
@@ -47,12 +46,9 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
         there = reader.task_ids()
         if not self.tasks:
             return there
-        wanted, known = set(self.tasks), set(there)
         for name in self.tasks:
-            if name not in known:
-                some = ", ".join(quoted(each, 40) for each in there[:5]) or "no task"
-                where = printable(str(reader.path))
-                raise UsageError(f"no task {quoted(str(name))} in {where}; it begins with {some}")
+            reader.number(name)
+        wanted = set(self.tasks)
         return [name for name in there if name in wanted]
 
     def refuses(self, leaf: Leaf) -> str | None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trunkline import _core
-from trunkline.errors import ConfigError
+from trunkline._internal.registry import load_extra
 from trunkline.scoring.notes import Verdict, read
 from trunkline.store.export.target import Shape
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import ModuleType
     from typing import BinaryIO
 
     from trunkline.store.export.target import Leaf
@@ -47,20 +45,14 @@ FIELDS: Final = {
 }
 """The columns, and what they are."""
 
+_WRITING: Final = "writing Parquet"
 _MOST_ROWS: Final = 1_024
 _MOST_TEXT: Final = 32 << 20
 """Characters of conversations after which a row group is full; one row may be longer."""
 
 
-def _pyarrow(module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ConfigError("writing Parquet needs an extra: pip install 'trunkline[parquet]'") from None
-
-
 def _schema(only: Sequence[str]) -> Any:
-    pa = _pyarrow("pyarrow")
+    pa = load_extra("pyarrow", "parquet", _WRITING)
     verdict = {"str": pa.string(), "float": pa.float64(), "bool": pa.bool_(), "Action": pa.string()}
     types = {
         "references": pa.list_(pa.string()),
@@ -121,8 +113,9 @@ class Columns:
 
     def __init__(self, stream: BinaryIO, only: Sequence[str]) -> None:
         self._schema = _schema(only)
-        self._writer = _pyarrow("pyarrow.parquet").ParquetWriter(stream, self._schema, compression="zstd")
-        self._table = _pyarrow("pyarrow").Table
+        parquet = load_extra("pyarrow.parquet", "parquet", _WRITING)
+        self._writer = parquet.ParquetWriter(stream, self._schema, compression="zstd")
+        self._table = load_extra("pyarrow", "parquet", _WRITING).Table
         self._rows: list[Mapping[str, Any]] = []
         self._size = 0
 

@@ -89,31 +89,21 @@ class CallStats(msgspec.Struct):
 
     def add(self, *calls: CallRow) -> None:
         """Count calls."""
-        draws = plural = retries = micros = reported = prompt = cached = silent = generated = 0
+        self.calls += len(calls)
         for call in calls:
-            draws += call.draws
-            plural += call.draws != 1
-            retries += call.attempts and call.attempts - 1
-            micros += call.micros
+            self.draws += call.draws
+            self.plural += call.draws != 1
+            self.retries += call.attempts and call.attempts - 1
+            self.micros += call.micros
             if call.prompt < 0 or call.generated < 0:
                 continue
-            reported += 1
-            prompt += call.prompt
-            generated += call.generated
+            self.reported += 1
+            self.prompt += call.prompt
+            self.generated += call.generated
             if call.cached < 0:
-                silent += 1
+                self.silent += 1
             else:
-                cached += min(call.cached, call.prompt)
-        self.calls += len(calls)
-        self.draws += draws
-        self.plural += plural
-        self.retries += retries
-        self.micros += micros
-        self.reported += reported
-        self.prompt += prompt
-        self.cached += cached
-        self.silent += silent
-        self.generated += generated
+                self.cached += min(call.cached, call.prompt)
 
     def __add__(self, other: CallStats) -> CallStats:
         return CallStats(*map(int.__add__, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

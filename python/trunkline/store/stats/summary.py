@@ -192,9 +192,6 @@ class _SummarySettings(msgspec.Struct):
 
     reward: str | None = None
     refill: dict[str, int] | None = None
-
-
-class _Timing(msgspec.Struct):
     timing_dependent: list[str] = []
 
 
@@ -222,13 +219,6 @@ def _strategy(meta: Mapping[str, str]) -> str:
     # Empty options and those that are off are defaults.
     told = (f"{option}={value!r}" for option, value in options.items() if value not in (None, False, [], ""))
     return f"{name}({', '.join(told)})"
-
-
-def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[TakenRow]) -> TakenOver | None:
-    """The part taken over of an earlier run; None for a run that continues none."""
-    if "continues" not in meta:
-        return None
-    return sum_up(meta_entry(meta, "continues", str, "a run"), rows, carried)
 
 
 def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> TakenOver:
@@ -320,7 +310,7 @@ def summarise(
 ) -> Summary:
     """Compute the totals of a run; rollouts of one task must be adjacent."""
     settings = meta_entry(meta, "settings", _SummarySettings, _SummarySettings())
-    known = dict(taken)
+    known, continued = dict(taken), meta_entry(meta, "continues", str, "a run")
     grown = _TreeTotals(trees)
     found = _RolloutTotals(scored=settings.reward is not None)
     carried: list[TakenRow] = []
@@ -375,9 +365,9 @@ def summarise(
         kept=found.kept.length(),
         cut=found.cut.length(),
         diversity=found.diversity.diversity(),
-        taken=_taken(meta, [row for _, row in taken], carried),
+        taken=sum_up(continued, list(known.values()), carried) if "continues" in meta else None,
         ended=dict(sorted(grown.ended.items())),
         refused=grown.refused,
         budget=budget_report(meta),
-        timing=meta_entry(meta, "settings", _Timing, _Timing()).timing_dependent,
+        timing=settings.timing_dependent,
     )

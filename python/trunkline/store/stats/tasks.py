@@ -78,7 +78,6 @@ class LengthCounter:
         self._rollouts = self._turns = self._counted = self._generated = 0
 
     def add(self, row: RolloutRow) -> None:
-        """Measure a rollout, if it is of this kind."""
         if row.termination in _CUT if self._cut else ended(row):
             self._rollouts += 1
             self._turns += row.turns
@@ -98,31 +97,18 @@ class TokenCounter:
     """Adds up the tokens of trees, one at a time."""
 
     def __init__(self) -> None:
+        self._sums = dict.fromkeys(("flat", "tree", "flat_generated", "tree_generated", "unreported"), 0)
+        self._longest = 0
         self._exact: bool | None = None
-        self._longest = self._unreported = 0
-        self._flat = self._tree = self._flat_generated = self._tree_generated = 0
 
     def add(self, tree: TreeRow) -> None:
-        """Add a tree."""
-        self._flat += tree.flat
-        self._tree += tree.tree
-        self._flat_generated += tree.flat_generated
-        self._tree_generated += tree.tree_generated
+        for name in self._sums:
+            self._sums[name] += getattr(tree, name)
         self._longest = max(self._longest, tree.longest)
-        self._unreported += tree.unreported
         self._exact = tree.exact == 1 and self._exact is not False
 
     def tokens(self) -> Tokens:
-        """The totals."""
-        return Tokens(
-            flat=self._flat,
-            tree=self._tree,
-            flat_generated=self._flat_generated,
-            tree_generated=self._tree_generated,
-            longest=self._longest,
-            unreported=self._unreported,
-            exact=bool(self._exact),
-        )
+        return Tokens(**self._sums, longest=self._longest, exact=bool(self._exact))
 
 
 def by_task(
@@ -137,20 +123,20 @@ def by_task(
     chains = NestedColumn()
     places: dict[int, int] = {}
     found: dict[int, TaskSummary] = {}
+
+    def summed(number: int, rows: Sequence[RolloutRow], tries: Sequence[Try]) -> TaskSummary:
+        return _task(names[number], finished[number], rows, tries, before.get(number), silent=number in silent)
+
     for number, rows in each_task(rollouts):
         tries = [tried(row) for row in rows]
         places[number] = len(chains)
         chains.append(clusters(tries))
         if number in finished:
-            found[number] = _task(
-                names[number], finished[number], rows, tries, before.get(number), silent=number in silent
-            )
+            found[number] = summed(number, rows, tries)
     rho = intraclass(chains)
     summaries = []
-    for number, tree in finished.items():
-        summary = found.pop(number, None) or _task(
-            names[number], tree, [], [], before.get(number), silent=number in silent
-        )
+    for number in finished:
+        summary = found.pop(number, None) or summed(number, [], [])
         if summary.scored and rho is not None:
             sizes = [len(chain) for chain in chains[places[number]]]
             summary = msgspec.structs.replace(summary, effective=effective(sizes, rho))
@@ -220,7 +206,6 @@ class FilterStats:
         self._unjudged: set[int] = set()
 
     def add(self, task: int, row: RolloutRow) -> None:
-        """Count a rollout."""
         if task != self._task:
             if self._dropped:
                 self._whole, self._dropped = self._dropped_whole(), Counter()
