@@ -22,6 +22,7 @@ from trunkline.cli.tables import (
     is_share,
     labelled,
     metrics_table,
+    no_tokens,
     rows_of,
     share,
     table,
@@ -243,11 +244,8 @@ def _ids(names: Sequence[str]) -> str:
 def _spent(label: str, side: Side) -> Iterator[TableRow]:
     usage = side.usage
     missing = f"; {usage.unreported:,} calls without usage are not in it" if usage.unreported else ""
-    if usage.prompt or usage.generated:
-        text = f"{usage.prompt:,} prompt, {usage.generated:,} generated{missing}"
-    else:
-        text = "not reported by the server" if usage.calls else "none, no request was answered"
-    yield f"tokens of {label}", text
+    counts = f"{usage.prompt:,} prompt, {usage.generated:,} generated{missing}"
+    yield f"tokens of {label}", counts if usage.prompt or usage.generated else no_tokens(usage)
     if side.spent is not None:
         yield f"price of {label}", cost(side.spent)
 

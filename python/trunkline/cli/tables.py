@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from trunkline.scoring.metrics.comparison import Calibration, Ratio
     from trunkline.store.stats.calls import EndpointSummary, Spending, Times
     from trunkline.store.stats.metrics import RunMetrics
-    from trunkline.store.stats.profile import AgentProfile, Profile, RoleRows, Stretch
+    from trunkline.store.stats.profile import AgentProfile, Profile, Stretch
     from trunkline.store.stats.summary import Summary, TakenOver
     from trunkline.store.stats.tasks import Filtered, Length, TaskSummary
     from trunkline.tree.tokens import Tokens
+    from trunkline.types import Usage
 
 
 T = TypeVar("T")
@@ -123,11 +124,9 @@ def _diversity(summary: Summary) -> Iterator[TableRow]:
     if found.effective is None or found.rho is None:
         yield "effective tries per task", "not known: rewards do not vary, or each task has one initial chain only"
         return
-    why = (
-        f"rewards of rollouts off one initial chain correlate by {found.rho:.2f}"
-        if found.shared
-        else "each is a chain of its own"
-    )
+    why = "each is a chain of its own"
+    if found.shared:
+        why = f"rewards of rollouts off one initial chain correlate by {found.rho:.2f}"
     yield "effective tries per task", f"{found.effective:.1f} of {found.scored:.1f}  ({why})"
 
 
@@ -148,10 +147,7 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     tokens, usage = summary.tokens, summary.usage
     counted = tokens.flat or usage.prompt or usage.generated
     if not counted or (not tokens.exact and usage.unreported >= usage.calls):
-        yield (
-            "tokens (server usage)",
-            "not reported by the server" if usage.calls else "none, no request was answered",
-        )
+        yield "tokens (server usage)", no_tokens(usage)
     else:
         mixed = 0 < summary.ids.flat < tokens.flat
         source = "token ids" if tokens.exact else "token ids and server usage" if mixed else "server usage"
@@ -174,16 +170,19 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     again = f"; {summary.replayed:,} more were run again for forks" if summary.replayed else ""
     yield "tool calls", f"{usage.tools:,}{failed}{again}"
     if 0 < usage.tools <= usage.tool_errors:
-        yield (
-            "warning",
-            "every tool call failed, so the model saw no tool result: the answers are its own; check the tools",
-        )
+        unseen = "every tool call failed, so the model saw no tool result"
+        yield "warning", f"{unseen}: the answers are its own; check the tools"
     yield "retries", f"{usage.retries:,}"
     drifts = [(usage.bridged, "bridged"), (usage.realigned, "realigned"), (usage.forked, "forked")]
     if any(count for count, _ in drifts):
         yield "drifted prompts", ", ".join(f"{count:,} {what}" for count, what in drifts if count)
     if summary.spent is not None:
         yield "price", cost(summary.spent, _parts(summary), "~" if summary.estimated else "")
+
+
+def no_tokens(usage: Usage) -> str:
+    """Why no tokens are known of some calls."""
+    return "not reported by the server" if usage.calls else "none, no request was answered"
 
 
 def _prompts(summary: Summary) -> Iterator[TableRow]:
@@ -310,10 +309,8 @@ def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
     if endpoint.kept:
         yield "from the cache", f"{endpoint.kept:,} more, in none of the figures below"
     if endpoint.probes:
-        yield (
-            "probes",
-            f"{endpoint.probes:,} more, to find out what the endpoint can do; their tokens are counted below",
-        )
+        why = "to find out what the endpoint can do; their tokens are counted below"
+        yield "probes", f"{endpoint.probes:,} more, {why}"
     if endpoint.draws != endpoint.requests:
         yield "completions", f"{endpoint.draws:,}"
     if endpoint.unreported < endpoint.requests or endpoint.prompt:
@@ -503,11 +500,8 @@ def _note(agent: AgentProfile) -> Iterator[str]:
         unreported = f"; {agent.unreported:,} calls without usage" if agent.unreported else ""
         cached = "cached not reported" if agent.cached is None else f"{agent.cached:,} cached"
         yield f"  tokens    {agent.prompt:,} prompt, {cached}; {agent.generated:,} generated{unreported}"
-    if agent.rows is not None:
-        yield from _time_rows(agent.rows)
-
-
-def _time_rows(rows: RoleRows) -> Iterator[str]:
+    if (rows := agent.rows) is None:
+        return
     inactive = f", {rows.inactive:,} inactive" if rows.inactive else ""
     yield f"  rows      {rows.active:,} active{inactive}; {rows.valid:,} valid actions  ({percent(rows.valid_share)})"
     whole = f"{rows.whole:,} that whole batches carry in {rows.rounds:,} rounds"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline._core import CoreTree, Ledger, Refusal
+from trunkline._core import Ledger, Refusal
 from trunkline.controller.component import Component
 from trunkline.llm import pricing
 from trunkline.protocol.messages import RUN_BUDGET, CutTasks, LeaseGrant, LeaseReturn, LeaseRevoke
 from trunkline.rollout.budget import Amounts, format_refusal
-from trunkline.store.derive import rows
+from trunkline.store.derive import rebuilt, rows
 from trunkline.store.reader import RunReader
 from trunkline.store.stats.summary import BUDGET, ESTIMATED, BudgetReport, estimated
 
@@ -70,10 +70,7 @@ def _grown(reader: RunReader, begun: Sequence[int]) -> Iterator[tuple[int, Rollo
     unfinished = set(begun)
     yield from (pair for pair in reader.rollouts() if pair[0] not in unfinished)
     for task in begun:
-        core = CoreTree()
-        for data in reader.deltas(task):
-            core.apply(data)
-        yield from ((task, row) for row in rows(core)[1])
+        yield from ((task, row) for row in rows(rebuilt(reader.deltas(task)))[1])
 
 
 def spent_so_far(
@@ -180,9 +177,8 @@ class RunBudget:
         for lease in [number for number, held in self._leases.items() if held.worker_id == worker_id]:
             drawn = Counter(self._leases.pop(lease).drawn)
             # A lease is charged with what it can have paid for; the worker's last one has the rest.
-            known = (
-                durable if not any(held.worker_id == worker_id for held in self._leases.values()) else durable & drawn
-            )
+            more = any(held.worker_id == worker_id for held in self._leases.values())
+            known = durable & drawn if more else durable
             durable = durable - known
             self._ledger.settle_lost(lease, dict(known), dict(drawn - known))
         self._serve()

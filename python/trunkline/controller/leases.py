@@ -100,9 +100,8 @@ def leased_limits(
     found: dict[str, LeasedResource] = {}
     for name, llm in llms.items():
         if workers and isinstance(llm, EndpointSpec):
-            found[messages.slots_of(name)] = RequestSlots(
-                messages.slots_of(name), slot_kinds(llm), parties(llm, workers), send
-            )
+            slots = messages.slots_of(name)
+            found[slots] = RequestSlots(slots, slot_kinds(llm), parties(llm, workers), send)
             buckets = limits_of(llm.limits.requests_per_minute, llm.limits.tokens_per_minute, clock)
             if any(buckets):
                 found[messages.rates_of(name)] = RateAllocator(messages.rates_of(name), *buckets, send, later)

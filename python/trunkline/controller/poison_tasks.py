@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline._core import CoreTree
 from trunkline._internal.text import quoted
 from trunkline.controller.component import Component, DeathReport
 from trunkline.errors import WorkerError
@@ -17,7 +16,7 @@ from trunkline.protocol.messages import Done
 from trunkline.rollout.moves import begin
 from trunkline.rollout.side_effects import lose
 from trunkline.scoring.filters.base import unjudged
-from trunkline.store.derive import rows
+from trunkline.store.derive import rebuilt, rows
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 
@@ -177,9 +176,8 @@ class Quarantine(Component):
 
     def _lose(self, index: int, deaths: Sequence[str]) -> Done:
         """Close a task's rollouts with a typed error, as one more delta of its tree."""
-        task, core, known = self._tasks[index], CoreTree(), self._writer.deltas(index)
-        for data in known:
-            core.apply(data)
+        task, known = self._tasks[index], self._writer.deltas(index)
+        core = rebuilt(known)
         if not core.rollouts:
             begin(Tree(task, core), self._job.agent, self._job.strategy, self._job.seed)
         reason = f"it killed {len(deaths)} workers that had nothing else to do: {'; '.join(deaths)}"

@@ -108,14 +108,9 @@ def opening(
         rollouts=rollouts,
         tasks_done=len(there.finished),
         rollouts_done=there.ended,
-        failed=there.failed,
-        lost=there.lost,
         calls=there.turns,
-        prompt=there.prompt,
-        generated=there.generated,
-        retries=there.retries,
         groups=refill.groups if refill else None,
-        kept=there.kept,
+        **{name: getattr(there, name) for name in ("failed", "lost", "prompt", "generated", "retries", "kept")},
     )
 
 

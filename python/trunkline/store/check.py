@@ -25,7 +25,6 @@ from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
 
 # The names in these statements are our own.
@@ -224,14 +223,10 @@ def _misnamed(turns: Counter[str], draws: Counter[str]) -> Iterator[str]:
     """Compare turns and completions by agent; agents whose names were hidden are compared together."""
     named = turns.keys() & draws.keys()
     pairs = [(quoted(agent, 60), turns[agent], draws[agent]) for agent in sorted(named)]
-    pairs.append(("others", _but(turns, named), _but(draws, named)))
-    for agent, made, brought in pairs:
+    unnamed = [counts.total() - sum(counts[agent] for agent in named) for counts in (turns, draws)]
+    for agent, made, brought in [*pairs, ("others", unnamed[0], unnamed[1])]:
         if made > brought:
             yield f"calls: those of {agent} brought {brought} completions, but {made} turns are in the deltas"
-
-
-def _but(counted: Counter[str], named: AbstractSet[str]) -> int:
-    return sum(count for agent, count in counted.items() if agent not in named)
 
 
 # The names in these statements are our own.

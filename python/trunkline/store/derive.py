@@ -56,25 +56,17 @@ def rows(
         )
         rollouts.append(row)
     tokens = count(core)
-    return (
-        TreeRow(
-            nodes=len(core),
-            rollouts=core.rollouts,
-            digest=core.digest(),
-            flat=tokens.flat,
-            tree=tokens.tree,
-            longest=tokens.longest,
-            flat_generated=tokens.flat_generated,
-            tree_generated=tokens.tree_generated,
-            unreported=tokens.unreported,
-            exact=int(tokens.exact),
-            error=error,
-            ended=ending.word if error is None else "broken",
-            why=ending.why,
-            refused=ending.refused,
-        ),
-        rollouts,
+    tree = TreeRow(
+        nodes=len(core),
+        rollouts=core.rollouts,
+        digest=core.digest(),
+        error=error,
+        ended=ending.word if error is None else "broken",
+        why=ending.why,
+        refused=ending.refused,
+        **msgspec.structs.asdict(tokens) | {"exact": int(tokens.exact)},
     )
+    return tree, rollouts
 
 
 def _paths(core: _core.CoreTree) -> tuple[Sequence[int | None], Sequence[str | None]]:

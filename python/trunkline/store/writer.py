@@ -182,43 +182,34 @@ class RunWriter:
                 if log_size(self.path) > _LOG:
                     with written(self.path):
                         self._seal = self._seal.written_back(self._connection, {})
-            self._commit(deltas, finished, calls, tools)
-
-    def _commit(
-        self,
-        deltas: Sequence[tuple[int, int, bytes]],
-        finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]],
-        calls: Sequence[tuple[int, int, Sequence[CallRow]]],
-        tools: Sequence[tuple[int, int, Sequence[ToolRow]]],
-    ) -> None:
-        fresh: set[tuple[int, int]] = set()
-        with written(self.path), transaction(self._connection) as connection:
-            for task, seq, data in deltas:
-                key = delta_key(task, seq)
-                if connection.execute(_DELTA, (key, data)).rowcount:
-                    fresh.add((task, seq))
-                else:
-                    ((stored,),) = connection.execute("SELECT data FROM deltas WHERE delta = ?", (key,))
-                    if bytes(stored) != bytes(data):
-                        raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
-            # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
-            news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
-            numbers = self._calls.add(connection, news)
-            used = {(task, seq): made for task, seq, made in tools if (task, seq) in fresh}
-            self._calls.used(connection, used)
-            seal, ended = self._seal, {task for task, _, _ in finished}
-            for task, tree, rollouts in finished:
-                known = connection.execute(_SUMS, (task,)).fetchone()
-                sums = known or self._calls.sums(task)
-                connection.execute(_TREE, (task, *astuple(tree), None, *sums))
-                connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))
-                connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
-                seal = seal.with_finished(known is None)
-            if numbers is not self._calls.names:
-                seal = seal.with_names(connection)
-            seal = seal.with_tables(self._calls.unfinished(ended)).put(connection, self._times())
-        self._calls.keep(numbers, ended)
-        self._seal = seal
+            fresh: set[tuple[int, int]] = set()
+            with written(self.path), transaction(self._connection) as connection:
+                for task, seq, data in deltas:
+                    key = delta_key(task, seq)
+                    if connection.execute(_DELTA, (key, data)).rowcount:
+                        fresh.add((task, seq))
+                    else:
+                        ((stored,),) = connection.execute("SELECT data FROM deltas WHERE delta = ?", (key,))
+                        if bytes(stored) != bytes(data):
+                            raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
+                # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
+                news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
+                numbers = self._calls.add(connection, news)
+                used = {(task, seq): made for task, seq, made in tools if (task, seq) in fresh}
+                self._calls.used(connection, used)
+                seal, ended = self._seal, {task for task, _, _ in finished}
+                for task, tree, rollouts in finished:
+                    known = connection.execute(_SUMS, (task,)).fetchone()
+                    sums = known or self._calls.sums(task)
+                    connection.execute(_TREE, (task, *astuple(tree), None, *sums))
+                    connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))
+                    connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
+                    seal = seal.with_finished(known is None)
+                if numbers is not self._calls.names:
+                    seal = seal.with_names(connection)
+                seal = seal.with_tables(self._calls.unfinished(ended)).put(connection, self._times())
+            self._calls.keep(numbers, ended)
+            self._seal = seal
 
     def _times(self) -> dict[str, str]:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}

@@ -127,11 +127,6 @@ def _turn(node: Node, message: Message) -> str:
     return "\n".join(blocks)
 
 
-def _result(message: Message) -> str:
-    inside = _TAG.sub(r"<\\", text_of(message))
-    return f"<tool_response>\n{inside}\n</tool_response>"
-
-
 def transcript(
     nodes: Iterable[Node], tools: str = "", marks: Callable[[Node], dict[str, JSON]] | None = None
 ) -> list[Message]:
@@ -146,7 +141,8 @@ def transcript(
         message = node.message
         role = message.get("role")
         if role == "tool":
-            results.append(_result(message))
+            inside = _TAG.sub(r"<\\", text_of(message))
+            results.append(f"<tool_response>\n{inside}\n</tool_response>")
             continue
         if results:
             found.append({"role": "user", "content": "\n".join(results)})
