@@ -18,10 +18,11 @@ from trunkline._internal.child import Child
 from trunkline._internal.text import printable
 from trunkline.agent import Agent
 from trunkline.cli.live import drive, watching_options
-from trunkline.cli.options import run_path
+from trunkline.cli.options import API_KEY_ENV, run_path
 from trunkline.cli.output import put, tell
+from trunkline.cli.tables import labelled
 from trunkline.errors import InfrastructureError
-from trunkline.llm.capabilities import ABILITIES, Capabilities
+from trunkline.llm.capabilities import ABILITIES
 from trunkline.llm.capabilities import probe as find_out
 from trunkline.llm.config import EndpointSpec
 from trunkline.scoring.rewards import exact_match
@@ -154,9 +155,7 @@ _WORDS = {True: "yes", False: "no", None: "did not show"}
 @click.command()
 @click.argument("url")
 @click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
-@click.option(
-    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
-)
+@API_KEY_ENV
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds one request may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool) -> None:
@@ -172,13 +171,8 @@ def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool)
     if as_json:
         put(msgspec.json.encode(found).decode())
         return
-    rows = _rows(found)
+    rows = [("server", printable(found.site)), ("model", printable(found.model))]
+    rows += [(text, _WORDS[getattr(found, name)]) for name, text in ABILITIES.items()]
     if any(endpoint.software == "llama.cpp" for llm in opened for endpoint in llm.endpoints):
         rows.append(("connections", _THREADS))
-    width = max(len(label) for label, _ in rows)
-    put("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
-
-
-def _rows(found: Capabilities) -> list[tuple[str, str]]:
-    rows = [("server", printable(found.site)), ("model", printable(found.model))]
-    return rows + [(text, _WORDS[getattr(found, name)]) for name, text in ABILITIES.items()]
+    put(labelled(rows))

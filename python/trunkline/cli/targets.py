@@ -209,7 +209,10 @@ def _change(changes: dict[str, dict[str, Any]], roles: Mapping[str, Role], text:
     else:
         hints = {hint: kind for hint, kind in get_type_hints(Role).items() if hint not in (*_OF_CODE, "sampling")}
         fields[field] = _value(text, field, value, hints)
-    _check(text, name, roles[name], fields)
+    try:
+        change(name, roles[name], fields)
+    except ConfigError as problem:
+        raise ConfigError(f"--role {text!r}: {problem}") from None
 
 
 def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: str = "") -> Any:
@@ -221,13 +224,6 @@ def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: 
     if field == "dialect" and value not in DIALECTS:
         raise ConfigError(f"--role {text!r}: dialects are {DIALECTS}")
     return read_value(value, f"--role {text!r}: {field}", hints[field])
-
-
-def _check(text: str, name: str, role: Role, fields: Mapping[str, Any]) -> None:
-    try:
-        change(name, role, fields)
-    except ConfigError as problem:
-        raise ConfigError(f"--role {text!r}: {problem}") from None
 
 
 _OVER = {"done", "exhausted"}

@@ -80,7 +80,7 @@ class RunReader:
             partial: Also one whose log is missing or damaged: what is whole of it is read.
 
         Raises:
-            RunFileError: There is none, it is not a run, its schema or its deltas have another version, or the log
+            RunFileError: There is no file, it is not a run, its schema or its deltas have another version, or the log
                 beside it is another run's.
             DamagedRunFile: Its log is missing or damaged.
         """

@@ -105,17 +105,16 @@ def target(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """A stream into a file that appears when the block ends well; otherwise nothing is left of it."""
     beside, stream = _made(path)
     try:
-        try:
-            with stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            _place(beside, path, force=force)
-            beside.unlink(missing_ok=True)
-            sync_folders([path.absolute()])
-        except OSError as problem:
-            what = f"{printable(str(path))} cannot be written: {problem.strerror or problem}"
-            raise InfrastructureError(f"{what}; nothing of it was kept") from problem
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        _place(beside, path, force=force)
+        beside.unlink(missing_ok=True)
+        sync_folders([path.absolute()])
+    except OSError as problem:
+        what = f"{printable(str(path))} cannot be written: {problem.strerror or problem}"
+        raise InfrastructureError(f"{what}; nothing of it was kept") from problem
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)

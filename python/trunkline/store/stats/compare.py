@@ -108,7 +108,8 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     first, second = _read(Path(a), votes=votes), _read(Path(b), votes=votes)
     _same_reward(first, second)
     shared = [name for name in first.tasks if name in second.tasks]
-    different = [name for name in shared if not _alike(first.tasks[name], second.tasks[name])]
+    pairs = {name: (first.tasks[name], second.tasks[name]) for name in shared}
+    different = [name for name, (x, y) in pairs.items() if x.messages != y.messages or x.reference != y.reference]
     if different and not common:
         has = f"{counted(len(different), 'task')} of the same id {'has' if len(different) == 1 else 'have'}"
         raise UsageError(
@@ -119,7 +120,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     apart = set(different)
     alike = [name for name in shared if name not in apart]
     done = [name for name in alike if name in first.tries and name in second.tries]
-    values = {name: (_value(wanted, first, name), _value(wanted, second, name)) for name in done}
+    values = {name: (wanted.value(*first.tries[name]), wanted.value(*second.tries[name])) for name in done}
     measured = {name: (x, y) for name, (x, y) in values.items() if x is not None and y is not None}
     if not measured:
         raise UsageError(_nothing(wanted, first, second, len(shared), len(alike), len(done)))
@@ -179,14 +180,6 @@ def _same_reward(first: _Read, second: _Read) -> None:
             f"{said[0]} and {said[1]}: their rewards are not the same figure; score both by one reward first"
             " (trunkline score)"
         )
-
-
-def _alike(one: Task, other: Task) -> bool:
-    return one.messages == other.messages and one.reference == other.reference
-
-
-def _value(metric: Metric, run: _Read, name: str) -> float | None:
-    return metric.value(*run.tries[name])
 
 
 def _rewards(run: _Read, names: Iterable[str]) -> list[Sequence[float]]:

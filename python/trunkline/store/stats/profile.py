@@ -112,18 +112,14 @@ class RowCounts:
             for name, note in _asks(records.own(rollout)[known:]):
                 if note is not None:
                     self._counts[name].seen[note] += 1
-            self._carry(_asks(records.of(rollout)))
-
-    def _carry(self, path: Iterable[_Ask]) -> None:
-        """Count what lies on the path of one rollout."""
-        asked: Counter[str] = Counter()
-        for name, note in path:
-            asked[name] += 1
-            if note is not None and note[0]:
-                self._counts[name].carried += 1
-        for name, asks in asked.items():
-            count = self._counts[name]
-            count.rounds = max(count.rounds, asks)
+            asked: Counter[str] = Counter()
+            for name, note in _asks(records.of(rollout)):
+                asked[name] += 1
+                if note is not None and note[0]:
+                    self._counts[name].carried += 1
+            for name, asks in asked.items():
+                count = self._counts[name]
+                count.rounds = max(count.rounds, asks)
 
     def by_role(self) -> dict[str, RoleRows]:
         """Return the rows of each role that was asked."""
