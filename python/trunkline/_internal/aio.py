@@ -16,22 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 
-__all__ = [
-    "InterruptibleSleep",
-    "LoopTask",
-    "LoopThread",
-    "PerLoopSemaphore",
-    "SharedTasks",
-    "ShrinkableSemaphore",
-    "Timer",
-    "close_loop",
-    "current_task",
-    "off_the_loop",
-    "raised_by_user_code",
-    "wait_uninterrupted",
-]
-
-
 async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
     """Wait for a future to its end, call ``stop`` at each cancel meanwhile, and raise the cancel afterwards."""
     cancelled: asyncio.CancelledError | None = None
@@ -59,6 +43,15 @@ async def off_the_loop(function: Callable[[], object]) -> None:
         function()
     else:
         await running
+
+
+def in_a_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def current_task() -> asyncio.Task[Any] | None:

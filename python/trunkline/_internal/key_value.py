@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["KeyValueFile"]
 
 _WAIT: Final = 2.0
 """Seconds to wait for another process that writes; nothing else happens in this one meanwhile."""

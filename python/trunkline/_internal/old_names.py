@@ -13,8 +13,8 @@ from typing import Any
 _MODULES = """
 agent: rollout.agent rollout.speech
 compat: compat.parallel_rollout
-compat.aggregate: compat.parallel_rollout.aggregate compat.parallel_rollout.node compat.parallel_rollout.options
-compat.rollouts: compat.parallel_rollout.conversation compat.parallel_rollout.results
+compat.aggregate: compat.parallel_rollout.aggregate compat.parallel_rollout.node
+compat.rollouts: compat.parallel_rollout.conversation compat.parallel_rollout.options compat.parallel_rollout.results
     compat.parallel_rollout.rollouts compat.parallel_rollout.tools
 llm.batch.batcher: llm.batch llm.batcher llm.queues
 llm.batch.completion: llm.completion llm.prompt

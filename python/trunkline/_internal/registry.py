@@ -16,11 +16,9 @@ from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_o
 import msgspec
 
 from trunkline._internal.old_names import current_name
-from trunkline._internal.text import format_error, printable
+from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
-
-__all__ = ["Registry", "load_extra", "load_named", "read_value"]
 
 T = TypeVar("T")
 
@@ -126,7 +124,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         except UsageError as problem:
             raise ConfigError(f"{option} {name}: {problem}") from None
         except Exception as problem:
-            raise ConfigError(f"{option} {name}: {type(problem).__name__}: {format_error(problem)}") from problem
+            raise ConfigError(f"{option} {name}: {describe_error(problem)}") from problem
 
     def _loaded(self, entries: dict[str, Any], name: str) -> Any:
         entry = entries[name]
@@ -156,9 +154,7 @@ def load_named(name: str, what: str) -> Any:
         module_name, attribute = current_name(module_name, attribute)
         found = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {format_error(error)}"
-        ) from error
+        raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {describe_error(error)}") from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
             raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")

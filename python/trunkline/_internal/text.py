@@ -7,28 +7,6 @@ import re
 import unicodedata
 from typing import Any, overload
 
-__all__ = [
-    "HIDDEN",
-    "JSON",
-    "cells",
-    "counted",
-    "describe_error",
-    "duration",
-    "excerpt",
-    "format_error",
-    "from_difference",
-    "loads",
-    "message_of",
-    "printable",
-    "quoted",
-    "redact",
-    "redact_command",
-    "scrub",
-    "without_key",
-    "without_secrets",
-]
-
-
 JSON = Any
 """A value that JSON can hold."""
 

@@ -8,17 +8,14 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import check_choice, check_float, check_int, short_repr, type_phrase
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.openai_client import ClientLLM, as_llm
-from trunkline.llm.request import Sampling
 from trunkline.scoring.aggregators.base import Candidate
 from trunkline.scoring.aggregators.llm import Integrate
 from trunkline.scoring.aggregators.voting import poll, weights
-from trunkline.types import UNSCORED, accepted
+from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +63,7 @@ class SearchNode:
             ConfigError: It is no such number; nothing was changed.
             UsageError: The parents lead back to a node they began with; nothing was changed.
         """
-        if reward is None or (isinstance(reward, float) and math.isnan(reward)):
+        if reward is None or _missing(reward):
             return
         if not isinstance(reward, int | float) or isinstance(reward, bool) or not abs(reward) <= sys.float_info.max:
             raise ConfigError(f"backpropagate: reward must be a finite number, not {short_repr(reward)}")
@@ -115,126 +112,19 @@ class SearchNode:
 Node = SearchNode
 """The name that examples know it by."""
 
-SAMPLING: Final = tuple(name for name in Sampling.__struct_fields__ if name != "extra")
-"""Fields of a request that the library knows, by their own names."""
-
-BODY: Final = (
-    "logit_bias",
-    "max_completion_tokens",
-    "metadata",
-    "modalities",
-    "parallel_tool_calls",
-    "prediction",
-    "prompt_cache_key",
-    "reasoning_effort",
-    "response_format",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "tool_choice",
-    "user",
-    "verbosity",
-    "web_search_options",
-)
-"""Further fields of a chat completion, which go into its body as they are."""
-
-AGENT: Final = ("system", "max_tool_calls", "dialect", "malformed")
-RUN: Final = ("seed", "strategy", "reward", "out", "budget", "cache")
-OWN: Final = ("max_iterations", "tool_functions", "max_concurrency", "reference", "extra_body")
-
-_INSTEAD: Final = {
-    "n": "num_rollouts says how many tries there are",
-    "stream": "replies are read whole",
-    "stream_options": "replies are read whole",
-    "functions": "give tools",
-    "function_call": "give tool_choice",
-    "messages": "they grow with the rollout",
-    "timeout": "set it on the client: client.with_options(timeout=...)",
-    "extra_headers": "set them on the client: client.with_options(default_headers=...)",
-    "extra_query": "set it on the client: client.with_options(default_query=...)",
-}
-
-_AS_IT_IS: Final = {"stream": False, "n": 1}
-"""Values of those that ask for what is done anyway, beside None."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked keyword arguments of a call: sampling, fields of the agent, options of the run, and the adapter's own."""
-
-    sampling: Sampling
-    agent: dict[str, Any]
-    run: dict[str, Any]
-    reference: tuple[str, ...]
-    tool_functions: Mapping[str, Any]
-    max_concurrency: int | None
-    max_iterations: int | None
-
-
-def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] = ()) -> Settings:
-    """Check and sort the keyword arguments of a function that lacks the names of ``without``."""
-    known = [name for name in (*SAMPLING, *BODY, *AGENT, *RUN, *OWN) if name not in without]
-    given = _asking(given)
-    for name in given:
-        if name not in known:
-            why = _INSTEAD.get(name)
-            if why is not None:
-                raise ConfigError(f"{function} does not take {name}: {why}")
-            raise ConfigError(
-                f"{function} has no option {short_repr(name)}; it has {', '.join(sorted(known))}; "
-                "further fields of the request go into extra_body"
-            )
-    functions = given.get("tool_functions")
-    if functions is not None and not isinstance(functions, Mapping):
-        raise ConfigError(f"tool_functions must be a dict of functions by name, not {type_phrase(functions)}")
-    limit, turns = given.get("max_concurrency"), given.get("max_iterations")
-    return Settings(
-        sampling=_sampling(given),
-        agent={name: given[name] for name in AGENT if name in given},
-        run={name: given[name] for name in RUN if name in given},
-        reference=accepted("reference", given.get("reference")),
-        tool_functions=functions or {},
-        max_concurrency=None if limit is None else check_int("max_concurrency", limit, 1),
-        max_iterations=None if turns is None else check_int("max_iterations", turns, 1),
-    )
-
-
-def _asking(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out fields that the library writes itself, where they ask for what it writes."""
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in _INSTEAD or (value is not None and value is not _AS_IT_IS.get(name))
-    }
-
 
 def as_client(client: object, max_concurrency: int | None = None) -> LLM:
     """Return the LLM of an ``AsyncOpenAI`` client or an object with ``async complete(request)``, else ConfigError."""
-    if callable(getattr(client, "complete", None)):
-        if max_concurrency is not None:
-            raise ConfigError(f"max_concurrency belongs to a client; {type(client).__name__} has a limit of its own")
-        return as_llm(client)
-    return ClientLLM(client) if max_concurrency is None else ClientLLM(client, max_concurrency=max_concurrency)
+    limit = None if max_concurrency is None else check_int("max_concurrency", max_concurrency, 1)
+    if not callable(getattr(client, "complete", None)):
+        return ClientLLM(client) if limit is None else ClientLLM(client, max_concurrency=limit)
+    if limit is not None:
+        raise ConfigError(f"max_concurrency belongs to a client; {type(client).__name__} has a limit of its own")
+    return as_llm(client)
 
-
-def _sampling(given: Mapping[str, Any]) -> Sampling:
-    body = given.get("extra_body")
-    if body is not None and not isinstance(body, Mapping):
-        raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
-    # As with the SDK, what stands in extra_body is the last word on a field.
-    fields = {name: given[name] for name in (*SAMPLING, *BODY) if given.get(name) is not None} | _asking(body or {})
-    known = {name: fields.pop(name) for name in SAMPLING if name in fields}
-    if isinstance(known.get("stop"), str):
-        known["stop"] = (known["stop"],)
-    if isinstance(known.get("stop"), list):
-        known["stop"] = tuple(known["stop"])
-    return Sampling(**known, extra=fields)
-
-
-_ANSWERS: Final = ("answer", "final_answer")
-"""Where an answer stands, the first that is there."""
 
 _WITHOUT: Final = tuple(termination.value for termination in UNSCORED)
-"""Results that ended so have no vote."""
+"""Terminations of results without a vote."""
 
 _MOST: Final = 1e15
 """The largest confidence, and the size of the largest reward."""
@@ -321,13 +211,17 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
         report, messages = result.get("compressed_reasoning"), result.get("messages")
         if report is not None and not isinstance(report, str):
             raise ConfigError(f"{place}: compressed_reasoning must be a text or None, not {short_repr(report)}")
+        if messages is None:
+            messages = []
+        elif not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise ConfigError(f"{place}: messages must be a list of chat messages, not {short_repr(messages)}")
         candidate = Candidate(
             id=position,
             answer=_answer(result, place),
             confidence=_measure(result, "confidence", 0, place),
             reward=_measure(result, "reward", -_MOST, place),
             report="" if anew and messages else report or "",
-            messages=_conversation(messages, place),
+            messages=tuple(messages),
         )
         if result.get("termination") not in _WITHOUT:
             found.append(candidate)
@@ -335,15 +229,12 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
 
 
 def _answer(result: Mapping[str, Any], place: str) -> str | None:
-    """Return the answer of a result; None for none, and for NaN, as tables have it."""
-    name = next((name for name in _ANSWERS if result.get(name) is not None), None)
-    if name is None:
+    name = "final_answer" if result.get("answer") is None else "answer"
+    answer = result.get(name)
+    if _missing(answer):
         return None
-    answer = result[name]
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise ConfigError(f"{place}: {name} must be a text, a number or None, not {short_repr(answer)}")
-    if isinstance(answer, float) and math.isnan(answer):
-        return None
     try:
         return scrub(str(answer))
     except ValueError:
@@ -353,7 +244,7 @@ def _answer(result: Mapping[str, Any], place: str) -> str | None:
 def _measure(result: Mapping[str, Any], name: str, least: float, place: str) -> float:
     """Return the confidence or reward of a result; NaN where it has none."""
     value = result.get(name)
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if _missing(value):
         return math.nan
     if not isinstance(value, int | float) or (isinstance(value, bool) and least == 0) or not least <= value <= _MOST:
         raise ConfigError(
@@ -362,9 +253,5 @@ def _measure(result: Mapping[str, Any], name: str, least: float, place: str) -> 
     return float(value)
 
 
-def _conversation(messages: object, place: str) -> tuple[dict[str, Any], ...]:
-    if messages is None:
-        return ()
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ConfigError(f"{place}: messages must be a list of chat messages, not {short_repr(messages)}")
-    return tuple(messages)
+def _missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))  # tables have NaN for no value

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import format_error, scrub
+from trunkline._internal.text import describe_error, scrub
 from trunkline._internal.validation import check_int, check_text, short_repr, type_phrase
 from trunkline.agent import Agent
-from trunkline.compat.aggregate import Settings, as_client, settings
+from trunkline.compat.aggregate import as_client
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm import messages as chat
+from trunkline.llm.request import Sampling
 from trunkline.runner.plan import PreparedRun
 from trunkline.scoring.confidence import entropy, logprob
 from trunkline.scoring.reports.extractive import extract
@@ -23,7 +24,7 @@ from trunkline.store.reader import RunReader
 from trunkline.strategies.base import Strategy, check_plan
 from trunkline.strategies.chain import Chain
 from trunkline.tools.openai_definition import tools_of
-from trunkline.types import Task, Termination
+from trunkline.types import Task, Termination, accepted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,74 @@ if TYPE_CHECKING:
     from trunkline._internal.text import JSON
     from trunkline.tree.views import Trajectory
     from trunkline.types import Message
+
+
+_TURNS: Final = 30
+_SAMPLING: Final = tuple(name for name in Sampling.__struct_fields__ if name != "extra")
+_BODY: Final = (
+    "logit_bias max_completion_tokens metadata modalities parallel_tool_calls prediction prompt_cache_key "
+    "reasoning_effort response_format safety_identifier service_tier store tool_choice user verbosity "
+    "web_search_options"
+)
+"""Further fields of a chat completion, which go into its body as they are."""
+
+_AGENT: Final = ("system", "max_tool_calls", "dialect", "malformed")
+_RUN: Final = ("seed", "strategy", "reward", "out", "budget", "cache")
+_OWN: Final = ("max_iterations", "tool_functions", "max_concurrency", "reference", "extra_body")
+
+_INSTEAD: Final = {
+    "n": "num_rollouts says how many tries there are",
+    "stream": "replies are read whole",
+    "stream_options": "replies are read whole",
+    "functions": "give tools",
+    "function_call": "give tool_choice",
+    "messages": "they grow with the rollout",
+    "timeout": "set it on the client: client.with_options(timeout=...)",
+    "extra_headers": "set them on the client: client.with_options(default_headers=...)",
+    "extra_query": "set it on the client: client.with_options(default_query=...)",
+}
+
+_AS_IT_IS: Final = {"stream": False, "n": 1}
+"""Values of these fields that the library sends itself; None is left out as well."""
+
+
+def _checked(function: str, given: Mapping[str, Any], without: str = "") -> dict[str, Any]:
+    """Return the keyword arguments of a function that need an action; ConfigError for unknown ones and ``without``."""
+    known = [name for name in (*_SAMPLING, *_BODY.split(), *_AGENT, *_RUN, *_OWN) if name != without]
+    given = _asking(given)
+    for name in given:
+        if name in _INSTEAD:
+            raise ConfigError(f"{function} does not take {name}: {_INSTEAD[name]}")
+        if name not in known:
+            raise ConfigError(
+                f"{function} has no option {short_repr(name)}; it has {', '.join(sorted(known))}; "
+                "further fields of the request go into extra_body"
+            )
+    return given
+
+
+def _asking(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out fields that the library writes itself, where they ask for what it writes."""
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in _INSTEAD or (value is not None and value is not _AS_IT_IS.get(name))
+    }
+
+
+def _sampling(given: Mapping[str, Any]) -> Sampling:
+    body = given.get("extra_body")
+    if body is not None and not isinstance(body, Mapping):
+        raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
+    # As with the SDK, what stands in extra_body is the last word on a field.
+    fields = {name: given[name] for name in (*_SAMPLING, *_BODY.split()) if given.get(name) is not None} | _asking(
+        body or {}
+    )
+    known = {name: fields.pop(name) for name in _SAMPLING if name in fields}
+    stop = known.get("stop")
+    if isinstance(stop, str | list):
+        known["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    return Sampling(**known, extra=fields)
 
 
 def conversation_of(given: object) -> list[Message]:
@@ -103,9 +172,6 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_TURNS = 30
-
-
 async def agentic_loop(
     messages: list[Message] | str,
     client: Any,
@@ -137,20 +203,14 @@ async def agentic_loop(
         ConfigError: Something in the call cannot be done; the message names it. Nothing was sent.
         EndpointError: The endpoint refuses every request.
     """
-    name = _name(kwargs.pop("trajectory_id", None))
-    chosen = settings("agentic_loop", kwargs, without=("strategy", "max_iterations"))
-    conversation = conversation_of(messages)
-    (result,) = await _play(conversation, client, model, tools, Chain(1), max_iterations, chosen, name)
+    name = kwargs.pop("trajectory_id", None)
+    if isinstance(name, str) and name.strip():
+        name = scrub(name)
+    elif name is not None and (not isinstance(name, int) or isinstance(name, bool) or abs(name) >= 2**63):
+        raise ConfigError(f"trajectory_id must be a text or a whole number of 64 bits, not {short_repr(name)}")
+    given = _checked("agentic_loop", kwargs, "strategy") | {"max_iterations": max_iterations}
+    (result,) = await _play(conversation_of(messages), client, model, tools, Chain(1), given, name)
     return result if name is None else result | {"trajectory_id": name}
-
-
-def _name(given: object) -> str | int | None:
-    """Return the name of a conversation, a text or whole number, if it has one."""
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and abs(given) < 2**63):
-        return given
-    if not isinstance(given, str) or not given.strip():
-        raise ConfigError(f"trajectory_id must be a text or a whole number of 64 bits, not {short_repr(given)}")
-    return scrub(given)
 
 
 async def run_parallel_rollouts(
@@ -193,18 +253,23 @@ async def run_parallel_rollouts(
         ConfigError: Something in the call cannot be done; the message names it. Nothing was sent.
         EndpointError: The endpoint refuses every request, and no try was finished.
     """
-    chosen = settings("run_parallel_rollouts", kwargs)
+    given = _checked("run_parallel_rollouts", kwargs)
     check_int("num_rollouts", num_rollouts, 0, 2**20)
     if not check_text("question", question).strip():
         raise ConfigError("question is empty")
-    conversation: list[Message] = [{"role": "user", "content": question}]
-    strategy = chosen.run.get("strategy")
-    if strategy is not None:
-        _check_size(strategy, num_rollouts)
-    elif num_rollouts:
-        strategy = Chain(num_rollouts)
-    turns = chosen.max_iterations or _TURNS
-    return await _play(conversation, client, model, tools, strategy, turns, chosen)
+    strategy = given.get("strategy")
+    if strategy is None:
+        strategy = Chain(num_rollouts) if num_rollouts else None
+    elif not isinstance(strategy, Strategy):
+        raise ConfigError(f"strategy must have rollouts() and start(view), which {short_repr(strategy)} lacks")
+    else:
+        check_plan(strategy)
+        if strategy.rollouts() != num_rollouts:
+            raise ConfigError(
+                f"num_rollouts is {num_rollouts}, and {type(strategy).__name__} makes {strategy.rollouts()}: "
+                "make the two equal"
+            )
+    return await _play([{"role": "user", "content": question}], client, model, tools, strategy, given)
 
 
 async def _play(
@@ -213,36 +278,38 @@ async def _play(
     model: str,
     tools: Sequence[JSON] | None,
     strategy: Strategy | None,
-    turns: int,
-    chosen: Settings,
+    given: Mapping[str, Any],
     name: str | int | None = None,
 ) -> list[dict[str, Any]]:
     """Run one task and describe its rollouts; without a strategy only check the call."""
-    check_int("max_iterations", turns, 1)
+    functions, turns = given.get("tool_functions"), given.get("max_iterations")
+    if functions is not None and not isinstance(functions, Mapping):
+        raise ConfigError(f"tool_functions must be a dict of functions by name, not {type_phrase(functions)}")
     agent = Agent(
         model=model,
-        tools=tools_of(tools, chosen.tool_functions),
-        sampling=chosen.sampling,
-        max_turns=turns,
-        **chosen.agent,
+        tools=tools_of(tools, functions or {}),
+        sampling=_sampling(given),
+        max_turns=_TURNS if turns is None else check_int("max_iterations", turns, 1),
+        **{name: given[name] for name in _AGENT if name in given},
     )
     if agent.system and conversation[0].get("role") in {"system", "developer"}:
         raise ConfigError("messages begin with a system prompt, and system is given as well: leave one of them out")
-    llm = as_client(client, chosen.max_concurrency)
+    llm = as_client(client, given.get("max_concurrency"))
+    reference = accepted("reference", given.get("reference"))
     if strategy is None:
         return []
     if name is None:
         digest = hashlib.blake2b(b",".join(map(chat.encode, conversation)), digest_size=6).hexdigest()
         name = f"question-{digest}"
-    task = Task(id=str(name), messages=conversation, reference=chosen.reference)
+    task = Task(id=str(name), messages=conversation, reference=reference)
     failure: EndpointError | None = None
-    with contextlib.ExitStack() as stack:
-        out = chosen.run.get("out")
-        if out is None:
-            # Not the run's own temporary folder, which goes with the last object that knows it: an error would keep it.
-            out = stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-")) + "/run"
-        # Not arun: where the endpoint gives out half-way, what has grown by then is still wanted.
-        plan = PreparedRun(agent, [task], **{**chosen.run, "llm": llm, "strategy": strategy, "workers": 0, "out": out})
+    # Not the run's own temporary folder, which is removed with its last reference: an error would keep it.
+    with tempfile.TemporaryDirectory(prefix="trunkline-") as folder:
+        fixed = {"llm": llm, "strategy": strategy, "workers": 0}
+        if given.get("out") is None:
+            fixed["out"] = f"{folder}/run"
+        # Not arun: where the endpoint fails half-way, the rollouts that have ended are still returned.
+        plan = PreparedRun(agent, [task], **{name: given[name] for name in _RUN if name in given} | fixed)
         try:
             await plan.execute()
         except EndpointError as error:
@@ -253,15 +320,5 @@ async def _play(
             rollouts = reader.tree(task.id).rollouts
     if failure is not None and all(rollout.termination is None for rollout in rollouts):
         raise failure
-    broken = "" if failure is None else f"{type(failure).__name__}: {format_error(failure)}"
+    broken = "" if failure is None else describe_error(failure)
     return [result_of(rollout, broken) for rollout in rollouts]
-
-
-def _check_size(strategy: object, tries: int) -> None:
-    if not isinstance(strategy, Strategy):
-        raise ConfigError(f"strategy must have rollouts() and start(view), which {short_repr(strategy)} lacks")
-    check_plan(strategy)
-    if strategy.rollouts() != tries:
-        raise ConfigError(
-            f"num_rollouts is {tries}, and {type(strategy).__name__} makes {strategy.rollouts()}: make the two equal"
-        )

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from trunkline._internal.aio import raised_by_user_code
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ProgramError, UsageError
 from trunkline.llm.types import CUT_OFF
@@ -93,11 +93,11 @@ class ProgramDriver:
         try:
             return await self._program.function(play)
         except UsageError as problem:
-            raise ProgramError(f"{type(problem).__name__}: {format_error(problem)}") from problem
+            raise ProgramError(describe_error(problem)) from problem
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as problem:
             # No task can end with it: the event loop would.
             if not raised_by_user_code(problem, own):
                 raise
-            raise ProgramError(f"the program raised {type(problem).__name__}: {format_error(problem)}") from None
+            raise ProgramError(f"the program raised {describe_error(problem)}") from None

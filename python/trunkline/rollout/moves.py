@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
 from trunkline._internal.aio import current_task, raised_by_user_code
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
@@ -52,8 +52,7 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
     except BaseException as problem:
         if not raised_by_user_code(problem, own):
             raise
-        what = f"{type(problem).__name__}: {format_error(problem)}"
-        raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
+        raise error(f"strategy {name} raised in {hook}() of task {task!r}: {describe_error(problem)}") from problem
     for move in listed:
         if not isinstance(move, Fork if hook == "start" else Move):
             raise error(f"strategy {name} yields {type(move).__name__} in {hook}() of task {task!r}")

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,24 +160,20 @@ class _Scoring:
         self._name = full_name(reward)
         self._known = rescorings(run.reader.meta)
         self._names = run.task_ids()
-        self._before = run.reader.settings.get("reward")
-        if anew or not self._goes_on():
+        last = self._known[-1] if self._known else None
+        if anew or last is None or last.finished or last.reward != self._name:
             self._begin()
-
-    def _goes_on(self) -> bool:
-        return bool(self._known) and not self._known[-1].finished and self._known[-1].reward == self._name
 
     def _begin(self) -> None:
         """Record the scoring: from now on the run's reward is the new one."""
-        reader, before = self._run.reader, self._before
-        accuracy, version = reader.summary().accuracy, _core.__version__
+        reader, before = self._run.reader, self._run.reader.settings.get("reward")
         self._known.append(
             Scoring(
                 reward=self._name,
                 before=before if isinstance(before, str) else None,
-                accuracy=accuracy,
+                accuracy=reader.summary().accuracy,
                 at=time.time(),
-                trunkline=version,
+                trunkline=_core.__version__,
             )
         )
         facts: dict[str, Any] = {"settings": reader.settings | {"reward": self._name}, **self._stands()}
@@ -196,18 +193,14 @@ class _Scoring:
             trees: list[Tree] = []
             rollouts = 0
             while place + len(trees) < len(self._names) and rollouts < _RESCORED_TOGETHER:
-                trees.append(self._set_aside(place + len(trees)))
-                rollouts += trees[-1].core.rollouts
+                tree, last = self._run.tree(self._names[place + len(trees)]), self._known[-1]
+                was = reward_of(self._known[:-1], last.before, place + len(trees))
+                set_aside(tree, was, self._judges.kept(tree))
+                trees.append(tree)
+                rollouts += tree.core.rollouts
             await self._score(grader, trees, place)
             place += len(trees)
         self._run.note(**self._stands(finished=True))
-
-    def _set_aside(self, place: int) -> Tree:
-        tree = self._run.tree(self._names[place])
-        last = self._known[-1]
-        was = reward_of(self._known[:-1], last.before, place)
-        set_aside(tree, was, self._judges.kept(tree))
-        return tree
 
     async def _score(self, grader: Grader, trees: Sequence[Tree], place: int) -> None:
         """Score a batch of trees together and commit them one by one."""
@@ -302,16 +295,8 @@ def rescore(
     anew: bool = False,
 ) -> Rescored:
     """Like :func:`arescore`, and wait for it; also inside a running event loop, as in a notebook."""
-    loop_thread = LoopThread("trunkline-rescore")
-    try:
-        task = loop_thread.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew))
-        try:
-            return task.wait()
-        except BaseException:
-            task.cancel()
-            raise
-    finally:
-        loop_thread.close()
+    with closing(LoopThread("trunkline-rescore")) as loop_thread:
+        return loop_thread.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew)).wait()
 
 
 def _copy(path: Path, out: Path, reward: Reward, judges: _Judges) -> None:
@@ -394,12 +379,9 @@ class _ReportLog:
     def commit(self, name: str, tree: Tree, found: Reported) -> None:
         """Commit a tree and the cost of its reports."""
         self.total += found
-        facts: dict[str, Any] = {}
-        if self.total.written or self.total.usage.calls:
-            facts[REPORTS] = [*self._before, self._entry()]
+        total, facts = self.total, dict[str, Any]()
+        if total.written or total.usage.calls:
+            usage = {name: count for name, count in msgspec.structs.asdict(total.usage).items() if count}
+            entry = {"model": self._model, "written": total.written, "failed": total.failed, "usage": usage}
+            facts[REPORTS] = [*self._before, entry | {"at": time.time()}]
         self._run.commit(name, tree, **facts)
-
-    def _entry(self) -> dict[str, Any]:
-        usage = {name: count for name, count in msgspec.structs.asdict(self.total.usage).items() if count}
-        written, failed = self.total.written, self.total.failed
-        return {"model": self._model, "written": written, "failed": failed, "usage": usage, "at": time.time()}

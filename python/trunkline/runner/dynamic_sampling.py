@@ -153,7 +153,7 @@ class _Sampling:
         for path in () if self._given.get("resume") else self._paths:
             check_out(path)
 
-    def options(self) -> Options:
+    def options(self) -> dict[str, Any]:
         """Return the options of the next run."""
         done, missing = len(self._found.runs), self._found.missing
         options = self._given | {"out": self._paths[done]}
@@ -163,8 +163,7 @@ class _Sampling:
             options["seed"] = base_seed(_seed_of(self._found.runs[0]), "try", (), done)
         if not (self._keep_last and done + 1 == self._tries):
             options["filters"] = [*self._given["filters"], _EQUAL]
-        made: Options = options  # type: ignore[assignment]
-        return made
+        return options
 
     def take(self, made: Run) -> None:
         """Count the groups of a run."""

@@ -7,6 +7,7 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
+from trunkline._internal.aio import in_a_loop
 from trunkline._internal.validation import check_choice
 from trunkline.errors import ConfigError, UsageError
 from trunkline.runner.run import arun, run, stream
@@ -124,12 +125,9 @@ class Pool(WorkerPool):
         Raises:
             UsageError: There is a running loop: await :meth:`aupdate_weights` in it; or what that raises.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            asyncio.run(self.aupdate_weights(version, update, policy))
-        else:
+        if in_a_loop():
             raise UsageError("update_weights inside a running loop: await aupdate_weights there")
+        asyncio.run(self.aupdate_weights(version, update, policy))
 
     async def _change(self, version: str, update: Callable[[], object] | None, policy: str) -> None:
         coordinator = self.coordinator

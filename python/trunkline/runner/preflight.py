@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import CoreTree
-from trunkline._internal.text import format_error, printable
+from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent
 from trunkline.errors import ConfigError, RunFileError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline.agent import Agent
+    from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.token_ids.base import TokenMode
     from trunkline.llm.types import Reply
     from trunkline.protocol.job import Job
@@ -80,7 +81,7 @@ def formula_of(strategy: Strategy, rollouts: int) -> str:
     try:
         return printable(str(tell()), 200)
     except Exception as problem:
-        what = f"{type(problem).__name__}: {format_error(problem)}"
+        what = describe_error(problem)
         raise ConfigError(f"strategy {type(strategy).__name__} raised in formula(): {what}") from problem
 
 
@@ -135,9 +136,7 @@ async def _exact(
 
     tools = bool(agent.tools) and dialect.native
     wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
-    for url in llm.base_urls:
-        one = msgspec.structs.replace(llm, base_urls=(url,))
-        opened = partial(EndpointSpec.open, one)
+    for opened in _servers(llm):
         found = await probe(opened, agent.model, tuple(wanted), spent)
         others = other_apis(found, wanted)
         require(found, wanted, await probe(opened, agent.model, others) if others else None)
@@ -145,20 +144,19 @@ async def _exact(
 
 async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect, spent: list[Reply]) -> None:
     """Probe the log-probabilities that the strategy needs, as the agent would ask for them."""
-    from trunkline.llm.capabilities import (  # noqa: PLC0415
-        QUESTION,
-        find_regions,
-        require_region,
-    )
+    from trunkline.llm.capabilities import QUESTION, find_regions, require_region  # noqa: PLC0415
 
     region = region_of(job.strategy)
     opening = dialect.opening(agent.system, [{"role": "user", "content": QUESTION}])
     tools = Toolbox(agent.tools).definitions() if dialect.native else b""
-    for url in llm.base_urls:
-        one = msgspec.structs.replace(llm, base_urls=(url,))
-        opened = partial(EndpointSpec.open, one)
+    for opened in _servers(llm):
         found = await find_regions(opened, agent.model, dialect.sampling, opening, tools, spent)
         require_region(found, region or "all", type(job.strategy).__name__)
+
+
+def _servers(llm: EndpointSpec) -> list[partial[HttpLLM]]:
+    """Return a function for each server of an endpoint that opens it alone."""
+    return [partial(msgspec.structs.replace(llm, base_urls=(url,)).open) for url in llm.base_urls]
 
 
 _GENERATING = ("generated", "tokens", "money")
@@ -189,7 +187,7 @@ def _bounded(name: str, budget: Budget, job: Job) -> None:
 def _rollouts(name: str, budget: Budget, job: Job) -> None:
     planned = job.strategy.rollouts()
     if budget.rollouts is not None and budget.rollouts < planned:
-        formula = getattr(job.strategy, "formula", lambda: str(planned))()
+        formula = formula_of(job.strategy, planned)
         raise ConfigError(
             f"{name} allows {budget.rollouts} rollouts, but {type(job.strategy).__name__} makes {formula} of one task"
         )

@@ -30,9 +30,6 @@ _FREE = {"trunkline", "labels", "cache", "budget", "timing_dependent", "weights"
 _OF_LLM = {"tokens", "kind"}
 """What of an LLM may not; where it is, what it costs, and how it is asked may."""
 
-_OF_TEAM = ALIKE
-"""What of a team may: what is sent and what comes of it stay the same."""
-
 _SHOWN = 60
 _NAMED = 120
 
@@ -67,7 +64,7 @@ def gives_meaning(field: str) -> bool:
     if first == "llm":
         return rest.partition(".")[0] in _OF_LLM
     if first == "team":
-        return rest not in _OF_TEAM
+        return rest not in ALIKE
     return first not in _FREE
 
 
@@ -149,8 +146,7 @@ class ResumableRun:
     def continues(self, start_from: Path) -> dict[str, Any]:
         """Return the recorded source of a run that continues another."""
         there = self.settings.get("continues")
-        same = isinstance(there, dict) and there.get("run") == str(start_from)
-        return there if same and isinstance(there, dict) else {"run": str(start_from)}
+        return there if isinstance(there, dict) and there.get("run") == str(start_from) else {"run": str(start_from)}
 
     def joined(self, described: Mapping[str, Any]) -> dict[str, Any]:
         """Return today's settings as the file will hold them, with prices of earlier endpoints added."""

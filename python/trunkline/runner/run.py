@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import uvloop
 
-from trunkline._internal.aio import LoopTask, LoopThread, close_loop, wait_uninterrupted
+from trunkline._internal.aio import LoopTask, LoopThread, close_loop, in_a_loop, wait_uninterrupted
 from trunkline.runner.plan import PreparedRun
 from trunkline.runner.worker_pool import WorkerPool
 from trunkline.store.reader import RunReader
@@ -136,7 +136,10 @@ def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unp
             return plan.result()
         if loop_thread is not None:
             return _drive_in(loop_thread, plan)
-        return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
+        if not in_a_loop():
+            return _drive(plan)
+        with contextlib.closing(LoopThread("trunkline-run")) as own:
+            return _drive_in(own, plan)
 
 
 async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
@@ -195,14 +198,6 @@ def _tree(plan: PreparedRun, task_id: str) -> Tree:
         return reader.tree(task_id)
 
 
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _drive(plan: PreparedRun) -> Run:
     loop = uvloop.new_event_loop()
     main = loop.create_task(plan.execute())
@@ -226,8 +221,7 @@ def _drive(plan: PreparedRun) -> Run:
                 raise
         finally:
             close_loop(loop)
-    if caught:
-        raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
+    _check_interrupted(caught, plan)
     return main.result()
 
 
@@ -245,15 +239,6 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
         for handled, old in before.items():
             # None stands for a handler that was not made in Python and cannot be put back.
             signal.signal(handled, signal.SIG_DFL if old is None else old)
-
-
-def _drive_in_thread(plan: PreparedRun) -> Run:
-    """Run in a thread of its own beside the caller's running loop."""
-    loop_thread = LoopThread("trunkline-run")
-    try:
-        return _drive_in(loop_thread, plan)
-    finally:
-        loop_thread.close()
 
 
 def _drive_in(loop_thread: LoopThread, plan: PreparedRun) -> Run:
@@ -274,6 +259,10 @@ def _drive_in(loop_thread: LoopThread, plan: PreparedRun) -> Run:
         except BaseException:
             task.cancel()
             raise
+    _check_interrupted(caught, plan)
+    return result
+
+
+def _check_interrupted(caught: list[int], plan: PreparedRun) -> None:
     if caught:
         raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
-    return result

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from trunkline._internal.text import format_error
+from trunkline._internal.text import describe_error
 from trunkline._internal.validation import check_float, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
@@ -167,9 +167,7 @@ class Member:
         try:
             found = self.role.reads.read(text, reasoning)
         except Exception as problem:
-            raise ProgramError(
-                f"role {short_repr(self.name)}: reads raised {type(problem).__name__}: {format_error(problem)}"
-            ) from problem
+            raise ProgramError(f"role {short_repr(self.name)}: reads raised {describe_error(problem)}") from problem
         if not isinstance(found, Projected):
             raise ProgramError(f"role {short_repr(self.name)}: reads must return a Projected, not {short_repr(found)}")
         if not isinstance(found.text, str) or not isinstance(found.valid, bool):
@@ -181,15 +179,14 @@ class Member:
 
     def settings(self) -> dict[str, Any]:
         """Describe the role for the run file."""
-        own = msgspec.structs.asdict(self.role) | {"name": self.name, "model": self.agent.model}
-        found: dict[str, Any] = msgspec.to_builtins(
-            own
-            | {
-                "reads": described(self.role.reads),
-                "tools": [tool.definition for tool in self.role.tools],
-                "dialect": dialects.describe(dialects.find(self.role.dialect)),
-            }
-        )
+        own: dict[str, Any] = msgspec.structs.asdict(self.role) | {
+            "name": self.name,
+            "model": self.agent.model,
+            "reads": described(self.role.reads),
+            "tools": [tool.definition for tool in self.role.tools],
+            "dialect": dialects.describe(dialects.find(self.role.dialect)),
+        }
+        found: dict[str, Any] = msgspec.to_builtins(own)
         return found
 
     def _ends(self) -> tuple[bytes, bytes] | None:

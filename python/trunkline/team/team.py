@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from inspect import getattr_static, iscoroutinefunction
 from pathlib import Path
@@ -147,11 +147,8 @@ class TeamPlay:
         messages = self._prompts.of(member, self.step + 1, slots)
         for other in others:
             self._prompts.draft(other, self.step + 1)
-        if self._team.parallel_agents:
+        async with nullcontext() if self._team.parallel_agents else self._one_at_a_time:
             turn = await self._play.ask(member.agent, messages, note=reading.note)
-        else:
-            async with self._one_at_a_time:
-                turn = await self._play.ask(member.agent, messages, note=reading.note)
         if not active:
             return RoleReply.of(member.name, "", turn, valid=False)
         text = reading.text(turn)
@@ -250,14 +247,7 @@ def _bound(tool: Tool[..., Any], args: tuple[Any, ...], arguments: dict[str, Any
     return dict(zip(names, args, strict=False)) | arguments
 
 
-ALIKE: Final = (
-    "parallel_agents",
-    "preprocessing_cache",
-    "context_fragments",
-    "late_join",
-    "active_only",
-    "profiling",
-)
+ALIKE: Final = ("parallel_agents", "preprocessing_cache", "context_fragments", "late_join", "active_only", "profiling")
 """Switches that change neither requests nor results: a run may be resumed with others."""
 
 _SWITCHES: Final = ("early_termination", "agent_skip", *ALIKE)

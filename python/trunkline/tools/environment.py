@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Environment:
         for name in _METHODS:
             if not inspect.iscoroutinefunction(getattr(cls, name)):
                 raise ConfigError(f"environment {cls.__name__}: {name} must be a method written with `async def`")
-        if not isinstance(cls.replay, bool):
-            raise ConfigError(f"environment {cls.__name__}: replay must be true or false, not {short_repr(cls.replay)}")
+        check_bool(f"environment {cls.__name__}: replay", cls.replay)
         check_float(f"environment {cls.__name__}: timeout", cls.timeout, 0, above=True, unit="seconds")
         for name in ("snapshots", "snapshot_bytes"):
             check_int(f"environment {cls.__name__}: {name}", getattr(cls, name), 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Final, Generic, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overload
 
 import msgspec
 
 from trunkline._internal.text import describe_error, printable
-from trunkline._internal.validation import check_float, check_int, check_size, check_text, short_repr
+from trunkline._internal.validation import check_bool, check_float, check_int, check_size, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tools.environment import Environment
 from trunkline.tools.schema import Schema, build
@@ -79,6 +79,20 @@ NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What a tool may be called."""
 
 
+class ToolOptions(TypedDict, total=False):
+    """Options of :func:`tool`, which describes them."""
+
+    name: str | None
+    description: str | None
+    timeout: float | None
+    concurrency: int | None
+    isolated: bool
+    memory: int | str | None
+    pure: bool
+    side_effects: bool
+    replay: bool
+
+
 class Tool(Generic[P, R]):
     """A function with a name, a description and a schema. Calling it calls the function.
 
@@ -123,8 +137,7 @@ class Tool(Generic[P, R]):
             check_int(f"{place}: concurrency", concurrency, 1)
         switches = {"isolated": isolated, "pure": pure, "side_effects": side_effects, "replay": replay}
         for option, value in switches.items():
-            if not isinstance(value, bool):
-                raise ConfigError(f"{place}: {option} must be true or false, not {short_repr(value)}")
+            check_bool(f"{place}: {option}", value)
         self.policy = ToolPolicy(
             timeout=timeout,
             concurrency=concurrency,
@@ -175,8 +188,9 @@ class Tool(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A tool that can be imported goes to a worker by name, without pickling.
-        options = {"name": self.name, "description": self.description} | msgspec.structs.asdict(self.policy)
-        return _rebuild, (self.__wrapped__, options)
+        options: dict[str, Any] = {"name": self.name, "description": self.description}
+        options |= msgspec.structs.asdict(self.policy)
+        return functools.partial(Tool, **options), (self.__wrapped__,)
 
 
 @overload
@@ -184,34 +198,10 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    concurrency: int | None = None,
-    isolated: bool = False,
-    memory: int | str | None = None,
-    pure: bool = False,
-    side_effects: bool = False,
-    replay: bool = True,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    concurrency: int | None = None,
-    isolated: bool = False,
-    memory: int | str | None = None,
-    pure: bool = False,
-    side_effects: bool = False,
-    replay: bool = True,
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Make a function callable by a model; use as ``@tool`` or ``@tool(name=..., timeout=...)``.
 
     The signature becomes the schema, the docstring's summary the description, its ``Args:`` section the text
@@ -247,23 +237,8 @@ def tool(
         ConfigError: A parameter has no annotation, is variadic, or has a type a model cannot send; or options do not
             fit one another.
     """
-    wrap = functools.partial(
-        Tool,
-        name=name,
-        description=description,
-        timeout=timeout,
-        concurrency=concurrency,
-        isolated=isolated,
-        memory=memory,
-        pure=pure,
-        side_effects=side_effects,
-        replay=replay,
-    )
+    wrap = functools.partial(Tool, **options)
     return wrap if function is None else wrap(function)
-
-
-def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Tool[..., Any]:
-    return Tool(function, **options)
 
 
 def gives_awaitable(function: Callable[..., Any]) -> bool:

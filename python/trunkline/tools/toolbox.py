@@ -169,24 +169,23 @@ class Toolbox:
         begin: OnBegin | None = None,
     ) -> list[Observation]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
-        turn = await self._mended(calls)
-        known = [None if origin is None else origin.call(index) for index in range(len(turn))]
+        turn = await self._mended(calls, origin)
         if begin is not None:
-            risky = [(one.call.name, call) for one, call in zip(turn, known, strict=True) if call and self._acts(one)]
+            risky = [(one.call.name, call) for one, call in turn if call and self._acts(one)]
             if risky:
                 await begin(risky)
         if len(turn) == 1:
-            return [await self._run(turn[0], environment, known[0])]
+            return [await self._run(*turn[0], environment)]
         lock, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
         async def gated(mended: RepairedCall, call: Call | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
             async with line if self._stateful(mended) else nullcontext(), lock:
-                return await self._run(mended, environment, call)
+                return await self._run(mended, call, environment)
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(gated(*one)) for one in zip(turn, known, strict=True)]
+                tasks = [group.create_task(gated(*one)) for one in turn]
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
@@ -195,18 +194,15 @@ class Toolbox:
         self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
     ) -> list[Observation | None]:
         """Run the calls of a recorded turn again that take the environment; the others give None."""
-        turn = await self._mended(calls)
-        fixed = [mended.call.name for mended in turn if self._stateful(mended) and not self._again(mended, environment)]
+        turn = await self._mended(calls, origin)
+        stateful = [mended.call.name for mended, _ in turn if self._stateful(mended)]
+        fixed = [name for name in stateful if not (environment.replay and self._tools[name].policy.replay)]
         if fixed:
             raise ForkRefused(
                 f"there is no snapshot to go back to, and calls of {fixed[0]} on {type(environment).__name__} must not "
                 "run again (replay is false)"
             )
-        known = [None if origin is None else origin.call(index) for index in range(len(turn))]
-        return [
-            await self._run(mended, environment, call) if self._stateful(mended) else None
-            for mended, call in zip(turn, known, strict=True)
-        ]
+        return [await self._run(*one, environment) if self._stateful(one[0]) else None for one in turn]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
         """Await a method of an environment, which is user code."""
@@ -220,19 +216,17 @@ class Toolbox:
             raise EnvironmentFailed(f"{place} raised {what}") from value.error
         return value
 
-    async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
+    async def _mended(self, calls: Sequence[ToolCall], origin: Origin | None) -> list[tuple[RepairedCall, Call | None]]:
+        """Return the calls of a turn, repaired where that is needed, each with its id."""
         if not self._repair or all(map(sound, calls)):
-            return [RepairedCall(call) for call in calls]
-        # In a thread: hostile text can take long.
-        return await asyncio.to_thread(mend, calls)
+            turn = [RepairedCall(call) for call in calls]
+        else:
+            turn = await asyncio.to_thread(mend, calls)  # hostile text can take long
+        return [(one, None if origin is None else origin.call(index)) for index, one in enumerate(turn)]
 
     def _stateful(self, mended: RepairedCall) -> bool:
         found = self._tools.get(mended.call.name)
         return found is not None and found.schema.slot is not None
-
-    def _again(self, mended: RepairedCall, environment: Environment) -> bool:
-        """Whether a call that takes the environment may run again."""
-        return environment.replay and self._tools[mended.call.name].policy.replay
 
     def _acts(self, mended: RepairedCall) -> bool:
         """Whether a call will run and has side effects."""
@@ -245,9 +239,7 @@ class Toolbox:
             return False
         return True
 
-    async def _run(
-        self, mended: RepairedCall, environment: Environment | None, call: Call | None = None
-    ) -> Observation:
+    async def _run(self, mended: RepairedCall, call: Call | None, environment: Environment | None) -> Observation:
         seen = await self.call(mended.call.name, mended.call.arguments, environment, call)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 

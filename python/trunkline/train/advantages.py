@@ -12,10 +12,10 @@ from trunkline._core import MESSAGE, OBSERVATION, SAMPLED, SYNTHETIC, estimate, 
 from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_choice
 from trunkline.errors import UsageError
-from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, select, turns_of
+from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, mean, select, turns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from trunkline.tree.views import Tree
 
@@ -44,6 +44,17 @@ def _observed(tree: Tree, state: int) -> tuple[bytes, ...]:
     return tuple(reversed(seen))
 
 
+def merged(shared: Sequence[tuple[Chosen, TurnValue]]) -> dict[str, Any]:
+    """Return reward, advantage, weight and training of a turn that several rollouts share."""
+    advantages = [value.advantage for _, value in shared if value.trained]
+    return {
+        "reward": mean([chosen.reward for chosen, _ in shared if chosen.counted or len(shared) == 1]),
+        "advantage": mean(advantages) if advantages else 0.0,
+        "weight": len(advantages),
+        "trained": bool(advantages),
+    }
+
+
 class _Scored(NamedTuple):
     """A turn that is compared, and the penalty subtracted from the rollout's reward for it."""
 
@@ -63,9 +74,8 @@ class Advantages:
         *,
         by_call: bool = False,
     ) -> None:
-        known = presets()
-        check_choice("estimator", estimator, *known)
-        preset = known[estimator] | options
+        check_choice("estimator", estimator, *presets())
+        preset = presets()[estimator] | options
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
         self._by_call = by_call
         self._steps = "gamma" in preset

@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from heapq import nlargest
 from itertools import combinations
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -155,7 +156,8 @@ def _compared(siblings: list[_Turn], which: str, min_margin: float, most: int | 
     """Return the pairs of a state, the better turn first."""
     found: Iterable[tuple[_Turn, _Turn]]
     if which == "best_worst":
-        found = [(max(siblings, key=_value), min(siblings, key=_value))]
+        by_value = attrgetter("value")
+        found = [(max(siblings, key=by_value), min(siblings, key=by_value))]
     else:
         found = ((a, b) if a.value > b.value else (b, a) for a, b in combinations(siblings, 2))
     apart = (pair for pair in found if _margin(pair) >= min_margin and not _equal(*pair))
@@ -165,10 +167,6 @@ def _compared(siblings: list[_Turn], which: str, min_margin: float, most: int | 
 def _equal(one: _Turn, other: _Turn) -> bool:
     """Whether two values are equal but for the rounding of means."""
     return math.isclose(one.value, other.value, rel_tol=1e-9, abs_tol=1e-12)
-
-
-def _value(turn: _Turn) -> float:
-    return turn.value
 
 
 def _margin(pair: tuple[_Turn, _Turn]) -> float:

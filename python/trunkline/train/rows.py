@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -12,8 +12,8 @@ from trunkline._internal.validation import check_bool, check_choice, check_int, 
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import llm_in, named
 from trunkline.llm.request import model_in
-from trunkline.train.advantages import Advantages, TurnValue
-from trunkline.train.selection import AgentCall, AgentCalls, Chosen, Rules, again, draw_of, mean, sent
+from trunkline.train.advantages import Advantages, TurnValue, merged
+from trunkline.train.selection import AgentCall, AgentCalls, Chosen, Rules, again, draw_of, sent
 from trunkline.tree.records import version_in
 from trunkline.tree.tokens import generated
 
@@ -276,41 +276,29 @@ def rows(
     trees = again(run)
     advantages = Advantages(trees, Rules(censored, on_failed).check(), estimator, options, by_call=True)
     facts = _facts(trees, advantages, once=shared == "once")
-    return Rows.of(
-        trees,
-        (one for one in facts if (one["active"] or not only_active) and (one["trained"] or keep_masked)),
-    )
-
-
-class _MadeCall(NamedTuple):
-    """A call that one rollout made."""
-
-    chosen: Chosen
-    call: AgentCall
-    value: TurnValue
+    kept = (one for one in facts if (one["active"] or not only_active) and (one["trained"] or keep_masked))
+    return Rows.of(trees, kept)
 
 
 def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[dict[str, Any]]:
     for group, tree in enumerate(trees):
         calls = AgentCalls(tree.core)
-        rows: dict[object, list[_MadeCall]] = {}
+        rows: dict[object, tuple[AgentCall, list[tuple[Chosen, TurnValue]]]] = {}
         for chosen in advantages.rollouts[group]:
             compared = 0
             for call in calls.of(chosen.rollout):
                 worth = advantages.of(group, chosen, compared, call.node) if call.active else _NOTHING
                 compared += call.active
-                rows.setdefault(call if once else (chosen.rollout, call), []).append(_MadeCall(chosen, call, worth))
-        for made in rows.values():
-            yield {"task": tree.task.id, "group": group} | _of_call(tree, made)
+                rows.setdefault(call if once else (chosen.rollout, call), (call, []))[1].append((chosen, worth))
+        for call, made in rows.values():
+            yield {"task": tree.task.id, "group": group} | _of_call(tree, call, made)
 
 
-def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
-    core = tree.core
-    trained = [one for one in made if one.value.trained]
-    chosen, call, _ = (trained or made)[0]
+def _of_call(tree: Tree, call: AgentCall, made: list[tuple[Chosen, TurnValue]]) -> dict[str, Any]:
+    core, worth = tree.core, merged(made)
+    chosen = next((one for one, value in made if value.trained), made[0][0])
     facts, length = core.node(call.node), generated(core, call.node)
-    reward = mean([one.chosen.reward for one in made if one.chosen.counted or len(made) == 1])
-    return {
+    return worth | {
         "rollout": chosen.rollout,
         "node": call.node,
         "agent": facts.agent,
@@ -321,12 +309,8 @@ def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
         "draw": draw_of(core.rollout(chosen.rollout).path, call.turn),
         "active": call.active,
         "valid": call.valid,
-        "reward": reward,
         "penalty": call.penalty,
-        "score": reward - call.penalty,
-        "advantage": mean([one.value.advantage for one in trained]) if trained else 0.0,
-        "weight": len(trained),
-        "trained": bool(trained),
+        "score": worth["reward"] - call.penalty,
         "length": -1 if length is None else length,
         "weights": version_in(facts.namespace),
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from trunkline._internal.validation import check_choice
-from trunkline.train.advantages import Advantages, TurnValue
-from trunkline.train.selection import Chosen, Rules, again, draw_of, mean, sent, turns_of
+from trunkline.train.advantages import Advantages, TurnValue, merged
+from trunkline.train.selection import Chosen, Rules, again, draw_of, sent, turns_of
 from trunkline.tree.records import version_in
 
 if TYPE_CHECKING:
@@ -109,32 +109,24 @@ def turns(
     return samples if keep_masked else (sample for sample in samples if sample.trained)
 
 
-class _Passing(NamedTuple):
-    """A rollout at one of its turns."""
-
-    chosen: Chosen
-    turn: int
-    value: TurnValue
-
-
 def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[TurnSample]:
     for group, tree in enumerate(trees):
-        shared: dict[object, tuple[int, list[_Passing]]] = {}
+        shared: dict[object, tuple[int, list[tuple[Chosen, TurnValue]]]] = {}
         for chosen in advantages.rollouts[group]:
             for turn, node in enumerate(turns_of(tree, chosen.rollout)):
                 key = node if once else (chosen.rollout, node)
                 worth = advantages.of(group, chosen, turn, node)
-                shared.setdefault(key, (node, []))[1].append(_Passing(chosen, turn, worth))
+                shared.setdefault(key, (node, []))[1].append((chosen, worth))
         for node, rollouts in shared.values():
             yield _sample(tree, group, node, rollouts)
 
 
-def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> TurnSample:
+def _sample(tree: Tree, group: int, node: int, rollouts: list[tuple[Chosen, TurnValue]]) -> TurnSample:
     core = tree.core
-    trained = [passing for passing in rollouts if passing.value.trained]
-    chosen, turn, _ = (trained or rollouts)[0]
+    chosen = next((one for one, value in rollouts if value.trained), rollouts[0][0])
     facts = core.rollout(chosen.rollout)
     path = turns_of(tree, chosen.rollout)
+    turn = path.index(node)
     oldest, newest = (version_in(core.node(end).namespace) for end in (path[0], path[-1]))
     return TurnSample(
         task=tree.task.id,
@@ -147,10 +139,7 @@ def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> Turn
         conversation=msgspec.Raw(sent(core, node)),
         reply=msgspec.Raw(core.message(node)),
         aside=core.aside(node),
-        reward=mean([one.chosen.reward for one in rollouts if one.chosen.counted or len(rollouts) == 1]),
-        advantage=mean([one.value.advantage for one in trained]) if trained else 0.0,
-        weight=len(trained),
-        trained=bool(trained),
+        **merged(rollouts),
         weights=version_in(core.node(node).namespace),
         min_weights=oldest,
         max_weights=newest,

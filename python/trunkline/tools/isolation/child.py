@@ -39,16 +39,7 @@ from trunkline._internal.serialization import load
 from trunkline._internal.text import describe_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
 from trunkline.tools.calls import as_text, bounded, calling, describe
-from trunkline.tools.isolation.messages import (
-    CallRequest,
-    CallResult,
-    ToHelper,
-    ToolBroken,
-    ToolEnded,
-    ToolReady,
-    ToolSetup,
-    encode,
-)
+from trunkline.tools.isolation import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +65,7 @@ _READ: Final = 65536
 _PIPE: Final = 1 << 20
 """The most that a pipe holds."""
 
-_decoder: Final = msgspec.msgpack.Decoder(ToHelper)
+_decoder: Final = msgspec.msgpack.Decoder(messages.ToHelper)
 
 
 class CallRunner:
@@ -93,7 +84,7 @@ class CallRunner:
     def serve(self) -> None:
         """Load the tool, then run calls as they come."""
         setup = self._next()
-        if not isinstance(setup, ToolSetup):
+        if not isinstance(setup, messages.ToolSetup):
             return
         sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
         try:
@@ -102,23 +93,23 @@ class CallRunner:
                 _import(module)
             self._runner.get_loop()
         except TrunklineError as error:
-            self._send(ToolBroken(scrub(str(error))))
+            self._send(messages.ToolBroken(scrub(str(error))))
             return
         self._memory, self._base, self._kept = setup.memory, _taken(), self._left()
-        self._send(ToolReady())
-        while isinstance(call := self._next(), CallRequest):
+        self._send(messages.ToolReady())
+        while isinstance(call := self._next(), messages.CallRequest):
             self._send(self._perform(tool, call))
 
-    def _next(self) -> ToHelper | None:
+    def _next(self) -> messages.ToHelper | None:
         payload = receive(self._calls.recv)
         return _decoder.decode(payload) if payload else None
 
-    def _send(self, message: ToolReady | ToolBroken | CallResult) -> None:
+    def _send(self, message: messages.FromHelper) -> None:
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that came back from the tool, as its parent does
-        self._calls.sendall(encode(message))
+        self._calls.sendall(messages.encode(message))
 
-    def _perform(self, tool: Tool[..., Any], call: CallRequest) -> CallResult:
+    def _perform(self, tool: Tool[..., Any], call: messages.CallRequest) -> messages.CallResult:
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + call.seconds)
         self._allow(self._memory)
@@ -133,7 +124,7 @@ class CallRunner:
         self._allow(self._memory + _ROOM)
         if full:
             text = f"Error: {tool.name} used more than {self._memory / 1e6:,.0f} MB."
-        return CallResult(text, ok, full or self._is_worn(), trace)
+        return messages.CallResult(text, ok, full or self._is_worn(), trace)
 
     def _value(self, tool: Tool[..., Any], arguments: str) -> object:
         positional, named = tool.schema.decode(arguments)
@@ -250,7 +241,7 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
     statuses = end_below(children, lambda ended: None if runner in ended else kill_group(runner))
     rest = drain(printed, _PIPE)
     remove_folder(folder)
-    ended = ToolEnded(statuses.get(runner, 0), (tail + rest)[-_KEPT:], total + len(rest))
+    ended = messages.ToolEnded(statuses.get(runner, 0), (tail + rest)[-_KEPT:], total + len(rest))
     with suppress(OSError):  # the worker is gone
         line.sendall(msgspec.msgpack.encode(ended))
 

@@ -59,6 +59,7 @@ class ToolEnded(msgspec.Struct, array_like=True):
 
 
 ToHelper = ToolSetup | CallRequest
+FromHelper = ToolReady | ToolBroken | CallResult
 
 _encoder: Final = msgspec.msgpack.Encoder()
 

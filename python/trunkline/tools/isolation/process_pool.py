@@ -19,15 +19,7 @@ from trunkline._internal.processes import signal_name
 from trunkline._internal.serialization import pack
 from trunkline._internal.text import printable, scrub
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.tools.isolation.messages import (
-    CallRequest,
-    CallResult,
-    ToolBroken,
-    ToolEnded,
-    ToolReady,
-    ToolSetup,
-    encode,
-)
+from trunkline.tools.isolation import messages
 from trunkline.tools.tool import MEMORY
 
 if TYPE_CHECKING:
@@ -49,10 +41,8 @@ _LAST_WORDS: Final = 0.5
 _ASIDE: Final = 64 * 1024
 """Bytes of a frame beside the result: a traceback, an error."""
 
-_answers: Final[msgspec.msgpack.Decoder[ToolReady | ToolBroken | CallResult]] = msgspec.msgpack.Decoder(
-    ToolReady | ToolBroken | CallResult
-)
-_ends: Final = msgspec.msgpack.Decoder(ToolEnded)
+_answers: Final[msgspec.msgpack.Decoder[messages.FromHelper]] = msgspec.msgpack.Decoder(messages.FromHelper)
+_ends: Final = msgspec.msgpack.Decoder(messages.ToolEnded)
 _log = logging.getLogger("trunkline.tools")
 
 
@@ -77,7 +67,7 @@ class ToolProcess:
         self.timer: asyncio.TimerHandle | None = None
         self._child = child
         self._ways: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._ended: asyncio.Task[ToolEnded | None] | None = None
+        self._ended: asyncio.Task[messages.ToolEnded | None] | None = None
 
     @classmethod
     async def start(cls) -> Self:
@@ -103,7 +93,7 @@ class ToolProcess:
             child.watch(process._guard_ended)
         return process
 
-    async def load(self, setup: ToolSetup) -> None:
+    async def load(self, setup: messages.ToolSetup) -> None:
         try:
             async with asyncio.timeout(START):
                 answer = await self._ask(setup, _ASIDE)
@@ -111,7 +101,7 @@ class ToolProcess:
             raise FailedStart(f"importing its module took longer than {START:g} s") from None
         except ToolProcessExited as gone:
             raise FailedStart(f"while its module was imported, it {gone.how}") from None
-        if isinstance(answer, ToolBroken):
+        if isinstance(answer, messages.ToolBroken):
             raise CrossingError(answer.why)
 
     @property
@@ -119,13 +109,13 @@ class ToolProcess:
         """Whether the process can be asked for one more call."""
         return self._ended is None and not self._ways[0][0].at_eof() and self._child.alive
 
-    async def run(self, call: CallRequest) -> CallResult:
+    async def run(self, call: messages.CallRequest) -> messages.CallResult:
         answer = await self._ask(call, 4 * call.limit + _ASIDE)
-        if not isinstance(answer, CallResult):
+        if not isinstance(answer, messages.CallResult):
             raise await self._gone()
         return answer
 
-    def hang_up(self, patience: float = 0.0) -> asyncio.Task[ToolEnded | None]:
+    def hang_up(self, patience: float = 0.0) -> asyncio.Task[messages.ToolEnded | None]:
         """Have the process killed with all it started, after some patience; the task is done when that is over."""
         if self._ended is None:
             if self.timer is not None:
@@ -137,10 +127,10 @@ class ToolProcess:
         """Close the stream soon: a killed guard has ended nothing, and processes of its tool may hold the socket."""
         asyncio.get_running_loop().call_later(_LAST_WORDS, self._ways[0][1].transport.abort)
 
-    async def _ask(self, message: ToolSetup | CallRequest, most: int) -> ToolReady | ToolBroken | CallResult:
+    async def _ask(self, message: messages.ToolSetup | messages.CallRequest, most: int) -> messages.FromHelper:
         reader, writer = self._ways[0]
         try:
-            writer.write(encode(message))
+            writer.write(messages.encode(message))
             return _answers.decode(await read_frame(reader, most))
         except (OSError, EOFError, msgspec.MsgspecError):
             raise await self._gone() from None
@@ -156,7 +146,7 @@ class ToolProcess:
             how = f"ended its process with exit code {os.WEXITSTATUS(ended.status)}"
         return ToolProcessExited(how, ended.output, ended.printed)
 
-    async def _end(self, patience: float) -> ToolEnded | None:
+    async def _end(self, patience: float) -> messages.ToolEnded | None:
         """Hang up, read how it ended, reap it."""
         ended = None
         reader, writer = self._ways[1]
@@ -211,7 +201,7 @@ class ToolProcessPool:
         name = self._tool.name
         # No lone surrogate can be sent.
         known = None if call is None else msgspec.structs.replace(call, task=scrub(call.task))
-        run = CallRequest(scrub(arguments), limit, math.ceil(timeout + 1) * self._cpus, known)
+        run = messages.CallRequest(scrub(arguments), limit, math.ceil(timeout + 1) * self._cpus, known)
         async with self._slots:
             if self._closed:
                 raise RuntimeError("the toolbox is closed")
@@ -272,7 +262,7 @@ class ToolProcessPool:
         process = await ToolProcess.start()
         self._all.add(process)
         try:
-            await process.load(ToolSetup(self._serialized, _path(), self._memory, self._preload))
+            await process.load(messages.ToolSetup(self._serialized, _path(), self._memory, self._preload))
         except BaseException:
             self._drop(process)
             raise

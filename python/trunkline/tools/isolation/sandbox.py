@@ -23,8 +23,6 @@ from trunkline._internal.text import printable, scrub
 from trunkline.tools.isolation.confinement import WAYS
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from trunkline.tools.isolation.confinement import ResourceLimits
 
 _LONGEST: Final = 1 << 28
@@ -113,9 +111,7 @@ class Sandbox:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._leave()
 
     async def run(self, source: str, text: str = "") -> ProgramResult:
