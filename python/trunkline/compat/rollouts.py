@@ -92,9 +92,8 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
     if body is not None and not isinstance(body, Mapping):
         raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
     # As with the SDK, what stands in extra_body is the last word on a field.
-    fields = {name: given[name] for name in (*_SAMPLING, *_BODY.split()) if given.get(name) is not None} | _asking(
-        body or {}
-    )
+    fields = {name: given[name] for name in (*_SAMPLING, *_BODY.split()) if given.get(name) is not None}
+    fields |= _asking(body or {})
     known = {name: fields.pop(name) for name in _SAMPLING if name in fields}
     stop = known.get("stop")
     if isinstance(stop, str | list):
@@ -117,8 +116,7 @@ def conversation_of(given: object) -> list[Message]:
         dump = getattr(message, "model_dump", None)
         read.append(dump(exclude_none=True) if callable(dump) else message)
     chat.check(read)
-    # A copy, in which every text can be sent and stored.
-    read = scrub(read)
+    read = scrub(read)  # a copy, in which every text can be sent and stored
     chat.rename_calls(read)
     return read
 
@@ -208,8 +206,8 @@ async def agentic_loop(
         name = scrub(name)
     elif name is not None and (not isinstance(name, int) or isinstance(name, bool) or abs(name) >= 2**63):
         raise ConfigError(f"trajectory_id must be a text or a whole number of 64 bits, not {short_repr(name)}")
-    given = _checked("agentic_loop", kwargs, "strategy") | {"max_iterations": max_iterations}
-    (result,) = await _play(conversation_of(messages), client, model, tools, Chain(1), given, name)
+    given = _checked("agentic_loop", kwargs, "strategy") | {"strategy": Chain(1), "max_iterations": max_iterations}
+    (result,) = await _play(given, conversation_of(messages), client, model, tools, name)
     return result if name is None else result | {"trajectory_id": name}
 
 
@@ -257,9 +255,11 @@ async def run_parallel_rollouts(
     check_int("num_rollouts", num_rollouts, 0, 2**20)
     if not check_text("question", question).strip():
         raise ConfigError("question is empty")
+    if given.get("max_iterations") is None:
+        given["max_iterations"] = _TURNS
     strategy = given.get("strategy")
     if strategy is None:
-        strategy = Chain(num_rollouts) if num_rollouts else None
+        given["strategy"] = Chain(num_rollouts) if num_rollouts else None
     elif not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy must have rollouts() and start(view), which {short_repr(strategy)} lacks")
     else:
@@ -269,34 +269,33 @@ async def run_parallel_rollouts(
                 f"num_rollouts is {num_rollouts}, and {type(strategy).__name__} makes {strategy.rollouts()}: "
                 "make the two equal"
             )
-    return await _play([{"role": "user", "content": question}], client, model, tools, strategy, given)
+    return await _play(given, [{"role": "user", "content": question}], client, model, tools)
 
 
 async def _play(
+    given: Mapping[str, Any],
     conversation: list[Message],
     client: Any,
     model: str,
     tools: Sequence[JSON] | None,
-    strategy: Strategy | None,
-    given: Mapping[str, Any],
     name: str | int | None = None,
 ) -> list[dict[str, Any]]:
     """Run one task and describe its rollouts; without a strategy only check the call."""
-    functions, turns = given.get("tool_functions"), given.get("max_iterations")
+    functions = given.get("tool_functions")
     if functions is not None and not isinstance(functions, Mapping):
         raise ConfigError(f"tool_functions must be a dict of functions by name, not {type_phrase(functions)}")
     agent = Agent(
         model=model,
         tools=tools_of(tools, functions or {}),
         sampling=_sampling(given),
-        max_turns=_TURNS if turns is None else check_int("max_iterations", turns, 1),
+        max_turns=check_int("max_iterations", given["max_iterations"], 1),
         **{name: given[name] for name in _AGENT if name in given},
     )
     if agent.system and conversation[0].get("role") in {"system", "developer"}:
         raise ConfigError("messages begin with a system prompt, and system is given as well: leave one of them out")
     llm = as_client(client, given.get("max_concurrency"))
     reference = accepted("reference", given.get("reference"))
-    if strategy is None:
+    if given["strategy"] is None:
         return []
     if name is None:
         digest = hashlib.blake2b(b",".join(map(chat.encode, conversation)), digest_size=6).hexdigest()
@@ -305,11 +304,9 @@ async def _play(
     failure: EndpointError | None = None
     # Not the run's own temporary folder, which is removed with its last reference: an error would keep it.
     with tempfile.TemporaryDirectory(prefix="trunkline-") as folder:
-        fixed = {"llm": llm, "strategy": strategy, "workers": 0}
-        if given.get("out") is None:
-            fixed["out"] = f"{folder}/run"
+        options = {"out": f"{folder}/run"} | {name: given[name] for name in _RUN if given.get(name) is not None}
         # Not arun: where the endpoint fails half-way, the rollouts that have ended are still returned.
-        plan = PreparedRun(agent, [task], **{name: given[name] for name in _RUN if name in given} | fixed)
+        plan = PreparedRun(agent, [task], llm=llm, workers=0, **options)
         try:
             await plan.execute()
         except EndpointError as error:

@@ -134,9 +134,11 @@ class SourceRun:
         there = [core.message(node) for node in core.path(prompt(core))]
         if there == list(here):
             return
-        pairs = zip(there, here, strict=False)
-        counted = f"{len(there)} messages there, {len(here)} here"
-        what = next((_difference(old, new) for old, new in pairs if old != new), counted)
+        what = f"{len(there)} messages there, {len(here)} here"
+        pair = next((pair for pair in zip(there, here, strict=False) if pair[0] != pair[1]), None)
+        if pair is not None:
+            _, old, new = from_difference(*pair, _BEFORE)
+            what = f"{quoted(old, _SHOWN)} there, {quoted(new, _SHOWN)} here"
         raise self._changed(f"the prompt of task {quoted(task.id)}", what)
 
     def _changed(self, what: str, how: str) -> ConfigError:
@@ -173,12 +175,6 @@ def _tool_change(there: Any, here: Any) -> str:
 def _tool_name(tool: Any) -> str:
     function = tool.get("function") if isinstance(tool, dict) else None
     return str(function.get("name")) if isinstance(function, dict) else "?"
-
-
-def _difference(old: bytes, new: bytes) -> str:
-    """Show two messages where they begin to differ."""
-    _, there, here = from_difference(old, new, _BEFORE)
-    return f"{quoted(there, _SHOWN)} there, {quoted(here, _SHOWN)} here"
 
 
 def _shown(value: object) -> str:

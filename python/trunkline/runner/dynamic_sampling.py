@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OWN: Final = ("max_tasks", "start_from")
 _OVER: Final = frozenset({"budget", "deadline", "interrupted"})
 _MOST: Final = 1_000
 _EQUAL: Final = ZeroVariance(single=False)
@@ -208,7 +207,7 @@ def _seed_of(run: Run) -> int:
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the options; ConfigError for those that do not go with sampling."""
-    for name in _OWN:
+    for name in ("max_tasks", "start_from"):
         if options.get(name) is not None:
             raise ConfigError(f"{name} does not go with sampling groups: leave it out")
     if options.get("reward") is None:

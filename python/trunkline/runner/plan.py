@@ -161,11 +161,8 @@ class RunSpec:
         check_budgets(job, tasks)
         self._refill = Refill.of(told["groups"], told["max_tasks"], len(tasks))
         refill = None if self._refill is None else self._refill._asdict()
-        self._described = settings(job) | {
-            "trunkline": __version__,
-            "refill": refill,
-            "labels": dict(told["labels"] or {}),
-        }
+        self._described = settings(job) | {"trunkline": __version__, "refill": refill}
+        self._described["labels"] = dict(told["labels"] or {})
 
     @property
     def over(self) -> bool:
@@ -397,8 +394,8 @@ class PreparedRun(RunSpec):
         return self.result()
 
     def _ended(self) -> str:
-        task_queue, shot = self.controller.task_queue, self.controller.snapshot
-        if not task_queue.short:
+        shot = self.controller.snapshot
+        if not self.controller.task_queue.short:
             return "done"
         logger.warning("only %d of %s groups were kept of %d tasks", shot.kept, shot.groups, shot.tasks_done)
         return "exhausted"

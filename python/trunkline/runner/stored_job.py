@@ -46,10 +46,9 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 def store_job(job: Job, workers: int, *, durable: bool) -> dict[str, Any]:
     """Return a job as a run file holds it."""
     packed, why = _pack(job)
-    try:
+    folder = ""
+    with contextlib.suppress(OSError):
         folder = str(Path.cwd())
-    except OSError:
-        folder = ""
     return _written(StoredJob(packed=packed, why=why, folder=folder, workers=workers, durable=durable))
 
 

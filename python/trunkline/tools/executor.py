@@ -53,10 +53,10 @@ class Threads:
         self._closed = False
 
     async def run(self, function: Callable[[], Any], timeout: float) -> Any:  # noqa: ASYNC109
-        """Run a function in a thread and wait for it.
+        """Run a function in a thread; return its result or :class:`Raised`.
 
-        Waiting for a free thread does not count against the timeout. After it the thread is left behind:
-        Python cannot stop it, but it takes no slot.
+        The wait for a free thread does not count against the timeout. A thread that overran it keeps running, as
+        Python cannot stop it, but takes no slot.
         """
         async with self._slots:
             if self._stuck >= STUCK_FACTOR * self.size:
@@ -77,10 +77,7 @@ class Threads:
                     future.add_done_callback(self._unstick)
             if not future.done():
                 raise TimeoutError
-            kind, value = future.result()
-            if kind == "raised":
-                raise value
-            return value
+            return future.result()
 
     def close(self) -> None:
         """Let idle threads end. Threads that hang end with the process."""
@@ -110,11 +107,7 @@ class Threads:
                     if not called and not self._jobs:
                         return
                 function, loop, future = self._jobs.popleft()
-            result: tuple[str, Any]
-            try:
-                result = ("returned", function())
-            except BaseException as error:  # noqa: BLE001  (a tool may raise anything, SystemExit included)
-                result = ("raised", error)
+            result = _guarded(function)
             with contextlib.suppress(RuntimeError):  # the loop is closed, with all that waited
                 loop.call_soon_threadsafe(_settle, future, result)
             del function, loop, future, result
@@ -123,7 +116,7 @@ class Threads:
         self._stuck -= 1
 
 
-def _settle(future: asyncio.Future[Any], result: tuple[str, Any]) -> None:
+def _settle(future: asyncio.Future[Any], result: object) -> None:
     if not future.done():
         future.set_result(result)
 
@@ -148,7 +141,7 @@ class UserCodeRunner:
     async def run(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
         """Run a function, async on this loop or sync in a thread; return what it returned, or :class:`Raised`."""
         if not is_async:
-            value = await self._threads.run(partial(_guarded, function), timeout)
+            value = await self._threads.run(function, timeout)
             if not inspect.isawaitable(value):
                 return value
             function = partial(_same, value)

@@ -25,16 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline._internal import processes
 from trunkline._internal.leftovers import make_folder, remove_folder, sweep
-from trunkline._internal.processes import (
-    adopt_orphans,
-    children,
-    die_with_parent,
-    drain,
-    end_below,
-    kill_group,
-    receive,
-)
 from trunkline._internal.serialization import load
 from trunkline._internal.text import describe_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
@@ -101,7 +93,7 @@ class CallRunner:
             self._send(self._perform(tool, call))
 
     def _next(self) -> messages.ToHelper | None:
-        payload = receive(self._calls.recv)
+        payload = processes.receive(self._calls.recv)
         return _decoder.decode(payload) if payload else None
 
     def _send(self, message: messages.FromHelper) -> None:
@@ -182,7 +174,7 @@ def main() -> None:
     calls, line = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     for sock in (calls, line):
         sock.set_inheritable(False)
-    adopt_orphans()
+    processes.adopt_orphans()
     folder, lock = make_folder("trunkline-tool-")
     printed, output = os.pipe()
     guard = os.getpid()
@@ -204,7 +196,7 @@ def main() -> None:
 def _settle_in(guard: int, output: int, folder: str) -> None:
     """Make this process the leader of a group, which ends with its guard."""
     os.setpgid(0, 0)
-    die_with_parent(guard)
+    processes.die_with_parent(guard)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
@@ -215,7 +207,7 @@ def _settle_in(guard: int, output: int, folder: str) -> None:
 
 def _others(guard: int) -> bool:
     """Whether processes are left that a call started, ours or adopted by the guard; or the guard itself is gone."""
-    return bool(children(os.getpid())) or os.getppid() != guard or len(children(guard)) > 1
+    return bool(processes.children(os.getpid())) or os.getppid() != guard or len(processes.children(guard)) > 1
 
 
 def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
@@ -238,8 +230,10 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
         if ready != [printed]:
             break
     # Once the runner is waited for, its number may be another group's.
-    statuses = end_below(children, lambda ended: None if runner in ended else kill_group(runner))
-    rest = drain(printed, _PIPE)
+    statuses = processes.end_below(
+        processes.children, lambda ended: None if runner in ended else processes.kill_group(runner)
+    )
+    rest = processes.drain(printed, _PIPE)
     remove_folder(folder)
     ended = messages.ToolEnded(statuses.get(runner, 0), (tail + rest)[-_KEPT:], total + len(rest))
     with suppress(OSError):  # the worker is gone

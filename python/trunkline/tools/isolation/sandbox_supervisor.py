@@ -19,17 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from trunkline._internal import processes
 from trunkline._internal.leftovers import make_folder, remove_folder, sweep
-from trunkline._internal.processes import (
-    adopt_orphans,
-    children,
-    descendants,
-    die_with_parent,
-    drain,
-    end_below,
-    frame,
-    receive,
-)
 from trunkline.tools.isolation import confinement
 from trunkline.tools.isolation.confinement import ConfinementError, ResourceLimits, Way
 
@@ -66,7 +57,7 @@ def spawn(
     place: ProgramPlace, limits: ResourceLimits, others: int, source: str, folder: Path, pipes: Pipes, parent: int
 ) -> None:
     """Confine this process and become the program; in namespaces, leave two processes behind that wait for it."""
-    die_with_parent(parent)
+    processes.die_with_parent(parent)
     for ignored in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ignored, signal.SIG_IGN)
     with contextlib.suppress(OSError):
@@ -82,7 +73,7 @@ def spawn(
             _leave(pipes)
             os.waitpid(init, 0)
             os._exit(0)
-        die_with_parent(0)
+        processes.die_with_parent(0)
         os.close(held)
         if select.select([above], [], [], 0)[0]:
             os._exit(1)  # it is of another namespace, so only its pipe tells that the parent was gone before
@@ -102,13 +93,13 @@ def spawn(
         if way.uid:
             os.chown(work, place.uid, place.uid)
             (work / "main.py").chmod(0o644)
-        die_with_parent(parent)
+        processes.die_with_parent(parent)
     os.chdir(work)
     os.setsid()
     confinement.become(way, place.uid)
     confinement.limit(way, limits, others)
     if not way.spaces:
-        die_with_parent(parent)  # once more: another user's process has forgotten
+        processes.die_with_parent(parent)  # once more: another user's process has forgotten
     for usual in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(usual, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -184,7 +175,7 @@ class SandboxSupervisor:
             self._send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
 
     def _next(self) -> dict[str, Any]:
-        payload = receive(self._read)
+        payload = processes.receive(self._read)
         if not payload:
             raise _Over
         message: dict[str, Any] = json.loads(payload)
@@ -196,7 +187,7 @@ class SandboxSupervisor:
         return b"" if self._alarm in ready else os.read(self._line, size)
 
     def _send(self, message: dict[str, Any]) -> None:
-        data = frame(json.dumps(message).encode())
+        data = processes.frame(json.dumps(message).encode())
         while data:
             data = data[os.write(self._line, data) :]
 
@@ -286,12 +277,12 @@ class SandboxSupervisor:
                     ended = "output"
                 else:
                     ended = "exit" if pidfd in ready else "time" if left <= 0 else ""
-            many = len(descendants(os.getpid())) - (2 if place.way.spaces else 0) >= limits.processes - _CLOSE
+            many = len(processes.descendants(os.getpid())) - (2 if place.way.spaces else 0) >= limits.processes - _CLOSE
         finally:
             os.close(pidfd)
         status = self._end(place).get(child, 0)
         for descriptor, kept in output.items():
-            kept.extend(drain(descriptor, limits.output + _TAIL - len(kept)))
+            kept.extend(processes.drain(descriptor, limits.output + _TAIL - len(kept)))
         word = bytes(output[ours.word])
         refused = word[1:].partition(b"\n")[0].decode("utf-8", "replace") if word.startswith(b"!") else ""
         if place.way.spaces and ended == "exit" and not refused:
@@ -309,8 +300,10 @@ class SandboxSupervisor:
     def _end(self, place: ProgramPlace) -> dict[int, int]:
         """Kill all that is below this process, and all of the program's user; return how the children ended."""
         if place.way.spaces:
-            return end_below(children)
-        return end_below(descendants, lambda _: kill_all_of(place.uid) if place.way is Way.UID else None)
+            return processes.end_below(processes.children)
+        return processes.end_below(
+            processes.descendants, lambda _: kill_all_of(place.uid) if place.way is Way.UID else None
+        )
 
 
 def _place(way: Way, python: str) -> ProgramPlace:
@@ -343,8 +336,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(raised)
-    adopt_orphans()
-    die_with_parent(parent, signal.SIGTERM)
+    processes.adopt_orphans()
+    processes.die_with_parent(parent, signal.SIGTERM)
     folder, _ = make_folder("trunkline-code-")
     try:
         sweep()
