@@ -103,10 +103,7 @@ class InterruptibleSleep:
 
 
 class ShrinkableSemaphore:
-    """Counts free permits; releasing more adds to them.
-
-    An ``asyncio.Semaphore`` looks at every waiter for each permit that is released, and cannot shrink.
-    """
+    """Counts free permits; unlike ``asyncio.Semaphore`` it can shrink, and a release does not visit every waiter."""
 
     __slots__ = ("_free", "_waiting")
 
@@ -249,10 +246,7 @@ class LoopTask(Generic[T]):
 
 
 class LoopThread:
-    """A thread that runs an event loop until :meth:`close`.
-
-    Child processes that it starts live as long as it does: the kernel ends them with the thread that started them.
-    """
+    """A thread that runs an event loop until :meth:`close`; the kernel ends child processes it started with it."""
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()

@@ -20,10 +20,7 @@ _POLL: Final = 0.005
 
 
 class Child:
-    """Starts a process: exec'd, never forked from this one's state, and in a session of its own.
-
-    So Ctrl-C reaches this process alone, and the child's whole group can be killed. Only this child is ever waited for.
-    """
+    """A process started by exec, in a session of its own: Ctrl-C does not reach it, and its group can be killed."""
 
     def __init__(
         self,

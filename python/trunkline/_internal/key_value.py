@@ -48,7 +48,7 @@ class KeyValueFile:
             raise ConfigError(f"{name} {self._path!r} cannot be used: {error}; give another path") from None
 
     def get(self, key: bytes) -> Any:
-        """Return the value of a key; None if there is none."""
+        """Return the value of a key; None for an unknown key."""
         if self._file is None:
             return None
         try:

@@ -62,7 +62,7 @@ def _carries(folder: Path, mark: str, below: bool) -> bool:
 
 
 def end_marked(mark: str, *, below: bool = True) -> None:
-    """Kill all processes with a mark, or one below it, but for this process, until there is none."""
+    """Kill all processes with a mark, or one below it, but for this process, until none is left."""
     deadline = time.monotonic() + _END
     while (found := marked(mark, below=below)) and time.monotonic() < deadline:
         for pid in found:
@@ -152,7 +152,7 @@ def _emptied(name: str, top: int, deadline: float) -> list[str]:
 
 
 def _make_writable(name: str, within: int | None = None) -> None:
-    """Give rights to a folder back to its owner, unless that is root, who needs none."""
+    """Give rights to a folder back to its owner; root needs no rights."""
     if os.geteuid():
         with suppress(OSError):
             os.chmod(name, 0o700, dir_fd=within)

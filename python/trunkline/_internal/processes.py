@@ -45,10 +45,8 @@ def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when its parent dies; end it here if the parent is dead already.
-
-    On Linux the thread that started this process counts as the parent; other systems send no signal.
-    """
+    """Have the kernel signal this process when its parent dies; end it here if the parent is dead already."""
+    # The thread that started this process counts as the parent; only Linux sends the signal.
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)

@@ -60,7 +60,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return ", ".join(self._entries)
 
     def unknown(self, name: str, *further: str) -> str:
-        """Say that a name is unknown, with the entry or ``further`` one that is spelled almost like it."""
+        """Return the error text for an unknown name: all known names, and the one that is spelled almost like it."""
         near = get_close_matches(name, [*self._entries, *further], 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         return f"{short_repr(name)} is none of {', '.join((*self._entries, *further))}{meant}"

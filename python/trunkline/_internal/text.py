@@ -36,12 +36,8 @@ def cells(text: str) -> int:
 
 
 def printable(text: str, width: int | None = None) -> str:
-    """Escape everything in a text that could steer a terminal, and cut it to a width.
-
-    Controls (line breaks, ANSI sequences) and formats (bidirectional overrides) become escapes as in a Python string,
-    so the result is one line that shows in the order in which it is stored. Backslashes stay: escaping twice changes
-    nothing. A text cut to ``width`` cells ends in an ellipsis.
-    """
+    """Escape all that could steer a terminal, line breaks included; cut to ``width`` cells with an ellipsis."""
+    # Backslashes stay: escaping twice changes nothing.
     if width is None:
         return "".join(map(_escape, text))
     pieces: list[str] = []
@@ -144,10 +140,7 @@ def scrub(value: JSON) -> JSON:
 
 
 def loads(data: bytes | str) -> JSON:
-    """Read JSON that a strict reader refused although its content can be saved.
-
-    A byte order mark is skipped, escaped lone surrogates become U+FFFD; NaN and the infinities stay refused.
-    """
+    """Read JSON with a byte order mark or lone surrogates, which become U+FFFD; NaN and infinities stay refused."""
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
     return scrub(json.loads(text, parse_constant=_no_constant))
 
