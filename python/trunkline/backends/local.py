@@ -51,11 +51,9 @@ class WorkerProcess:
 
     @classmethod
     def start(cls, number: int, deliver: Callable[[int, Event], None]) -> Self:
-        """Start a worker process with two sockets: its channel, and a lifeline at whose end it ends.
-
-        Its output comes to our standard error, escaped and bounded, so that a tool's print neither mixes with results
-        nor steers a terminal. ``-P`` keeps files of the current folder from replacing Python's own modules.
-        """
+        """Start a worker process with two sockets: its channel, and a lifeline at whose end it ends."""
+        # Its output comes to our standard error, escaped and bounded, so that a tool's print neither mixes with results
+        # nor steers a terminal. -P keeps files of the current folder from replacing Python's own modules.
         with contextlib.ExitStack() as undo:
             try:
                 output, printed = os.pipe()
@@ -166,10 +164,7 @@ class WorkerProcess:
 
 
 class LocalBackend(RemoteBackend[WorkerProcess]):
-    """Hosts engines in processes; see :class:`~trunkline.protocol.backend.Backend`.
-
-    A process that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
-    """
+    """Hosts engines in processes; one that rests serves the next run, and one that has died is replaced then."""
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Give the job to as many processes as it needs, and start missing ones."""

@@ -31,10 +31,7 @@ _PORTION = 8 * 1024 * 1024
 
 
 class Actor:
-    """A host in a Ray actor: one call brings messages, another collects the host's own.
-
-    One call of each kind runs at a time, so messages stay in order, and those that come up meanwhile share the next.
-    """
+    """A host in a Ray actor: calls of ``tell`` and ``collect``, one of each at a time, keep messages in order."""
 
     def __init__(self) -> None:
         self._host = Host(self._keep)
@@ -185,10 +182,7 @@ where a task continues after a death."""
 
 
 class RayBackend(RemoteBackend[ActorHandle]):
-    """Hosts engines in actors, where Ray places them; see :class:`~trunkline.protocol.backend.Backend`.
-
-    An actor that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
-    """
+    """Hosts engines in Ray actors; one that rests serves the next run, and one that has died is replaced then."""
 
     def __init__(self, workers: int, address: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> None:
         cluster.check_extra()

@@ -39,12 +39,10 @@ class Joined(NamedTuple):
 
 
 class _Attendant:
-    """A thread that starts and ends Ray.
+    """The thread that starts and ends Ray; it lives as long as this process."""
 
-    Ray's processes die with the thread that has started them, so it lives as long as this process. It is a daemon, as
-    threads of an executor end before functions registered for exit run. In the main thread Ray would replace our
-    handler for SIGTERM.
-    """
+    # Ray's processes die with the thread that has started them. A daemon, as threads of an executor end before
+    # functions registered for exit run. In the main thread Ray would replace our handler for SIGTERM.
 
     def __init__(self) -> None:
         self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
