@@ -95,10 +95,7 @@ _MESSAGE: Final = 2_000
 
 
 def as_text(value: object, limit: int = LIMIT) -> str:
-    """Turn a tool's result into an observation.
-
-    A string stays as it is, None is the empty string, all else becomes JSON; a longer text is cut with a note.
-    """
+    """Turn a tool's result into an observation: a string stays, None is empty, all else becomes JSON; bounded."""
     if value is None:
         return ""
     if isinstance(value, str):

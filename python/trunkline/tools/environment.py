@@ -63,7 +63,7 @@ class Environment:
         """Return the state of now: bytes, or any object that does not change with the environment.
 
         Returns:
-            What :meth:`restore` takes, in the same process; None where there is none to be had.
+            What :meth:`restore` takes, in the same process; None where no snapshot can be made.
         """
         return None
 

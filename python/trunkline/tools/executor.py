@@ -53,11 +53,8 @@ class Threads:
         self._closed = False
 
     async def run(self, function: Callable[[], Any], timeout: float) -> Any:  # noqa: ASYNC109
-        """Run a function in a thread; return its result or :class:`Raised`.
-
-        The wait for a free thread does not count against the timeout. A thread that overran it keeps running, as
-        Python cannot stop it, but takes no slot.
-        """
+        """Run a function in a thread; return its result or :class:`Raised`. A thread that overran its time is left."""
+        # The wait for a free thread does not count as time. One that is left runs on, but takes no slot.
         async with self._slots:
             if self._stuck >= STUCK_FACTOR * self.size:
                 raise ExhaustedError(

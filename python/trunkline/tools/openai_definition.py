@@ -133,10 +133,9 @@ def definition_of(given: JSON, place: str) -> dict[str, Any]:
 
 
 def tools_of(tools: object, functions: Mapping[str, Callable[..., Any]]) -> list[Tool[..., Any]]:
-    """Return the tools of definitions and ``@tool`` objects, with the functions that implement definitions by name.
+    """Return the tools of definitions and ``@tool`` objects; a definition without a function answers by an error.
 
-    A definition without a function answers its calls with a sentence and warns once. Functions beyond complete
-    definitions, as a whole registry has them, are ignored; beside an incomplete one they are a ConfigError.
+    Functions that no definition names are ignored, unless a definition lacks its function: ConfigError.
     """
     if tools is None:
         tools = []

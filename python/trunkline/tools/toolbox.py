@@ -63,10 +63,7 @@ class Results:
     async def get(
         self, tool: str, key: bytes, work: Callable[[], Coroutine[Any, Any, tuple[str, bool]]]
     ) -> tuple[str, bool, bool]:
-        """Return the result of a call: a kept one, that of an equal call that runs, or a new one.
-
-        Work runs on while a call waits for it. A failure is told to those that waited, and not kept.
-        """
+        """Return the result of a call, kept, shared or new; whether it succeeded (failures are not kept); if shared."""
         kept = self._kept.get(key)
         if kept is not None:
             self._kept.move_to_end(key)

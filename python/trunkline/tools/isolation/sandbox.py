@@ -88,10 +88,7 @@ class ProgramResult(NamedTuple):
 
 
 class Sandbox:
-    """Runs programs one after the other; use it as ``async with Sandbox(limits) as sandbox``.
-
-    All that it started is gone when it is left or cancelled, and when this process dies.
-    """
+    """Runs programs in turn; all that they started is gone when the context is left, or when this process dies."""
 
     def __init__(self, limits: ResourceLimits, ways: tuple[str, ...] = WAYS) -> None:
         self._limits = limits
