@@ -1,4 +1,4 @@
-"""Node, aggregate_results, integrate."""
+"""A search node, and one answer out of the results of many rollouts."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Amounts:
-        """Limits of a ledger, without time, which cannot be reserved."""
+        """Limits of a ledger, without the time, which cannot be reserved."""
         found = {name: int(limit) for name, limit in self.given.items() if name in _WHOLE}
         return found if self.money is None else found | {"micro_dollars": math.floor(self.money * _MILLION)}
 

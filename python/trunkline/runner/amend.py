@@ -62,7 +62,7 @@ def _keep(core: CoreTree, rollout: Trajectory, reward: str) -> None:
     """Note a rollout's reward as an earlier one."""
     found = notes.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
-    # The reason is noted there already.
+    # The note of an unscored rollout has its reason already.
     noted = Graded(reward, value)  # which may have made a long name shorter
     own = [one for one in found if isinstance(one, Graded) and one.weight and one.reward == noted.reward]
     past = [msgspec.structs.replace(one, weight=None) if isinstance(one, Graded) else one for one in found]
@@ -95,7 +95,7 @@ _RESCORED_TOGETHER = 256
 
 
 class Rescored(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of scoring a run again. Only finished tasks are in it.
+    """The figures of scoring a run again. Only finished tasks are in it.
 
     Attributes:
         path: The run file that has the new rewards.
@@ -261,10 +261,10 @@ async def arescore(
         anew: Ask about every rollout again where the same reward was interrupted before.
 
     Returns:
-        What came of it.
+        The figures of the scoring.
 
     Raises:
-        ConfigError: The reward cannot be called, or the run's filters cannot be loaded.
+        ConfigError: The reward is no function, or the run's filters cannot be loaded.
         RunFileError: It is no run that can be read here, or it is being written; or something else is at ``out``.
         InfrastructureError: The file cannot be written.
     """

@@ -84,7 +84,7 @@ class Pool(WorkerPool):
         """Say that the server's weights change, also while a run is going on; when it returns, the change is complete.
 
         Every turn keeps the version that it was asked under, and turns of two versions are never one node. A rollout
-        that is growing goes on: its earlier turns are of the old weights, its later ones of the new.
+        that is growing continues: its earlier turns are of the old weights, its later ones of the new.
 
         ``finish``: ``update`` runs beside everything else, then what is asked carries the new version. A turn that was
         asked before that keeps the old one, whichever weights ended it: its version is the oldest it can be.
@@ -95,7 +95,7 @@ class Pool(WorkerPool):
         Args:
             version: What the new weights are called; the number at its end, 12 in ``step-12``, is kept with each token.
             update: Loads the weights into the server; may be ``async``. If it fails, the old version stays in force,
-                the run goes on, and its error is raised.
+                the run continues, and its error is raised.
             policy: What happens to turns in flight.
 
         Raises:

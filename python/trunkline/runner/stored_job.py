@@ -1,7 +1,7 @@
 """A job in a run file, so that ``trunkline resume`` needs nothing else: data, and the names of the user's code.
 
-Nothing in it was pickled and nothing in it is secret. What is not to be had by name has to be given again by the script
-that began the run.
+Nothing in it was pickled and nothing in it is secret. Objects without a name have to be given again by the script that
+began the run.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
         roles: Changes of roles by their names: ``{"verifier": {"model": "large"}}``. Name, slots and projection are the
             code's; a dialect is given by its name, sampling, all of it, as a mapping or :class:`trunkline.Sampling`.
         max_turns: Model turns of all roles together that a rollout may take before it ends as ``max_turns``.
-        early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program goes on to its
+        early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program continues to its
             last round, with rows that are not active.
         agent_skip: Whether a role with nothing to do is left out. Without, it is asked, in rows that are not active.
         parallel_agents: Whether roles that are asked together are asked at the same time.

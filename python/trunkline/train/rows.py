@@ -141,7 +141,7 @@ class Rows:
         """Return a column.
 
         Raises:
-            ConfigError: No estimator has that name.
+            ConfigError: There is no column of that name.
         """
         if not isinstance(name, str) or name not in _CODES:
             raise ConfigError(f"rows have no column {short_repr(name)}; they have {', '.join(_CODES)}")
