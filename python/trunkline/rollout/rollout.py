@@ -110,12 +110,17 @@ class Rollout:
         facts = self.core.rollout(self.id)
         self.leaf, self.turn = facts.leaf, facts.turns
 
-    def take_up(self, last_turn: ReplyChoice | None, tool_calls: int) -> None:
-        """Move to the position of a rollout of an earlier run; the next :meth:`ask` returns ``last_turn``."""
+    def take_up(
+        self,
+        compiled: CompiledAgent,
+        read_turn: Callable[[int], ReplyChoice],
+        calls: Callable[[int], Sequence[ToolCall]],
+    ) -> None:
+        """Move to the position on a tree of an earlier process; a last turn without observations is replayed."""
         facts = self.core.rollout(self.id)
         self.leaf = facts.leaf
-        self.tool_calls = tool_calls
-        self._last_turn = last_turn
+        self.tool_calls = calls_before(self.core, facts.leaf, compiled, calls)
+        last_turn = self._last_turn = read_turn(facts.leaf) if self.core.node(facts.leaf).kind == TURN else None
         self._prompt = self.sampler.conversation(facts.leaf)
         if facts.turns > self.start:
             self._next_seed = base_seed(self.seed, self.task.id, self._path, facts.turns)
@@ -227,16 +232,3 @@ def calls_before(core: CoreTree, node: int, compiled: CompiledAgent, calls: Call
     if compiled.agent.max_tool_calls is None:
         return 0
     return sum(len(calls(turn)) for turn in core.path(node)[:-1] if core.node(turn).kind == TURN)
-
-
-def go_on(
-    rollout: Rollout,
-    core: CoreTree,
-    compiled: CompiledAgent,
-    read_turn: Callable[[int], ReplyChoice],
-    calls: Callable[[int], Sequence[ToolCall]],
-) -> None:
-    """Move a rollout to its position on the tree; a last turn without observations is played again."""
-    facts = core.rollout(rollout.id)
-    waiting = read_turn(facts.leaf) if core.node(facts.leaf).kind == TURN else None
-    rollout.take_up(waiting, calls_before(core, facts.leaf, compiled, calls))

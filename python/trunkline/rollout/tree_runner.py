@@ -16,7 +16,7 @@ from trunkline.rollout.drivers import ProgramDriver, agent_loop
 from trunkline.rollout.environments import EnvironmentManager
 from trunkline.rollout.growth import Barrier, RunningRollouts
 from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, write_prompt
-from trunkline.rollout.rollout import Rollout, calls_before, go_on
+from trunkline.rollout.rollout import Rollout, calls_before
 from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler, together
 from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
 from trunkline.rollout.types import Finished, TurnSink, ending_of
@@ -225,7 +225,7 @@ class TreeRunner:
             fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
             if self._driver is None:
-                go_on(rollout, core, self._compiled, partial(self._sampler.recorded, self._compiled), self._calls)
+                rollout.take_up(self._compiled, partial(self._sampler.recorded, self._compiled), self._calls)
             rollout.effects.before = self._checkpoint.unresolved.get(number)
             rollout.environment = self._environments.of(rollout)
         batchers = together(self._sampler, (rollout.leaf for rollout in self._live.values()))

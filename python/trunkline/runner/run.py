@@ -36,11 +36,9 @@ class CompletionStream:
     def __init__(self, plan: PreparedRun, loop_thread: LoopThread | None) -> None:
         self._plan = plan
         self._loop_thread = loop_thread
+        self._loop = asyncio.get_running_loop()
         self._box: asyncio.Queue[str | None] = asyncio.Queue()
-        work = self._tell(partial(_post, asyncio.get_running_loop(), self._box))
-        self._run: asyncio.Task[None] | LoopTask[None] = (
-            asyncio.ensure_future(work) if loop_thread is None else loop_thread.send(work)
-        )
+        self._run = LoopTask(self._loop, self._tell()) if loop_thread is None else loop_thread.send(self._tell())
 
     def __aiter__(self) -> CompletionStream:
         return self
@@ -48,7 +46,7 @@ class CompletionStream:
     async def __anext__(self) -> str:
         done = await self._box.get()
         if done is None:
-            await self._ended()
+            await self._run.ended()
             raise StopAsyncIteration
         return done
 
@@ -56,30 +54,23 @@ class CompletionStream:
         """Stop the run and wait for its end, even if cancelled meanwhile."""
         self._stop()
         with suppress(Exception):
-            await self._ended()
+            await self._run.ended()
 
     def _stop(self) -> None:
         stop = partial(self._plan.controller.stop, at_once=True)
         if self._loop_thread is None:
             stop()
-        elif isinstance(self._run, LoopTask) and not self._run.over:
+        elif not self._run.over:
             self._loop_thread.call(stop)
 
-    async def _ended(self) -> None:
-        if isinstance(self._run, LoopTask):
-            await self._run.ended()
-        else:
-            await wait_uninterrupted(self._run, self._run.cancel)
-            self._run.result()
-
-    async def _tell(self, post: Callable[[str | None], None]) -> None:
+    async def _tell(self) -> None:
         finished = self._plan.controller.finished
         running = asyncio.ensure_future(self._plan.execute())
         # A run that fails before its controller begins finishes nothing.
         running.add_done_callback(lambda _: finished.put_nowait(None))
         try:
             while (done := await finished.get()) is not None:
-                post(done)
+                self._post(done)
         except asyncio.CancelledError:
             running.cancel()
             raise
@@ -88,13 +79,11 @@ class CompletionStream:
                 await wait_uninterrupted(running, running.cancel)
                 running.result()
             finally:
-                post(None)
+                self._post(None)
 
-
-def _post(loop: asyncio.AbstractEventLoop, box: asyncio.Queue[str | None], done: str | None) -> None:
-    """Post to another loop, unless it is closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(box.put_nowait, done)
+    def _post(self, done: str | None) -> None:
+        with suppress(RuntimeError):  # the caller's loop is closed
+            self._loop.call_soon_threadsafe(self._box.put_nowait, done)
 
 
 class Interrupted(KeyboardInterrupt):

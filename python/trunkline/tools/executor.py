@@ -207,7 +207,7 @@ class Executor:
         self._timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
         self._processes = ToolProcessPool(tool) if policy.isolated else None
-        self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
+        self._gate = contextlib.nullcontext() if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
         self._warned = False
 
     async def run(
@@ -216,11 +216,8 @@ class Executor:
         """Run a call; return what the model is told, and whether the tool returned."""
         if self._processes is not None:
             return await self._processes.run(arguments, call, self._limit, self._timeout)
-        function = partial(self._tool.__wrapped__, *positional, **named)
-        if self._gate is None:
-            return await self._run_here(function)
         async with self._gate:
-            return await self._run_here(function)
+            return await self._run_here(partial(self._tool.__wrapped__, *positional, **named))
 
     async def close(self) -> None:
         if self._processes is not None:

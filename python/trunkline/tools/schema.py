@@ -79,10 +79,7 @@ _DEFS: Final = "#/$defs/"
 _PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 _MISSING: Final = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
-_VARIADIC: Final[dict[object, str]] = {
-    inspect.Parameter.VAR_POSITIONAL: "*",
-    inspect.Parameter.VAR_KEYWORD: "**",
-}
+_VARIADIC: Final[dict[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 _encoder = msgspec.json.Encoder()
 
