@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from trunkline._core import read_reply
 from trunkline._internal.key_value import KeyValueFile
-from trunkline._internal.validation import check_text, short_repr
-from trunkline.errors import ConfigError, ReplyError
+from trunkline._internal.validation import check_text, check_that
+from trunkline.errors import ReplyError
 
 if TYPE_CHECKING:
     from trunkline.llm.types import Request
@@ -23,10 +23,10 @@ _choices = msgspec.json.Decoder(list[msgspec.Raw])
 _choice = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def place(cache: object) -> str:
+def place(cache: Any) -> str:
     """The absolute path of a cache's file, valid in workers too."""
-    if not isinstance(cache, str | Path) or not str(cache) or "\0" in str(cache):
-        raise ConfigError(f"cache must be the path of a file, not {short_repr(cache)}")
+    fits = isinstance(cache, str | Path) and str(cache) and "\0" not in str(cache)
+    check_that(fits, "cache must be the path of a file", cache)
     return check_text("cache", str(Path(cache).absolute()))
 
 
@@ -54,7 +54,7 @@ class Cache:
         return Key(digest.digest(), request.seed or 0)
 
     def get(self, key: Key, draw: int) -> bytes | None:
-        """Return the answer to a draw: a completion with that choice alone; None if there is none."""
+        """Return the answer to a draw: a completion with that choice alone; None if it is not kept."""
         body: bytes | None = self._file.get(_row(key, draw))
         return body
 

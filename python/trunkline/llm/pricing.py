@@ -130,10 +130,10 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
 _MARK: Final = re.compile(rf" llm:({_NAME.pattern})(?: weights:|\Z)")
 
 
-def check_name(what: str, name: object) -> str:
+def check_name(what: str, name: str) -> str:
     """Check the name of an LLM."""
-    if not isinstance(name, str) or not (name == MAIN or _NAME.fullmatch(name)):
-        raise ConfigError(f"{what} must be a name of letters, digits, - and _, not {short_repr(name)}")
+    fits = isinstance(name, str) and (name == MAIN or _NAME.fullmatch(name))
+    check_that(fits, f"{what} must be a name of letters, digits, - and _", name)
     return name
 
 

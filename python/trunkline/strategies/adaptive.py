@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Adaptive(msgspec.Struct, frozen=True):
     """Some chains; the places left go to branches after tool rounds (Dong et al. 2025, arXiv 2507.19849, 2510.14545).
 
-    All rollouts of a task take a step. Then each that goes on gets ``beam - 1`` attempts to branch, with a probability
-    that depends on how its entropy has changed since the first turn that has one: see ``branch_probability`` in the
-    core. A branch goes on from where the rollout stands, behind what the tool said. Where no rollout goes on any more
-    and places are left, one starts afresh.
+    All rollouts of a task take a step. Then each that continues gets ``beam - 1`` attempts to branch, with a
+    probability that depends on how its entropy has changed since the first turn that has one: see
+    ``branch_probability`` in the core. A branch starts where the rollout stands, behind the result of the tool. Where
+    every rollout has ended and places are left, one starts afresh.
 
     A turn's entropy is ARPO's: summed over the ten likeliest tokens at each of the first twenty places, and divided by
     ``ln(vocabulary)``. A rollout whose entropy is not known does not branch.
@@ -103,7 +103,7 @@ class Adaptive(msgspec.Struct, frozen=True):
                 yield Fork(row.leaf.id, n=n, subgroup=row.subgroup)
 
     def ended(self, view: View) -> Iterable[Fork]:
-        """Yield a fresh rollout where none goes on, or the chains that a first one was to decide on."""
+        """Yield a fresh rollout where all have ended, or the chains that a first one was to decide on."""
         core = view.tree.core
         if core.growing or core.rollouts >= self.total:
             return

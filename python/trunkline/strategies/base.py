@@ -61,7 +61,7 @@ class Fork(msgspec.Struct, frozen=True):
             also a model turn that another one follows at once. With ``at``, a model turn.
         n: How many draws to take there.
         at: Token of the turn ``point`` from which on it is drawn again; the tokens before it are kept. It needs an
-            endpoint that goes on from given tokens (``trunkline.TokenMode`` over completions or generate). Inside a
+            endpoint that continues from given tokens (``trunkline.TokenMode`` over completions or generate). Inside a
             character it stands for that character's first token.
         steps: Model turns that each of them may take; one that has taken them ends as ``censored``. To their own end
             when None.

@@ -28,7 +28,7 @@ _WIDTH = 200  # characters shown of each
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """``n`` tries of each question, each from the prompt to its end; ``n`` more, where an earlier run goes on.
+    """``n`` tries of each question, each from the prompt to its end; ``n`` more, where an earlier run is continued.
 
     Args:
         n: Rollouts a task, at least 1.

@@ -26,7 +26,7 @@ class MCTS(msgspec.Struct, frozen=True):
     """UCT search over the states of a task's tree, as TreeRL has it (Hou et al. 2025, arXiv 2506.11902).
 
     A simulation goes down from the prompt to the first state that may still get a turn, always to the child of the
-    highest bound; draws one turn there; and goes on to the rollout's end. Its reward backs up: V(s) of every state
+    highest bound; draws one turn there; and continues to the rollout's end. Its reward backs up: V(s) of every state
     above is the mean reward of the rollouts through it. With a ``value`` function a simulation is that one turn, and
     what the function says of where it leads backs up instead; what ends by itself within it still gets its reward.
 

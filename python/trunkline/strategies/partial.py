@@ -78,7 +78,7 @@ class Partial(msgspec.Struct, frozen=True):
 
     That is ParallelMuse (arXiv 2510.24698): ``I (1 + K R T)`` rollouts, and for each initial one as many more as
     ``floor(B / I)`` leaves room for. A fork is at the state before the turn, which is itself drawn again; then
-    the rollout goes on to its end, and limits hold for its whole path. A round looks at all rollouts that were expanded
+    the rollout runs to its end, and limits hold for its whole path. A round looks at all rollouts that were expanded
     for an initial one so far, and takes states that none of them was forked at yet. Never taken are turns that call no
     tool, and turns without log-probabilities in the region. In a program any turn may be taken but the last one.
 

@@ -56,7 +56,7 @@ class TreeSearch(msgspec.Struct, frozen=True):
         return "all" if self.value is None else None
 
     def _states(self) -> int:
-        """How many states are widened in all, at most: the prompt, then what goes on at each further turn."""
+        """How many states are widened in all, at most: the prompt, then the states kept at each further turn."""
         widened, states = 1, 1
         for _ in range(self.depth - 1):
             states = min(self.keep, states * self.width)

@@ -372,7 +372,7 @@ class BatchEngine:
         self._generate = _callable(given)
         self.name = f"the batch engine {printable(getattr(given, '__name__', type(given).__name__), 60)}"
         self.cancels = inspect.iscoroutinefunction(self._generate)
-        """Whether a call ends when it is cancelled; one in a thread runs to its end."""
+        """Whether a call ends when it is cancelled; one in a thread continues."""
         self._threads = ThreadPoolExecutor(calls, "trunkline-engine")
         self._slots = PerLoopSemaphore(calls)
 

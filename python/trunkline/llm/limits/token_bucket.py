@@ -128,7 +128,7 @@ LONGEST: Final = 120.0
 
 
 def seconds(text: str, now: Callable[[], float] = time.time) -> float | None:
-    """Read a time until something: ``6m0s``, ``20ms``, seconds, or a moment in RFC 3339; None for any other text."""
+    """Read a time until something: ``6m0s``, ``20ms``, seconds, or a moment in RFC 3339; None for other text."""
     text = text.strip()[:40]
     parts = _PART.findall(text)
     if parts and "".join(value + unit for value, unit in parts) == text:

@@ -161,7 +161,7 @@ class Renderer(Protocol):
         """Say what token ids spell, special tokens included; what is no character is U+FFFD.
 
         Raises:
-            ConfigError: The tokenizer has no such id.
+            ConfigError: The tokenizer has no token of an id.
             LLMError: A server that decodes gave no answer.
         """
         ...

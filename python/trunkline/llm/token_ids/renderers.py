@@ -115,7 +115,7 @@ def _generation() -> type:
 
 
 _LARGE: Final = 1 << 14
-"""Characters from which on a text is encoded in a thread, so that the event loop goes on; encoding frees the GIL."""
+"""Characters from which on a text is encoded in a thread, so that the event loop runs on; encoding frees the GIL."""
 
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 

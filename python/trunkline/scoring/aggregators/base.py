@@ -94,6 +94,6 @@ class Aggregator(Protocol):
 
         Raises:
             LLMError: A model was needed and gave nothing usable, and there is no way around it.
-            UsageError: The candidates cannot be used: two have one id, or a weight is no number.
+            UsageError: The candidates cannot be used: two have one id, or a weight is not a number.
         """
         ...

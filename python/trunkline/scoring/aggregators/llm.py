@@ -201,13 +201,13 @@ async def pick(
 async def _asked(
     asker: ModelClient, instructions: str, shown: str, count: int, numbers: Mapping[str, int]
 ) -> tuple[int | None, str]:
-    """Ask, once more if the reply picks none; return the pick's position and reason, or why there is none."""
+    """Ask, once more if the reply picks none; return the pick's position and reason, or why none was picked."""
     for draw in range(2):
         question = shown if draw == 0 else shown + REMINDER.format(most=count)
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         try:
             reply = await asker.ask(messages, draw)
-        except RolloutError as problem:  # an EndpointError, which ends the run, is not one
+        except RolloutError as problem:  # not an EndpointError, which ends the run
             return None, f"the model gave no reply: {format_error(problem, _WHY)}"
         chosen = read_pick(reply.text, count, numbers)
         if chosen is not None:

@@ -183,7 +183,7 @@ class _Answer:
         rest = f"{self.padded[:start]} {self.padded[start + len(other.padded) - 1 :]}".split()
         if _UNSURE.intersection(rest):
             return False
-        # A number that goes on, or stands beside another one, is not the number of the longer answer.
+        # A number that continues, or stands beside another one, is not the number of the longer answer.
         number = _NUMBER.fullmatch(other.key) is not None
         return not (number and any(word in _SCALES or _NUMBER.fullmatch(word) for word in rest))
 
@@ -388,7 +388,7 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         by: What is best: the candidates' ``reward``, ``confidence`` or ``value``. Here they may be negative; one that
-            is infinite is none.
+            is infinite does not count.
         contain: See :class:`Majority`.
         same: See :class:`Majority`.
 

@@ -41,7 +41,7 @@ class Filter(Protocol):
     """Says which rollouts of a finished group are not trained, or trained at another reward.
 
     A filter decides from the group alone, so that a run that was broken off can go on, and crosses to workers as a
-    reward does. It may raise: then it has said nothing, the group counts as not judged, and the run goes on.
+    reward does. It may raise: then it has said nothing, the group counts as not judged, and the run continues.
 
     Only :meth:`judge` is needed. Optional:
 

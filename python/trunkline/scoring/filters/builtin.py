@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from trunkline._core import drift_of
-from trunkline._internal.validation import check_bool, check_choice, check_float, check_int, check_optional, short_repr
+from trunkline._internal.validation import check_bool, check_choice, check_float, check_int, check_optional, check_that
 from trunkline.errors import ConfigError
 from trunkline.llm.types import CUT_OFF
 from trunkline.scoring.filters.base import OVERLONG, treatment
@@ -200,9 +200,9 @@ class Repetition(msgspec.Struct, frozen=True, kw_only=True):
 class VoidTurns(msgspec.Struct, frozen=True, kw_only=True):
     """Masks trajectories with a void turn, whole (SimpleTIR, Xue et al. 2025, arXiv 2509.02479).
 
-    What is a call and what an answer, the agent's dialect says; a blank answer is none. A call that fails is not void.
-    With ``Agent(void="stop")`` a rollout ends at such a turn, as ``filtered`` and unscored; else the model is told and
-    goes on.
+    The agent's dialect says what is a call and what an answer. A turn with a blank answer is void, one with a failed
+    call is not. With ``Agent(void="stop")`` a rollout ends at a void turn, as ``filtered`` and unscored; else the model
+    is told and continues.
 
     Args:
         action: ``mask`` or ``drop``.
@@ -261,11 +261,8 @@ class ExactPrefix(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         treatment("ExactPrefix", self.action, self.count_in_baseline)
-        listed = isinstance(self.allowed, list | tuple)
-        if not listed or any(policy not in _POLICIES for policy in self.allowed):
-            raise ConfigError(
-                f"ExactPrefix: allowed must list some of {', '.join(_POLICIES)}, not {short_repr(self.allowed)}"
-            )
+        fits = isinstance(self.allowed, list | tuple) and all(policy in _POLICIES for policy in self.allowed)
+        check_that(fits, f"ExactPrefix: allowed must list some of {', '.join(_POLICIES)}", self.allowed)
 
     def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
         """Yield each trajectory whose prompt drifted, with the first turn at which it did."""

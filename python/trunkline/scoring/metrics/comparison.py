@@ -224,7 +224,7 @@ def _chance(odds: float) -> float:
 
 
 _EXACT: Final = 32  # changed tasks up to which every assignment of signs is counted: two halves of 2 ** 16 sums
-_PARTS: Final = 64  # of the least change; a finer step than that is none to be corrected for
+_PARTS: Final = 64  # of the least change; a finer step is not corrected for
 _SAME: Final = 1e-9  # two means of the same rewards may differ by their rounding
 
 

@@ -231,7 +231,7 @@ async def close(reward: Reward) -> None:
 
 
 def report(trajectory: Trajectory, scored: Scored) -> float:
-    """Return the value, and log why there is none (``trunkline.scoring``)."""
+    """Return the value of a rollout, and log why it has none (``trunkline.scoring``)."""
     if scored.problem is not None:
         task = printable(trajectory.task.id, 80)
         _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, scored.problem)
@@ -362,7 +362,7 @@ class WeightedRewards(OpenedPerCall, msgspec.Struct, frozen=True):
         weights: What each counts; 1 where nothing is said.
 
     Raises:
-        ConfigError: There is none, one cannot be called, or a weight is no number or of no reward.
+        ConfigError: There is no reward, one cannot be called, or a weight is no number or of no reward.
     """
 
     # What is a function, or has fields of its own, reaches workers by its name.

@@ -136,7 +136,7 @@ _DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsy
 _WIDE: Final = {0xFEE0 + code: code for code in range(0x21, 0x7F)}  # the full-width forms of ASCII's characters
 _WORDS: Final = frozenset({"A", "I"})  # labels that are words, too
 _GOES_ON: Final = r"(?!\s+(?!(?:and|as|because|but|due|for|is|nor|or|since|was|which|with)\b)[a-z])"
-"""After a label that is a word as well: no sentence goes on as it would after the word."""
+"""After a label that is a word as well: no sentence continues as it would after the word."""
 
 
 _END: Final = r"(?=[\s).\]]*$)"  # after a small letter that is a word as well: the end of the answer
