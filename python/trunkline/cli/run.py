@@ -379,6 +379,9 @@ def _dialect(name: str) -> Any:
     return load_named(name, "--dialect")
 
 
+_OF_JOB: Final = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program", "weights")
+"""Options of a run that its stored job holds by the same names."""
+
 _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "tpm", "timeout", "max_retries", "price")
 
 
@@ -412,8 +415,11 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     job, stored = stored_job(path, meta)
     said = run_file_status(path, resume=True, forced=given["force"])
     options: dict[str, Any] = {
-        **_of_job(job),
-        **_of_file(settings),
+        **{name: getattr(job, name) for name in _OF_JOB},
+        **msgspec.structs.asdict(job.stopping),
+        "labels": settings.get("labels"),
+        "start_from": (settings.get("continues") or {}).get("run"),
+        **(settings.get("refill") or {}),
         "llm": _endpoints(job, given),
         "budget": given["budget"] or job.budget,
         "workers": stored.workers if given["workers"] is None else given["workers"],
@@ -423,19 +429,6 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     }
     threshold, as_json = given["fail_on_error"], given["as_json"]
     ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))
-
-
-def _of_job(job: Job) -> dict[str, Any]:
-    """The options that a stored job holds."""
-    stopping = msgspec.structs.asdict(job.stopping)
-    same = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program", "weights")
-    return {name: getattr(job, name) for name in same} | stopping
-
-
-def _of_file(settings: dict[str, Any]) -> dict[str, Any]:
-    """The options that only the settings hold."""
-    refill, continues = settings.get("refill") or {}, settings.get("continues") or {}
-    return {"labels": settings.get("labels"), "start_from": continues.get("run"), **refill}
 
 
 def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:

@@ -43,7 +43,7 @@ def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, Endpo
     made: dict[str, EndpointSpec] = {}
     for name, (urls, options) in _parts(given).items():
         try:
-            fields, rates = _fields(name, options)
+            fields, rates = _fields(options)
             made[name] = EndpointSpec(*urls, **{**usual, **fields}, limits=Limits(**rates))
         except ConfigError as problem:
             raise ConfigError(f"--llm {name}: {problem}") from None
@@ -56,12 +56,12 @@ def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dic
     for name, (urls, options) in _parts(given).items():
         if name not in there:
             raise ConfigError(f"--llm {name}: the run has no such LLM, but {there_is(there)}")
-        fields, rates = _fields(name, options)
-        if rates:
-            fields["limits"] = msgspec.structs.replace(there[name].limits, **rates)
-        if urls:
-            fields["base_urls"] = urls
         try:
+            fields, rates = _fields(options)
+            if rates:
+                fields["limits"] = msgspec.structs.replace(there[name].limits, **rates)
+            if urls:
+                fields["base_urls"] = urls
             made[name] = msgspec.structs.replace(there[name], **fields)
         except ConfigError as problem:
             raise ConfigError(f"--llm {name}: {problem}") from None
@@ -81,7 +81,7 @@ def _parts(given: Iterable[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, 
     return found
 
 
-def _fields(name: str, options: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fields(options: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read options into fields of an LLM, and rates."""
     fields: dict[str, Any] = {}
     rates: dict[str, Any] = {}
@@ -89,26 +89,26 @@ def _fields(name: str, options: Iterable[str]) -> tuple[dict[str, Any], dict[str
     for option in options:
         key, _, value = option.partition("=")
         if key in fields or _RATES.get(key) in rates:
-            raise ConfigError(f"--llm {name}: option {key} is given twice")
+            raise ConfigError(f"option {key} is given twice")
         if key in _PRICES:
             prices.append(option)
         elif key in _RATES:
-            rates[_RATES[key]] = _number(name, key, value, float)
+            rates[_RATES[key]] = _number(key, value, float)
         elif key in _FIELDS:
-            fields[key] = _number(name, key, value, _FIELDS[key])
+            fields[key] = _number(key, value, _FIELDS[key])
         else:
             there = ", ".join((*_FIELDS, *_RATES, *_PRICES))
-            raise ConfigError(f"--llm {name}: {short_repr(option)} is no option=value that it knows; there is {there}")
+            raise ConfigError(f"{short_repr(option)} is no option=value that it knows; there is {there}")
     if prices:
         fields["price"] = read_price(",".join(prices))
     return fields, rates
 
 
-def _number(name: str, key: str, value: str, kind: Any) -> Any:
+def _number(key: str, value: str, kind: Any) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise ConfigError(f"--llm {name}: {key} must be a number, not {short_repr(value)}") from None
+        raise ConfigError(f"{key} must be a number, not {short_repr(value)}") from None
 
 
 _SAMPLING: Final = "sampling."

@@ -11,7 +11,9 @@ import pytest
 
 from trunkline._internal.registry import Registry
 from trunkline.cli.run import _strategy
+from trunkline.cli.targets import changed_llms, read_llms
 from trunkline.errors import ConfigError
+from trunkline.llm.config import EndpointSpec
 from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 from trunkline.strategies.chain import Chain
@@ -160,3 +162,23 @@ def test_rollouts_is_for_chains_alone():
         _strategy("tree-grpo", n=4)
     with pytest.raises(ConfigError, match=r"dict has no rollouts\(\) and start"):
         _strategy("builtins:dict")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("foo=1", "'foo=1' is no option=value that it knows; there is api_key_env"),
+        ("rpm=1,rpm=2", "option rpm is given twice"),
+        ("timeout=x", "timeout must be a number, not 'x'"),
+        ("prompt=x", "price: prompt must be a number, not 'x'"),
+        ("rpm=-1", "limits.requests_per_minute (--rpm) must be a number above 0, not -1.0"),
+    ],
+)
+def test_a_wrong_option_of_an_llm_names_the_llm_once(option: str, said: str):
+    given = [f"fast=http://localhost:1/v1,{option}"]
+    with pytest.raises(ConfigError) as of_run:
+        read_llms(given, {})
+    with pytest.raises(ConfigError) as of_resume:
+        changed_llms({"fast": EndpointSpec("http://localhost:1/v1")}, given)
+    assert str(of_run.value).startswith(f"--llm fast: {said}")
+    assert str(of_resume.value).startswith(f"--llm fast: {said}")
