@@ -20,21 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class KeyValueFile:
-    """A file of values that can be had again, which several processes may use at once.
+    """A file for several processes, not synced to the disk; ``column`` has name and type. ConfigError if unusable."""
 
-    It is not synced to the disk. The first failure to read or write is logged and closes the file: a second try would
-    hold up every rollout for as long as the first.
-
-    Args:
-        path: The file; created if missing.
-        name: What the file is called in messages.
-        application_id: Marks files of this kind in their header.
-        table: The table of the values.
-        column: The values' column and its type.
-
-    Raises:
-        ConfigError: There is another kind of file at the path, or it cannot be opened.
-    """
+    # The first failure to read or write is logged and closes the file: a second try would hold up every rollout.
 
     def __init__(self, path: str | Path, name: str, application_id: int, *, table: str, column: str) -> None:
         self._path = str(path)

@@ -24,13 +24,9 @@ T = TypeVar("T")
 
 
 class Registry(MutableMapping[str, T], Generic[T]):
-    """What the library offers of one kind, by name.
+    """Named choices of one ``kind``: objects, or ``module:attribute``, imported when first used."""
 
-    Args:
-        kind: What an entry is, for error messages: ``strategy``.
-        entries: A class, function or value for each name, or ``module:attribute``, imported when it is first used.
-        configured: For names of functions, the classes that take options in their place.
-    """
+    # ``configured`` has, for names of functions, the classes that take options in their place.
 
     def __init__(self, kind: str, entries: Mapping[str, T | str], configured: Mapping[str, Any] | None = None) -> None:
         self._kind = kind
@@ -66,11 +62,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return f"{short_repr(name)} is none of {', '.join((*self._entries, *further))}{meant}"
 
     def find(self, name: str, *, options: bool = False) -> Any:
-        """Return the entry of a name; the class behind a function where it is to take options.
-
-        Raises:
-            ConfigError: The name is unknown, or its module cannot be imported.
-        """
+        """Return the entry of a name, or its class with options; ConfigError if unknown or not importable."""
         if name not in self._entries:
             raise ConfigError(f"{self._kind}: {self.unknown(name)}")
         return self._loaded(self._configured if options and name in self._configured else self._entries, name)
@@ -82,22 +74,10 @@ class Registry(MutableMapping[str, T], Generic[T]):
         beside: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
         also: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
     ) -> Any:
-        """Make what a value of a command-line option names.
-
-        Args:
-            given: ``NAME`` or ``NAME:OPTION=VALUE,...``, where NAME is an entry or ``MODULE:CLASS``. The values of an
-                option that takes several stand between slashes, ``temperatures=0.6/0.8/1.0``; a function is written
-                ``module:function``.
-            option: The command-line option, for messages.
-            beside: From a class to options that it is given by other means, which the value cannot give.
-            also: From a class to further names that its constructor takes, and their types.
-
-        Returns:
-            What the class made of the options; or what ``MODULE:OBJECT`` leads to, if that is no class.
-
-        Raises:
-            ConfigError: A name, option or value is unknown or refused.
-        """
+        """Make the object that the value of a command-line option names; ConfigError for refused parts."""
+        # The value is NAME or NAME:OPTION=VALUE,..., where NAME is an entry or MODULE:CLASS; several values of an option
+        # stand between slashes. ``beside`` has a class's options that are given by other means, ``also`` the types of
+        # further names that its constructor takes.
         name, _, options = given.partition(":")
         if name in self:
             kind = self.find(name, options=bool(options))
@@ -138,11 +118,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
 
 
 def load_named(name: str, what: str) -> Any:
-    """Import ``module:attribute``, with the current folder on the path as Python itself would have it.
-
-    Raises:
-        ConfigError: Naming the option, the module and what went wrong in it.
-    """
+    """Import ``module:attribute``, also from the current folder; ConfigError names option, module and problem."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not re.fullmatch(r"[\w.]+", module_name):
         raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
@@ -201,11 +177,7 @@ def _read(text: str, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_value(text: str, what: str, kind: Any) -> Any:
-    """Read one value into a type; several between slashes where the type holds several.
-
-    Raises:
-        ConfigError: It is no value of that type.
-    """
+    """Read a value, or several between slashes, into a type; ConfigError if it is no value of that type."""
 
     def load(_kind: type, name: object) -> Any:
         if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Worker processes on this machine."""
+"""Engines on this machine: in worker processes, or in this process and event loop."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from trunkline._internal.aio import off_the_loop, wait_uninterrupted
 from trunkline._internal.child import Child
 from trunkline._internal.leftovers import end_worker_processes
 from trunkline._internal.processes import signal_name
+from trunkline._internal.resources import collector
 from trunkline._internal.tool_output import OutputForwarder
 from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.channel import Channel, connect
-from trunkline.protocol.messages import PROTOCOL, Hello, decode_from_worker, encode
+from trunkline.protocol.messages import PROTOCOL, Hello, WorkerReady, decode_from_worker, encode
+from trunkline.worker.engine import Engine, slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline.protocol.backend import Event, Inbox
     from trunkline.protocol.job import Job
+    from trunkline.protocol.messages import ToWorker
 
 _GRACE = 2.0
 """Seconds a worker has to leave once its socket is closed."""
@@ -212,3 +215,39 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         process = self._hosts.pop(worker_id, None)
         if process is not None:
             await wait_uninterrupted(asyncio.ensure_future(process.close()))
+
+
+class InlineBackend:
+    """Hosts one engine in this process and event loop: for live clients, notebooks and debugging."""
+
+    workers = 0
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
+        self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
+        collector.relax()
+        inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job))))
+        return [0]
+
+    async def replace(self, worker_id: int) -> int | None:
+        """Return None: there is no other process."""
+        return None
+
+    def send(self, worker_id: int, message: ToWorker) -> None:
+        """Deliver a message one tick later, as over a socket: an engine is never re-entered while it sends."""
+        if self._engine is not None:
+            asyncio.get_running_loop().call_soon(self._engine.receive, message)
+
+    def kill(self, worker_id: int, why: str) -> None:
+        """Do nothing: an engine that blocks its own loop cannot be killed."""
+
+    async def rest(self) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            collector.restore()
+            await engine.close()

@@ -122,11 +122,7 @@ def conversation_of(given: object) -> list[Message]:
 
 
 def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
-    """Describe a rollout.
-
-    Args:
-        rollout: The rollout.
-        broken: Why its run ended before it did, if that is so.
+    """Describe a rollout; ``broken`` says why its run ended before it did.
 
     Returns:
         A dict of plain JSON data:

@@ -20,8 +20,7 @@ from trunkline._internal.resources import worker_share
 from trunkline._internal.serialization import importing_script
 from trunkline._internal.text import redact
 from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
-from trunkline.backends.inline import InlineBackend
-from trunkline.backends.local import LocalBackend
+from trunkline.backends.local import InlineBackend, LocalBackend
 from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages

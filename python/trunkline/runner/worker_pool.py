@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trunkline._internal.aio import LoopThread
 from trunkline._internal.validation import check_choice, check_int, check_text, short_repr
 from trunkline.backends import ray_cluster as cluster
-from trunkline.backends.inline import InlineBackend
-from trunkline.backends.local import LocalBackend
+from trunkline.backends.local import InlineBackend, LocalBackend
 from trunkline.backends.ray import RayBackend
 from trunkline.errors import ConfigError, UsageError
 

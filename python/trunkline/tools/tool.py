@@ -138,16 +138,9 @@ class Tool(Generic[P, R]):
         switches = {"isolated": isolated, "pure": pure, "side_effects": side_effects, "replay": replay}
         for option, value in switches.items():
             check_bool(f"{place}: {option}", value)
-        self.policy = ToolPolicy(
-            timeout=timeout,
-            concurrency=concurrency,
-            isolated=isolated,
-            memory=None if memory is None else check_size(f"{place}: memory", memory, _LEAST),
-            pure=pure,
-            side_effects=side_effects,
-            # A call that must not run twice does not run again for an environment, either.
-            replay=replay and not side_effects,
-        )
+        switches["replay"] &= not side_effects  # a call that must not run twice does not run for an environment, either
+        size = None if memory is None else check_size(f"{place}: memory", memory, _LEAST)
+        self.policy = ToolPolicy(timeout=timeout, concurrency=concurrency, memory=size, **switches)
         self.schema: Schema = build(function, self.name)
         self.policy.fits(self.name, stateful=self.schema.slot is not None)
         summary = self.schema.docstring.summary
