@@ -74,10 +74,10 @@ class Registry(MutableMapping[str, T], Generic[T]):
         beside: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
         also: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
     ) -> Any:
-        """Make the object that the value of a command-line option names; ConfigError for refused parts."""
-        # The value is NAME or NAME:OPTION=VALUE,..., where NAME is an entry or MODULE:CLASS; several values of an option
-        # stand between slashes. ``beside`` has a class's options that are given by other means, ``also`` the types of
-        # further names that its constructor takes.
+        """Make the object that the value of a command-line option names; ConfigError for an invalid value."""
+        # The value is NAME or NAME:OPTION=VALUE,..., where NAME is an entry or MODULE:CLASS; several values of one
+        # option stand between slashes. ``beside`` has a class's options that are given by other means, ``also`` the
+        # types of further names that its constructor takes.
         name, _, options = given.partition(":")
         if name in self:
             kind = self.find(name, options=bool(options))
