@@ -9,11 +9,19 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import FunctionType
+from typing import get_args, get_type_hints
 
+import msgspec
 import pytest
 
 import trunkline as tl
 from trunkline._internal import old_names
+from trunkline.scoring.reports.extractive import Reported
+from trunkline.store.schema import CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeEnding, TreeRow
+from trunkline.store.stats.compare import Comparison
+from trunkline.store.stats.profile import Profile
+from trunkline.store.stats.summary import Summary
+from trunkline.store.stats.tasks import TaskSummary
 
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
 
@@ -236,3 +244,27 @@ def test_public_names_have_docstrings():
     found = dict(public_objects())
     assert len(found) > 200
     assert [name for name, member in found.items() if not (member.__doc__ or "").strip()] == []
+
+
+def structs_of(hint: object) -> Iterator[type[msgspec.Struct]]:
+    """Yield the library's structs in a type."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint.__module__.startswith("trunkline"):
+        yield hint
+    for part in get_args(hint):
+        yield from structs_of(part)
+
+
+def test_results_say_in_help_what_each_field_is():
+    """The classes that users get from readers and comparisons, with all structs in their fields."""
+    found: list[type] = [Summary, TaskSummary, Profile, Comparison, Reported, TreeEnding]
+    found += [CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow]
+    for struct in found:
+        found += (one for hint in get_type_hints(struct).values() for one in structs_of(hint) if one not in found)
+    assert len(found) > 25
+    silent = {
+        f"{struct.__name__}.{field}"
+        for struct in found
+        for field in get_type_hints(struct)
+        if not any(re.search(rf"^ +{field}: ", base.__doc__ or "", re.MULTILINE) for base in struct.__mro__)
+    }
+    assert not silent

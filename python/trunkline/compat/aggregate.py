@@ -83,7 +83,8 @@ class SearchNode:
         """The best child by UCB1: ``value + c * sqrt(ln(visits of this node) / visits of the child)``.
 
         A child without visits comes first, one whose value is NaN last; of equal ones the first is taken. See Auer,
-        Cesa-Bianchi and Fischer (2002), and Kocsis and Szepesvári (2006) for trees.
+        Cesa-Bianchi and Fischer, "Finite-time analysis of the multiarmed bandit problem" (2002), and Kocsis and
+        Szepesvári (2006) for trees.
 
         Args:
             c: Weight of the exploration term; 0 takes the child of the highest value.

@@ -84,7 +84,20 @@ class ReplyReader(Protocol):
     """Reads the body of an answer for its caller."""
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
-        """Read a body whose choices are draws ``first``, ``first + 1``, ... of the request."""
+        """Read a body whose choices are draws ``first``, ``first + 1``, ... of the request.
+
+        Args:
+            data: The body as received.
+            first: Which draw of the request its first choice is.
+            attempts: Requests that were sent for it; 0 for a body from the cache.
+            micros: Wall time of the call in microseconds.
+            most: How many of its choices were asked for, where these are not all further draws of the request. An LLM
+                need not say it: the request's reader knows.
+
+        Raises:
+            LLMError: An answer for this draw has been read before.
+            ReplyError: It is no completion; asking again can help.
+        """
         ...
 
 

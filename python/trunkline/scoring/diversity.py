@@ -35,14 +35,29 @@ class Try(NamedTuple):
 
 
 class Distinct(msgspec.Struct, frozen=True):
-    """How many distinct values there are among how many, as means over tasks."""
+    """How many distinct values there are among how many, as means over tasks.
+
+    Attributes:
+        found: Different ones.
+        of: Tries that have one.
+    """
 
     found: float
     of: float
 
 
 class Diversity(msgspec.Struct, frozen=True):
-    """How much the tries of a task differ, over the tasks of a run."""
+    """How much the tries of a task differ, over the tasks of a run.
+
+    Attributes:
+        actions: First actions a task; tries that broke or were cut count too, if they took a turn.
+        answers: Answers a task.
+        scored: Scored tries a task, in the mean over tasks that have any.
+        shared: Whether anywhere two scored tries come from one initial chain.
+        rho: Intra-class correlation of rewards; see :func:`intraclass`. None where it cannot be estimated.
+        effective: Independent tries that would say as much, in the mean over the same tasks; see :func:`effective`.
+            None where ``rho`` is.
+    """
 
     actions: Distinct
     answers: Distinct

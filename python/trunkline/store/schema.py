@@ -77,22 +77,36 @@ CREATE TABLE events (
 
 
 class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request. Written with the delta of its turns, or of its end; derived from nothing."""
+    """One request. Written with the delta of its turns, or of its end; derived from nothing.
 
-    endpoint: str  # the endpoint that answered, or was asked last; in the file, its number in ``endpoints``
-    draws: int  # completions it brought; 0 if it failed for good
+    Attributes:
+        endpoint: The endpoint that answered, or was asked last; in the file, its number in ``endpoints``.
+        draws: Completions it brought; 0 if it failed for good.
+        prompt: Prompt tokens as the server reported them, cached ones included; -1 where it did not, as below.
+        cached: Cached prompt tokens.
+        generated: Completion tokens of all draws together.
+        attempts: Requests that were sent, the successful one included; 0 for a reply from the cache.
+        queue: Microseconds it waited for a slot or a limit; 0 if it failed.
+        first: Microseconds from the last attempt to the first byte of its answer; -1 where not known.
+        micros: Microseconds of the whole call, waits and retries included.
+        started: When it began, in microseconds: in the file, since the file was made; before, on the machine's
+            monotonic clock.
+        agent: The agent that asked; in the file, its number in ``agents``; empty where it is not kept.
+    """
+
+    endpoint: str
+    draws: int
     prompt: (
         int  # prompt tokens as the server reported them, cached ones included; -1 where it did not; so in the next two
     )
     cached: int
-    generated: int  # completion tokens of all draws together
-    attempts: int  # requests that were sent, the successful one included; 0 for a reply from the cache
-    queue: int  # microseconds it waited for a slot or a limit; 0 if it failed
-    first: int  # microseconds from the last attempt to the first byte of its answer; -1 where not known
-    micros: int  # microseconds of the whole call, waits and retries included
-    # when it began, in microseconds: in the file, since the file was made; before, on the machine's monotonic clock
+    generated: int
+    attempts: int
+    queue: int
+    first: int
+    micros: int
     started: int
-    agent: str = ""  # the agent that asked; in the file, its number in ``agents``; empty where it is not kept
+    agent: str = ""
 
     @property
     def failed(self) -> bool:
@@ -106,54 +120,96 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ToolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One tool call. Written with the delta of its observation; trees hold no times of single calls."""
+    """One tool call. Written with the delta of its observation; trees hold no times of single calls.
 
-    rollout: int  # the rollout that made it
-    tool: str  # the tool's name; of a tool that does not exist, no name that a model made up
+    Attributes:
+        rollout: The rollout that made it.
+        tool: The tool's name; of a tool that does not exist, no name that a model made up.
+        failed: Whether it failed.
+        micros: Microseconds that it took, waiting for its turn included.
+        started: When it began, as for :class:`CallRow`.
+    """
+
+    rollout: int
+    tool: str
     failed: bool
-    micros: int  # microseconds that it took, waiting for its turn included
-    started: int  # when it began, as for :class:`CallRow`
+    micros: int
+    started: int
 
 
 class EventRow(NamedTuple):
-    """Something that happened during a run and is part of no tree."""
+    """Something that happened during a run and is part of no tree.
 
-    at: float  # when, in seconds since 1970
-    kind: str  # ``died``, ``quarantined``, ``recycled``, ``stale`` and others
-    worker: int | None  # None where no worker is concerned
-    task: int | None  # None where no task is concerned
+    Attributes:
+        at: When, in seconds since 1970.
+        kind: ``died``, ``quarantined``, ``recycled``, ``stale`` and others.
+        worker: The worker's number; None where no worker is concerned.
+        task: The task's number; None where no task is concerned.
+        data: What there is to say beside it, by names.
+    """
+
+    at: float
+    kind: str
+    worker: int | None
+    task: int | None
     data: dict[str, JSON]
 
 
 class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
-    """One rollout; derived from the deltas."""
+    """One rollout; derived from the deltas.
 
-    rollout: int  # its number in its tree
-    path: str  # its fork path, numbers separated by commas
-    subgroup: int  # the initial chain it was expanded for
-    leaf: int  # its last node
-    termination: str | None  # why it ended; None if it did not
-    answer: str | None  # its final answer
-    error: str | None  # what went wrong
-    reward: float | None  # its reward; None while unscored
-    note: str | None  # its last note, such as verdicts of filters
-    turns: int  # model turns on its path, shared ones included
-    calls: int  # model calls it made itself; so are the counts that follow
-    prompt: int  # prompt tokens, cached ones included
+    Attributes:
+        rollout: Its number in its tree.
+        path: Its fork path, numbers separated by commas.
+        subgroup: The initial chain it was expanded for.
+        leaf: Its last node.
+        termination: Why it ended; None if it did not.
+        answer: Its final answer.
+        error: What went wrong.
+        reward: Its reward; None while unscored.
+        note: Its last note, such as verdicts of filters.
+        turns: Model turns on its path, shared ones included.
+        calls: Model calls it made itself; so are the counts that follow.
+        prompt: Prompt tokens, cached ones included.
+        cached: Cached prompt tokens.
+        generated: Completion tokens.
+        unreported: Calls without usage.
+        retries: Attempts beyond the first.
+        tools: Tool calls.
+        tool_errors: Of these, calls that failed.
+        bridged: Turns whose prompt drifted from its path's token ids, and whose path was kept.
+        realigned: Such turns whose prompt replaced the rest of the path.
+        forked: Such turns whose prompt began a sample of its own.
+        llm_micros: Microseconds in model calls.
+        tool_micros: Microseconds in tool calls.
+        length: Generated tokens on its path, shared ones included; None where a turn on it has no usage.
+        action: What its first turn does (:func:`trunkline.scoring.answers.action`); None if it took none.
+    """
+
+    rollout: int
+    path: str
+    subgroup: int
+    leaf: int
+    termination: str | None
+    answer: str | None
+    error: str | None
+    reward: float | None
+    note: str | None
+    turns: int
+    calls: int
+    prompt: int
     cached: int
-    generated: int  # completion tokens
-    unreported: int  # calls without usage
-    retries: int  # attempts beyond the first
+    generated: int
+    unreported: int
+    retries: int
     tools: int
-    tool_errors: int  # of these, calls that failed
-    bridged: int  # turns whose prompt drifted from its path's token ids, and whose path was kept
-    realigned: int  # such turns whose prompt replaced the rest of the path
-    forked: int  # such turns whose prompt began a sample of its own
-    llm_micros: int  # microseconds in model calls
-    tool_micros: int  # microseconds in tool calls
-    # generated tokens on its path, shared ones included; None where a turn on it has no usage
+    tool_errors: int
+    bridged: int
+    realigned: int
+    forked: int
+    llm_micros: int
+    tool_micros: int
     length: int | None = None
-    # what its first turn does (:func:`trunkline.scoring.answers.action`); None if it took none
     action: str | None = None
 
     @property
@@ -163,58 +219,103 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TreeRow(msgspec.Struct, frozen=True, array_like=True):
-    """One finished task; all fields before ``error`` are derived from the deltas."""
+    """One finished task; all fields before ``error`` are derived from the deltas.
 
-    nodes: int  # nodes of its tree, the root included
-    rollouts: int  # rollouts that were opened
+    Attributes:
+        nodes: Nodes of its tree, the root included.
+        rollouts: Rollouts that were opened.
+        digest: The tree's digest.
+        flat: Tokens if every rollout were a chain of its own.
+        tree: Tokens with shared parts counted once.
+        longest: Tokens of the longest path.
+        flat_generated: Generated ones among ``flat``.
+        tree_generated: Generated ones among ``tree``.
+        unreported: Model turns without usage.
+        exact: 1 if tokens are counted from their ids, else 0.
+        error: Why the task as a whole broke, such as a dead worker.
+        ended: How growth ended, see :class:`TreeEnding`; ``broken`` where there is an error.
+        why: As in :class:`TreeEnding`.
+        refused: As in :class:`TreeEnding`.
+    """
+
+    nodes: int
+    rollouts: int
     digest: str
-    flat: int  # tokens if every rollout were a chain of its own
-    tree: int  # tokens with shared parts counted once
-    longest: int  # tokens of the longest path
-    flat_generated: int  # generated ones among ``flat``
-    tree_generated: int  # generated ones among ``tree``
-    unreported: int  # model turns without usage
-    exact: int = 0  # 1 if tokens are counted from their ids, else 0
-    error: str | None = None  # why the task as a whole broke, such as a dead worker
-    ended: str = "finished"  # how growth ended, see :class:`TreeEnding`; ``broken`` where there is an error
-    why: str | None = None  # as in :class:`TreeEnding`
-    refused: int = 0  # as in :class:`TreeEnding`
+    flat: int
+    tree: int
+    longest: int
+    flat_generated: int
+    tree_generated: int
+    unreported: int
+    exact: int = 0
+    error: str | None = None
+    ended: str = "finished"
+    why: str | None = None
+    refused: int = 0
 
 
 class TreeEnding(NamedTuple):
-    """How the growth of a tree ended, if it did not break."""
+    """How the growth of a tree ended, if it did not break.
 
-    # ``finished``: its strategy was done. ``settled``: its answer could no longer change, or a reward was good enough.
-    # ``enough``: so many rollouts were done as were wanted. ``deadline``: its time or the run's was over. ``budget``:
-    # its budget or the run's did not pay for all
+    Attributes:
+        word: ``finished``: its strategy was done. ``settled``: its answer could no longer change, or a reward was good
+            enough. ``enough``: so many rollouts were done as were wanted. ``deadline``: its time or the run's was over.
+            ``budget``: its budget or the run's did not pay for all.
+        why: In words; None where it is finished.
+        refused: Rollouts that were to start and that no budget paid for. They are in no tree.
+    """
+
     word: str = "finished"
-    why: str | None = None  # in words; None where it is finished
-    refused: int = 0  # rollouts that were to start and that no budget paid for. They are in no tree
+    why: str | None = None
+    refused: int = 0
 
 
 class TakenRow(msgspec.Struct, frozen=True, array_like=True):
-    """A task as it was when this run took it over from an earlier one, which had paid for it."""
+    """A task as it was when this run took it over from an earlier one, which had paid for it.
 
-    deltas: int  # its first deltas, which are the earlier run's
-    rollouts: int  # its first rollouts, likewise
-    growing: int  # of these, rollouts that had not ended; they continue in this run
-    failed: int  # of these, rollouts that had broken
-    digest: str  # the digest of its tree at that time
-    calls: int = 0  # what all of these had cost, as for :class:`RolloutRow`; so are the counts that follow
-    prompt: int = 0  # prompt tokens
+    Attributes:
+        deltas: Its first deltas, which are the earlier run's.
+        rollouts: Its first rollouts, likewise.
+        growing: Of these, rollouts that had not ended; they continue in this run.
+        failed: Of these, rollouts that had broken.
+        digest: The digest of its tree at that time.
+        calls: What all of these had cost, as for :class:`RolloutRow`; so are the counts that follow.
+        prompt: Prompt tokens.
+        cached: Cached prompt tokens.
+        generated: Completion tokens.
+        unreported: Calls without usage.
+        retries: Attempts beyond the first.
+        tools: Tool calls.
+        tool_errors: Of these, calls that failed.
+        bridged: Drifted turns, as for :class:`RolloutRow`.
+        realigned: Likewise.
+        forked: Likewise.
+        llm_micros: Microseconds in model calls.
+        tool_micros: Microseconds in tool calls.
+        paths: Model turns on the paths of all of these rollouts.
+        replayed: Tool calls that had run again to bring environments to fork points.
+    """
+
+    deltas: int
+    rollouts: int
+    growing: int
+    failed: int
+    digest: str
+    calls: int = 0
+    prompt: int = 0
     cached: int = 0
-    generated: int = 0  # completion tokens
-    unreported: int = 0  # calls without usage
-    retries: int = 0  # attempts beyond the first
+    generated: int = 0
+    unreported: int = 0
+    retries: int = 0
     tools: int = 0
-    tool_errors: int = 0  # of these, calls that failed
-    bridged: int = 0  # drifted turns, as for :class:`RolloutRow`
-    realigned: int = 0  # likewise
-    forked: int = 0  # likewise
-    llm_micros: int = 0  # microseconds in model calls
-    tool_micros: int = 0  # microseconds in tool calls
-    paths: int = 0  # model turns on the paths of all of these rollouts
-    replayed: int = 0  # tool calls that had run again to bring environments to fork points
+    tool_errors: int = 0
+    bridged: int = 0
+    realigned: int = 0
+    forked: int = 0
+    llm_micros: int = 0
+    tool_micros: int = 0
+    paths: int = 0
+    replayed: int = 0
 
     @property
     def usage(self) -> Usage:

@@ -37,7 +37,13 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """A figure over tries with a 95 % interval that takes tasks as the sample."""
+    """A figure over tries with a 95 % interval that takes tasks as the sample.
+
+    Attributes:
+        value: The figure.
+        low: Lower end; None where the data hold none, as with fewer than two tasks.
+        high: Upper end.
+    """
 
     value: float
     low: float | None

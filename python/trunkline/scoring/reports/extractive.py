@@ -24,14 +24,26 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """A report that was not written, and why."""
+    """A report that was not written, and why.
+
+    Attributes:
+        node: Where it is missing.
+        reason: Why; safe to print.
+    """
 
     node: int
     reason: str
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """The outcome of writing reports on a tree."""
+    """The outcome of writing reports on a tree.
+
+    Attributes:
+        usage: What all calls that gave a reply cost.
+        written: How many reports were written.
+        skipped: How many were there already and were left as they are.
+        problems: Reports that were not written, by their nodes.
+    """
 
     usage: Usage = msgspec.field(default_factory=Usage)
     written: int = 0

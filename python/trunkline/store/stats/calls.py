@@ -25,21 +25,33 @@ _MICROS = 1e6
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Seconds that calls took. Percentiles are nearest ranks: each is the time of some call."""
+    """Seconds that calls took. Percentiles are nearest ranks: each is the time of some call.
 
-    p50: float  # half of the calls took no longer
-    p95: float  # 95 % of the calls took no longer
-    max: float  # the longest
+    Attributes:
+        p50: Half of the calls took no longer.
+        p95: 95 % of the calls took no longer.
+        max: The longest.
+    """
+
+    p50: float
+    p95: float
+    max: float
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """The cost of some calls."""
+    """The cost of some calls.
 
-    money: float  # the cost of priced calls, in the currency of the price
+    Attributes:
+        money: The cost of priced calls, in the currency of the price.
+        priced: Calls in it.
+        unpriced: Calls without usage, or whose endpoint has no price; replies from the cache are free and in neither
+            count.
+        silent: Priced calls whose server did not report cached tokens, though these have a price: priced as uncached.
+    """
+
+    money: float
     priced: int
-    # calls without usage, or whose endpoint has no price; replies from the cache are free and in neither count
     unpriced: int
-    # priced calls whose server did not report cached tokens, though these have a price: priced as uncached
     silent: int = 0
 
     @property
@@ -49,28 +61,47 @@ class Spending(msgspec.Struct, frozen=True):
 
 
 class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one endpoint. Replies from the cache are in ``kept`` and in no other figure."""
+    """The calls of one endpoint. Replies from the cache are in ``kept`` and in no other figure.
 
-    endpoint: str  # its name, as the replies gave it: not safe to print
-    requests: int  # requests that it answered
-    # requests that failed there after all attempts; else they count in ``retries`` and ``spent`` only
+    Attributes:
+        endpoint: Its name, as the replies gave it: not safe to print.
+        requests: Requests that it answered.
+        failed: Requests that failed there after all attempts; else they count in ``retries`` and ``spent`` only.
+        kept: Its replies that came from the cache.
+        probes: Requests before the run that found out what the server can do; else only their tokens and cost count.
+        draws: Completions in its answers.
+        retries: Attempts beyond the first.
+        prompt: Prompt tokens, cached ones included.
+        cached: Cached ones among them; None where no answer says so.
+        silent: Requests with usage that does not say what was cached: their prompts are in ``prompt`` alone.
+        generated: Generated tokens.
+        estimated: Of these, tokens that are estimated, where usage is that of the first of several completions.
+        unreported: Requests without usage; their tokens are in no figure.
+        rate: Generated tokens per second, from the begin of its first request to the end of its last.
+        queue: Waiting for a slot or a limit; None where nothing was answered, as below.
+        first: Up to the first byte; None also where no answer says so.
+        total: Whole calls, waits and retries included.
+        spent: What they cost; None without a price.
+    """
+
+    endpoint: str
+    requests: int
     failed: int
-    kept: int  # its replies that came from the cache
-    # requests before the run that found out what the server can do; else only their tokens and cost count
+    kept: int
     probes: int
-    draws: int  # completions in its answers
-    retries: int  # attempts beyond the first
-    prompt: int  # prompt tokens, cached ones included
-    cached: int | None  # cached ones among them; None where no answer says so
-    silent: int  # requests with usage that does not say what was cached: their prompts are in ``prompt`` alone
+    draws: int
+    retries: int
+    prompt: int
+    cached: int | None
+    silent: int
     generated: int
-    estimated: int  # of these, tokens that are estimated, where usage is that of the first of several completions
-    unreported: int  # requests without usage; their tokens are in no figure
-    rate: float  # generated tokens per second, from the begin of its first request to the end of its last
-    queue: Times | None  # waiting for a slot or a limit; None where nothing was answered, as below
-    first: Times | None  # up to the first byte; None also where no answer says so
-    total: Times | None  # whole calls, waits and retries included
-    spent: Spending | None  # what they cost; None without a price
+    estimated: int
+    unreported: int
+    rate: float
+    queue: Times | None
+    first: Times | None
+    total: Times | None
+    spent: Spending | None
 
 
 class CallStats(msgspec.Struct):

@@ -30,40 +30,67 @@ _NAMED = 5  # ids that an error shows
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two runs, on the compared tasks."""
+    """One of two runs, on the compared tasks.
+
+    Attributes:
+        run: Its file.
+        estimate: The metric, with its own interval.
+        rollouts: Rollouts of these tasks, scored or not.
+        usage: Calls and tokens of these tasks; those of an earlier run that it continues are left out.
+        spent: What that cost; None without a price.
+    """
 
     run: str
-    estimate: Estimate  # the metric, with its own interval
-    rollouts: int  # rollouts of these tasks, scored or not
-    usage: Usage  # calls and tokens of these tasks; those of an earlier run that it continues are left out
-    spent: Spending | None  # what that cost; None without a price
+    estimate: Estimate
+    rollouts: int
+    usage: Usage
+    spent: Spending | None
 
 
 class ChangedTask(msgspec.Struct, frozen=True):
-    """A task on which two runs differ."""
+    """A task on which two runs differ.
 
-    task: str  # its id: not safe to print
-    a: float  # the metric in the first run
-    b: float  # in the second
-    difference: float  # the second less the first
+    Attributes:
+        task: Its id: not safe to print.
+        a: The metric in the first run.
+        b: In the second.
+        difference: The second less the first.
+    """
+
+    task: str
+    a: float
+    b: float
+    difference: float
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs compared on finished tasks of the same content that were measured in both."""
+    """Two runs compared on finished tasks of the same content that were measured in both.
+
+    Attributes:
+        metric: The metric's name.
+        reward: The name of the reward that both were scored with; None where their programs say what a try is worth.
+        a: The first run.
+        b: The second.
+        paired: The difference, the second less the first, with its interval and its p value.
+        changed: The tasks that changed, the largest change first; what became better before what became worse.
+        only_a: Ids of tasks that only the first run has: not safe to print, like all ids here.
+        only_b: Ids of tasks that only the second has.
+        different: Ids that both have with another prompt or other accepted answers.
+        unfinished: Ids that both have, and that are not finished in both.
+        unmeasured: Ids that are finished in both, and on which too few tries are scored in one.
+    """
 
     metric: str
-    # the name of the reward that both were scored with; None where their programs say what a try is worth
     reward: str | None
-    a: Side  # the first run
-    b: Side  # the second
-    paired: Paired  # the difference, the second less the first, with its interval and its p value
-    # the tasks that changed, the largest change first; what became better before what became worse
+    a: Side
+    b: Side
+    paired: Paired
     changed: list[ChangedTask]
-    only_a: list[str]  # ids of tasks that only the first run has: not safe to print, like all ids here
-    only_b: list[str]  # ids of tasks that only the second has
-    different: list[str]  # ids that both have with another prompt or other accepted answers
-    unfinished: list[str]  # ids that both have, and that are not finished in both
-    unmeasured: list[str]  # ids that are finished in both, and on which too few tries are scored in one
+    only_a: list[str]
+    only_b: list[str]
+    different: list[str]
+    unfinished: list[str]
+    unmeasured: list[str]
 
 
 class _Tries(NamedTuple):

@@ -57,17 +57,26 @@ _Ask: TypeAlias = "tuple[str, tuple[bool, bool] | None]"
 
 
 class RoleRows(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one role of a team: a row is a turn that it took in a rollout."""
+    """The rows of one role of a team: a row is a turn that it took in a rollout.
 
-    active: int  # rows whose reply something depends on
-    inactive: int  # other rows: the role was asked, and nothing depends on its reply
-    valid: int  # active rows that are valid actions, as the role's projection reads them
-    rounds: int  # the most times that it was asked in one rollout; the k-th time is its round k
-    whole: int  # rows that a loop over whole batches would carry for it: rounds times rollouts
-    # active rows on the paths of all rollouts, what a fork begins with included, as a share of ``whole``; so rows that
-    # a fork shares count for each rollout, as they would there
+    Attributes:
+        active: Rows whose reply something depends on.
+        inactive: Other rows: the role was asked, and nothing depends on its reply.
+        valid: Active rows that are valid actions, as the role's projection reads them.
+        rounds: The most times that it was asked in one rollout; the k-th time is its round k.
+        whole: Rows that a loop over whole batches would carry for it: rounds times rollouts.
+        active_ratio: Active rows on the paths of all rollouts, what a fork begins with included, as a share of
+            ``whole``; so rows that a fork shares count for each rollout, as they would there.
+        valid_share: ``valid`` as a share of ``active``; 0 without any.
+    """
+
+    active: int
+    inactive: int
+    valid: int
+    rounds: int
+    whole: int
     active_ratio: float
-    valid_share: float  # ``valid`` as a share of ``active``; 0 without any
+    valid_share: float
 
 
 class _Count:
@@ -148,49 +157,85 @@ _AnyStretch = TypeVar("_AnyStretch", bound="Stretch")
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that went into one agent's model calls, or one tool's calls."""
+    """The time that went into one agent's model calls, or one tool's calls.
 
-    name: str  # the agent or the tool
-    calls: int  # how many; replies out of a cache are in no figure
+    Attributes:
+        name: The agent or the tool.
+        calls: How many; replies out of a cache are in no figure.
+        failed: How many of them failed.
+        seconds: What they took together, waits included.
+        at_once: How many ran at once, on average: ``seconds`` divided by the wall time.
+        share: Their share of all time in models and tools.
+        times: Percentiles of single calls, in seconds; None without any.
+    """
+
+    name: str
+    calls: int
     failed: int
-    seconds: float  # what they took together, waits included
-    at_once: float  # how many ran at once, on average: ``seconds`` divided by the wall time
-    share: float  # their share of all time in models and tools
-    times: Times | None  # percentiles of single calls, in seconds; None without any
+    seconds: float
+    at_once: float
+    share: float
+    times: Times | None
 
 
 class AgentProfile(Stretch, frozen=True, kw_only=True):
-    """The calls of one agent: the agent of the run, one that a program asks, or a role of a team."""
+    """The calls of one agent: the agent of the run, one that a program asks, or a role of a team.
 
-    prompt: int  # prompt tokens, cached ones included
-    cached: int | None  # cached ones among them; None where no answer says so
+    Attributes:
+        prompt: Prompt tokens, cached ones included.
+        cached: Cached ones among them; None where no answer says so.
+        generated: Generated tokens.
+        unreported: Answered calls without usage; their tokens are in no figure.
+        busy: Share of the wall time with a call in flight, from its slot to its answer.
+        rows: The rows of a team's role; None for an agent that is none.
+    """
+
+    prompt: int
+    cached: int | None
     generated: int
-    unreported: int  # answered calls without usage; their tokens are in no figure
-    busy: float  # share of the wall time with a call in flight, from its slot to its answer
-    rows: RoleRows | None = None  # of a team's role
+    unreported: int
+    busy: float
+    rows: RoleRows | None = None
 
 
 class SlowRollout(msgspec.Struct, frozen=True):
-    """A rollout that took long."""
+    """A rollout that took long.
 
-    task: str  # id of its task
-    rollout: int  # its number in the tree
-    seconds: float  # what it spent in models and tools
-    llm_seconds: float  # in models
-    tool_seconds: float  # in tools; calls that ran side by side count one by one
-    turns: int  # model turns on its path
+    Attributes:
+        task: Id of its task.
+        rollout: Its number in the tree.
+        seconds: What it spent in models and tools.
+        llm_seconds: In models.
+        tool_seconds: In tools; calls that ran side by side count one by one.
+        turns: Model turns on its path.
+    """
+
+    task: str
+    rollout: int
+    seconds: float
+    llm_seconds: float
+    tool_seconds: float
+    turns: int
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a run went."""
+    """Where the time of a run went.
 
-    seconds: float  # wall time of the run
-    # the share of it with a model call in flight, which is how long engines had work
+    Attributes:
+        seconds: Wall time of the run.
+        busy: The share of it with a model call in flight, which is how long engines had work.
+        out: Model calls in flight, on average over it.
+        agents: Model calls by agent, the longest first.
+        tools: Tool calls by tool, the longest first.
+        slowest: The slowest rollouts of finished tasks.
+    """
+
+    seconds: float
     busy: float
-    out: float  # model calls in flight, on average over it
-    agents: list[AgentProfile]  # model calls by agent, the longest first
-    tools: list[Stretch]  # tool calls by tool, the longest first
-    slowest: list[SlowRollout]  # the slowest rollouts of finished tasks
+    out: float
+    agents: list[AgentProfile]
+    tools: list[Stretch]
+    slowest: list[SlowRollout]
 
 
 class _AgentCalls:

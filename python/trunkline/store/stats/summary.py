@@ -40,15 +40,24 @@ _MILLION: Final = 1_000_000
 
 
 class BudgetReport(msgspec.Struct, frozen=True):
-    """The ledger of a run at its end. Money is in millionths, as ``micro_dollars``."""
+    """The ledger of a run at its end. Money is in millionths, as ``micro_dollars``.
+
+    Attributes:
+        limits: What was limited.
+        spent: What was spent of it.
+        estimated: Its estimated part: calls that were given up, that came without usage, or that a dead worker had in
+            flight.
+        overshoot: Costs beyond their reservations.
+        refused: How often a reservation was refused.
+        closed: The reason of the first refusal.
+    """
 
     limits: dict[str, int]
     spent: dict[str, int]
-    # its estimated part: calls that were given up, that came without usage, or that a dead worker had in flight
     estimated: dict[str, int]
-    overshoot: dict[str, int]  # costs beyond their reservations
-    refused: int  # how often a reservation was refused
-    closed: str | None  # the reason of the first refusal
+    overshoot: dict[str, int]
+    refused: int
+    closed: str | None
 
     def lines(self, mark: str = "") -> list[str]:
         """Each currency for people: ``calls 12 of 20``; with a mark before figures of generated tokens and money."""
@@ -77,64 +86,111 @@ def estimated(meta: Mapping[str, str]) -> dict[str, int]:
 
 
 class TakenOver(msgspec.Struct, frozen=True):
-    """What a run took over of an earlier one, which had paid for it."""
+    """What a run took over of an earlier one, which had paid for it.
 
-    run: str  # the earlier run's file
-    trees: int  # tasks that had begun
-    rollouts: int  # rollouts of these
-    growing: int  # of these, rollouts that had not ended and went on
-    ended: int  # of these, rollouts that had ended, in tasks that are finished: they are in the run's count of rollouts
-    failed: int  # of these, rollouts that had broken
+    Attributes:
+        run: The earlier run's file.
+        trees: Tasks that had begun.
+        rollouts: Rollouts of these.
+        growing: Of these, rollouts that had not ended and went on.
+        ended: Of these, rollouts that had ended, in tasks that are finished: they are in the run's count of rollouts.
+        failed: Of these, rollouts that had broken.
+    """
+
+    run: str
+    trees: int
+    rollouts: int
+    growing: int
+    ended: int
+    failed: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The totals of a run's finished tasks; ``endpoints`` and what follows from them count all tasks."""
+    """The totals of a run's finished tasks; ``endpoints`` and what follows from them count all tasks.
 
-    # how the run ended; ``running`` meanwhile or after it was killed, ``exhausted`` if its tasks ran out before
-    # enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun
+    Attributes:
+        state: How the run ended; ``running`` meanwhile or after it was killed, ``exhausted`` if its tasks ran out
+            before enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun.
+        tasks: Tasks of the run.
+        finished: Tasks that are done.
+        broken: Finished tasks that broke as a whole.
+        rollouts: Rollouts of finished tasks.
+        scored: Rollouts with a reward.
+        tries: The largest number of rollouts of one task.
+        short: Finished tasks with fewer scored rollouts than that.
+        accuracy: Accuracy of one try; None if nothing is scored.
+        best_of_n: The best reward of each task; None if nothing is scored.
+        majority: The reward of each task's most frequent answer; None if nothing is scored.
+        tokens: Tokens, flat and as a tree, as the server reported them.
+        usage: Calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as
+            they are in all times, in ``replayed`` and in ``paths``.
+        terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
+        failed: Rollouts that broke.
+        failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke. They
+            are safe to print.
+        forks_refused: Rollouts that could not begin where they were to fork, as their tools' state was not to be had.
+        refusals: Why, like ``failures``.
+        replayed: Tool calls that ran again to bring environments to fork points; they are in no other count. Those of
+            an earlier run are left out.
+        llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
+        tool_seconds: Seconds in tool calls, likewise.
+        seconds: Wall time of the run, up to its last write; pauses between resumptions do not count.
+        endpoints: What each endpoint answered, for tasks that were not finished too.
+        spent: What that cost; None without a price.
+        called: Tasks that it was spent on.
+        solved: Finished tasks of which a rollout has a reward of 1 or more.
+        filters: What each filter did.
+        groups: Groups that were wanted, of as many tasks as it takes; None where all tasks were run.
+        groups_kept: Finished groups that can be trained on.
+        strategy: What started the rollouts, with its options; empty where the run does not say. Not safe to print.
+        ids: The part of ``tokens`` that is counted from token ids; the rest is as the servers reported it.
+        paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
+        kept: How long rollouts are that ended by themselves; None if there are none.
+        cut: How long those are that were cut (``censored``, or left growing), likewise.
+        diversity: How much the tries of a task differ; None if there are none.
+        taken: What was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score.
+        ended: How many trees ended in each way, see :class:`~trunkline.store.schema.TreeEnding`.
+        refused: Rollouts that were to start and that no budget paid for; they are in no other figure.
+        budget: The run's budget at its end; None without one, and before the run ends.
+        timing: Options of the run that make its trees depend on timing.
+        events: How often each kind of event was recorded, such as workers that ``died``.
+    """
+
     state: str
-    tasks: int  # tasks of the run
-    finished: int  # tasks that are done
-    broken: int  # finished tasks that broke as a whole
-    rollouts: int  # rollouts of finished tasks
-    scored: int  # rollouts with a reward
-    tries: int  # the largest number of rollouts of one task
-    short: int  # finished tasks with fewer scored rollouts than that
-    accuracy: Estimate | None  # accuracy of one try; None if nothing is scored
-    best_of_n: Estimate | None  # the best reward of each task; None if nothing is scored
-    majority: Estimate | None  # the reward of each task's most frequent answer; None if nothing is scored
-    tokens: Tokens  # tokens, flat and as a tree, as the server reported them
-    # calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as they are
-    # in all times, in ``replayed`` and in ``paths``
+    tasks: int
+    finished: int
+    broken: int
+    rollouts: int
+    scored: int
+    tries: int
+    short: int
+    accuracy: Estimate | None
+    best_of_n: Estimate | None
+    majority: Estimate | None
+    tokens: Tokens
     usage: Usage
-    terminations: dict[str, int]  # how many rollouts ended for each reason; ``growing`` for those that never ended
-    failed: int  # rollouts that broke
-    # why: the most frequent messages among them, at most three, each with how many rollouts it broke. They are safe to
-    # print
+    terminations: dict[str, int]
+    failed: int
     failures: list[tuple[str, int]]
-    forks_refused: int  # rollouts that could not begin where they were to fork, as their tools' state was not to be had
-    refusals: list[tuple[str, int]]  # why, like ``failures``
-    # tool calls that ran again to bring environments to fork points; they are in no other count. Those of an earlier
-    # run are left out
+    forks_refused: int
+    refusals: list[tuple[str, int]]
     replayed: int
-    llm_seconds: float  # seconds in model calls, summed over rollouts that ran side by side
-    tool_seconds: float  # seconds in tool calls, likewise
-    seconds: float  # wall time of the run, up to its last write; pauses between resumptions do not count
-    endpoints: list[EndpointSummary] = []  # what each endpoint answered, for tasks that were not finished too
-    spent: Spending | None = None  # what that cost; None without a price
-    called: int = 0  # tasks that it was spent on
-    solved: int = 0  # finished tasks of which a rollout has a reward of 1 or more
-    filters: list[Filtered] = []  # what each filter did
-    groups: int | None = None  # groups that were wanted, of as many tasks as it takes; None where all tasks were run
-    groups_kept: int = 0  # finished groups that can be trained on
-    # what started the rollouts, with its options; empty where the run does not say. Not safe to print
+    llm_seconds: float
+    tool_seconds: float
+    seconds: float
+    endpoints: list[EndpointSummary] = []
+    spent: Spending | None = None
+    called: int = 0
+    solved: int = 0
+    filters: list[Filtered] = []
+    groups: int | None = None
+    groups_kept: int = 0
     strategy: str = ""
-    # the part of ``tokens`` that is counted from token ids; the rest is as the servers reported it
     ids: Tokens = Tokens(0, 0, 0, 0, 0, 0)
-    paths: int = 0  # model turns on the paths of all rollouts: the calls that as many chains would have made
-    kept: Length | None = None  # how long rollouts are that ended by themselves; None if there are none
-    cut: Length | None = None  # how long those are that were cut (``censored``, or left growing), likewise
-    diversity: Diversity | None = None  # how much the tries of a task differ; None if there are none
+    paths: int = 0
+    kept: Length | None = None
+    cut: Length | None = None
+    diversity: Diversity | None = None
 
     @property
     def prompt(self) -> int:
@@ -162,13 +218,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """Generated tokens that are estimated: some servers count the first of several completions alone."""
         return sum(endpoint.estimated for endpoint in self.endpoints)
 
-    # what was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score
     taken: TakenOver | None = None
-    ended: dict[str, int] = {}  # how many trees ended in each way, see :class:`~trunkline.store.schema.TreeEnding`
-    refused: int = 0  # rollouts that were to start and that no budget paid for; they are in no other figure
-    budget: BudgetReport | None = None  # the run's budget at its end; None without one, and before the run ends
-    timing: list[str] = []  # options of the run that make its trees depend on timing
-    events: dict[str, int] = {}  # how often each kind of event was recorded, such as workers that ``died``
+    ended: dict[str, int] = {}
+    refused: int = 0
+    budget: BudgetReport | None = None
+    timing: list[str] = []
+    events: dict[str, int] = {}
 
     @property
     def per_task(self) -> float | None:

@@ -26,29 +26,46 @@ _CUT: Final = (Termination.CENSORED, None)
 
 
 class Length(msgspec.Struct, frozen=True):
-    """The mean length of rollouts, shared parts included."""
+    """The mean length of rollouts, shared parts included.
+
+    Attributes:
+        rollouts: How many they are.
+        turns: Model turns on a path.
+        generated: Generated tokens on a path, of those whose turns all have usage; None if there are none.
+    """
 
     rollouts: int
-    turns: float  # model turns on a path
-    generated: float | None  # generated tokens on a path, of those whose turns all have usage; None if there are none
+    turns: float
+    generated: float | None
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one finished task."""
+    """The figures of one finished task.
 
-    task: str  # its id: not safe to print
+    Attributes:
+        task: Its id: not safe to print.
+        rollouts: Its rollouts.
+        scored: Rollouts with a reward.
+        reward: Their mean reward; None if there are none.
+        tokens: Tokens, flat and as a tree.
+        usage: What its calls cost; those of an earlier run that this one continues are left out, and in ``paths`` too.
+        paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
+        actions: Different first actions.
+        answers: Different answers.
+        effective: Independent tries that would be worth as much as its scored rollouts; None where that is not known.
+        silent: No server reported cached tokens, so that ``usage.cached`` holds siblings' prompts alone.
+    """
+
+    task: str
     rollouts: int
-    scored: int  # rollouts with a reward
-    reward: float | None  # their mean reward; None if there are none
-    tokens: Tokens  # tokens, flat and as a tree
-    # what its calls cost; those of an earlier run that this one continues are left out, and in ``paths`` too
+    scored: int
+    reward: float | None
+    tokens: Tokens
     usage: Usage
-    paths: int  # model turns on the paths of all rollouts: the calls that as many chains would have made
-    actions: int  # different first actions
-    answers: int  # different answers
-    # independent tries that would be worth as much as its scored rollouts; None where that is not known
+    paths: int
+    actions: int
+    answers: int
     effective: float | None
-    # no server reported cached tokens, so that ``usage.cached`` holds siblings' prompts alone
     silent: bool = False
 
 
@@ -174,14 +191,23 @@ def _task(
 
 
 class Filtered(msgspec.Struct, frozen=True):
-    """The verdicts of one filter in a run."""
+    """The verdicts of one filter in a run.
 
-    filter: str  # its name, or that of a strategy that keeps some of its rollouts only
-    masked: int = 0  # rollouts that it masked
-    dropped: int = 0  # rollouts that it dropped
-    penalised: int = 0  # rollouts whose reward it lowered or raised
-    groups: int = 0  # groups that it dropped whole, whose rollouts are among ``dropped``
-    failed: int = 0  # groups that it has not judged, because it broke or the task did
+    Attributes:
+        filter: Its name, or that of a strategy that keeps some of its rollouts only.
+        masked: Rollouts that it masked.
+        dropped: Rollouts that it dropped.
+        penalised: Rollouts whose reward it lowered or raised.
+        groups: Groups that it dropped whole, whose rollouts are among ``dropped``.
+        failed: Groups that it has not judged, because it broke or the task did.
+    """
+
+    filter: str
+    masked: int = 0
+    dropped: int = 0
+    penalised: int = 0
+    groups: int = 0
+    failed: int = 0
 
 
 def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> bool:
