@@ -170,8 +170,8 @@ class ResumableRun:
         if grave and not forced:
             more = f" and {len(grave) - _MOST} more" if len(grave) > _MOST else ""
             raise ConfigError(
-                f"{self._name} was begun with other settings: {'; '.join(map(str, grave[:_MOST]))}{more}: give "
-                "the same to resume it, another --out to begin anew, or --force (resume='force') to resume it so"
+                f"{self._name} was begun with other settings: {'; '.join(map(str, grave[:_MOST]))}{more}: give the "
+                "same to resume it, another --out to begin anew, or --force (resume='force') to resume it with these"
             )
         return found
 

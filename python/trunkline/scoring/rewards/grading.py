@@ -390,6 +390,10 @@ class WeightedRewards(OpenedPerCall, msgspec.Struct, frozen=True):
                 )
             check_float(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
 
+    async def __call__(self, trajectory: Trajectory) -> Scored:
+        """Ask all of them about one ended rollout, with connections or processes of their own."""
+        return cast("Scored", await OpenedPerCall.__call__(self, trajectory))
+
     def opened(self) -> OpenRewards:
         """Return what asks them while a run lasts."""
         return OpenRewards({name: (Grader(one), self.weights.get(name, 1.0)) for name, one in self.rewards.items()})

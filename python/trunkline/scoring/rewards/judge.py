@@ -8,7 +8,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -178,6 +178,10 @@ class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
         check_float("Judge: timeout", self.timeout, 0, above=True, unit="seconds")
         check_that(isinstance(self.sampling, Sampling), "Judge: sampling must be Sampling(...)", self.sampling)
         check_int("Judge: seed", self.seed, 0, 2**63 - 1)
+
+    async def __call__(self, trajectory: Trajectory) -> Scored | float:
+        """Ask about one ended rollout, with a connection of its own; return the reward, or why there is none."""
+        return cast("Scored | float", await OpenedPerCall.__call__(self, trajectory))
 
     def opened(self) -> OpenJudge:
         """Return what asks in one event loop, over connections that stay open until it is closed.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trunkline.scoring.rewards import Scored, contains, exact_match, numeric_match
+from trunkline.scoring.rewards import Scored, WeightedRewards, contains, exact_match, numeric_match
 from trunkline.scoring.rewards.grading import report, score
+from trunkline.scoring.rewards.judge import Judge
 from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED, Task, Termination
 
@@ -238,3 +239,8 @@ async def test_cancelling_a_reward_is_not_swallowed() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def test_rewards_say_what_calling_them_returns():
+    assert WeightedRewards.__call__.__annotations__["return"] == "Scored", "with the parts, also without a value"
+    assert Judge.__call__.__annotations__["return"] == "Scored | float"
