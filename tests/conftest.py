@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("suite")
     if config.getoption("--full-faults"):
         os.environ["TRUNKLINE_FULL_FAULTS"] = "1"
+    # Commands buffer what they print, as for most users, whatever the shell of the tests has set.
+    os.environ.pop("PYTHONUNBUFFERED", None)
     # A program that is started inherits a signal that is ignored (nohup, a background job), and gets the default of
     # one that is handled. The session itself goes on ignoring it.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -127,9 +127,7 @@ def run_app(command: click.Command = app) -> NoReturn:
     except TrunklineError as error:
         _say(f"error: {error}")
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader of our output left, as `| head` does: keep the interpreter from complaining at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # the reader of the output has left, as `| head` does
         code = 0
     except OSError as error:
         _say(f"error: {error}")
@@ -143,7 +141,22 @@ def run_app(command: click.Command = app) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exc()
         code = _UNEXPECTED
+    for stream in (sys.stdout, sys.stderr):
+        _flush(stream)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _flush(stream: TextIO | None) -> None:
+    """Flush a stream, or discard what it cannot take: Python would exit with 120 where its own last flush fails."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
 
 
 class _Terminated(KeyboardInterrupt):
