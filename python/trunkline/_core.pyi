@@ -955,7 +955,7 @@ class ParsedChoice:
     role: Final[str]
     """The speaker; empty where the server does not say."""
     content: Final[str]
-    """The visible text, parts joined; the refusal where there is none; else empty."""
+    """The visible text, parts joined; without any, the refusal; else empty."""
     refusal: Final[str | None]
     reasoning: Final[str | None]
     """Reasoning that the server sends beside the text."""
@@ -1094,7 +1094,7 @@ class Refusal:
     """The amount asked for; None without an upper bound."""
     left: Final[int]
     limit: Final[int]
-    """The limit; 2**64 - 1 where there is none and the counter is full."""
+    """The limit; 2**64 - 1 without a limit, when the counter is full."""
     text: Final[str]
 
 @final
@@ -1305,7 +1305,7 @@ class Tally:
         """The answer that would win without the leader."""
     @property
     def margin(self) -> float:
-        """Weight of the leader minus that of the runner-up, 0 where there is none."""
+        """Weight of the leader minus that of the runner-up; 0 without a runner-up."""
     @property
     def abstained(self) -> int: ...
     def settled(self, tries: int, heaviest: float = 1.0, /) -> bool:

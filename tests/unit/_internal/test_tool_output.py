@@ -102,11 +102,12 @@ def test_what_a_process_says_last_is_shown_though_another_keeps_its_pipe(capfd: 
 
 
 @pytest.mark.filterwarnings("error")
-def test_output_without_a_standard_error_is_dropped(monkeypatch: pytest.MonkeyPatch):
+def test_output_without_a_standard_error_is_dropped(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     for stream in (None, open(os.devnull)):  # noqa: SIM115, PTH123
         monkeypatch.setattr(sys, "stderr", stream)
         forward("print('unseen')")
     stream.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_output_of_this_process_is_limited_for_a_while_and_for_all_threads(

@@ -188,7 +188,7 @@ class Group:
             try:
                 known = self._reader(recorded(self.tree.core, turn.id))
             except LLMError as problem:
-                # It was not readable when it came, either: the rollout broke there, unless another's went on.
+                # The reply was unreadable when it came, too, and broke the rollout that it was drawn for.
                 known = Parsed(problem=str(problem))
             self._read[turn.id] = known
         return known

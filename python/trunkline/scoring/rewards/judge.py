@@ -180,7 +180,7 @@ class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
         check_int("Judge: seed", self.seed, 0, 2**63 - 1)
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float:
-        """Ask about one ended rollout, with a connection of its own; return the reward, or why there is none."""
+        """Score one ended rollout, over a connection of its own; return the reward, or why it is unscored."""
         return cast("Scored | float", await OpenedPerCall.__call__(self, trajectory))
 
     def opened(self) -> OpenJudge:

@@ -34,7 +34,7 @@ pub struct ReplyMessage {
 }
 
 impl ReplyMessage {
-    /// What the user sees: the content, or the refusal where there is none.
+    /// What the user sees: the content, or the refusal if there is no content.
     #[must_use]
     pub fn text(&self) -> &str {
         if self.content.is_empty() { self.refusal.as_deref().unwrap_or_default() } else { &self.content }

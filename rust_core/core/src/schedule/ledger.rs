@@ -42,7 +42,7 @@ pub struct Refusal {
     pub wanted: Option<u64>,
     /// How much is left.
     pub left: u64,
-    /// The limit; 2^64 - 1 where there is none and the counter is full.
+    /// The limit; 2^64 - 1 without a limit, when the counter is full.
     pub limit: u64,
 }
 
