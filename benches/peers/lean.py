@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from peers.loads import ANSWER, Load, Play
-from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.direct_transport import DirectTransport
 
 
 class Function(msgspec.Struct):
@@ -130,7 +130,7 @@ async def prebuilt(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
 async def kernel(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
     """The same through Trunkline's transport: as near to what the kernel takes as a Python client comes."""
     copies = await _copies(load, lanes)
-    transport, headers = PlainTransport(lanes), {"Content-Type": "application/json"}
+    transport, headers = DirectTransport(lanes), {"Content-Type": "application/json"}
 
     async def play(number: int | None) -> None:
         for body in copies[(number or 0) % len(copies)]:

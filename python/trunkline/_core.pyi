@@ -39,6 +39,7 @@ __all__ = [
     "DIGEST_VERSION",
     "FORMAT",
     "GROWING",
+    "HEAD_LIMIT",
     "MESSAGE",
     "OBSERVATION",
     "PROMPT",
@@ -49,6 +50,7 @@ __all__ = [
     "TURN",
     "ActivityCounter",
     "CoreTree",
+    "ExchangeTable",
     "Harvest",
     "LanePlan",
     "LaneQueue",
@@ -101,6 +103,7 @@ __all__ = [
     "partial_top_up",
     "presets",
     "read_reply",
+    "request_head",
     "request_ids",
     "settle_ids",
     "split_evenly",
@@ -123,6 +126,8 @@ DIGEST_VERSION: Final[int]
 """Version of :meth:`CoreTree.digest`: digests of two versions are never equal."""
 GROWING: Final[int]
 """Stands in :attr:`Harvest.terminations` for a rollout that has not ended."""
+HEAD_LIMIT: Final[int]
+"""Most bytes of the head of an answer, and most that may come between two pieces of its body."""
 ROOT: Final = 0
 PROMPT: Final = 1
 TURN: Final = 2
@@ -1096,6 +1101,124 @@ class Refusal:
     limit: Final[int]
     """The limit; 2**64 - 1 without a limit, when the counter is full."""
     text: Final[str]
+
+def request_head(target: str, host: str, headers: Sequence[tuple[str, str]], /) -> bytes:
+    """Encode what all POST requests to one target have in common: the head up to the length of the body.
+
+    Args:
+        target: Path and query.
+        host: The value of Host.
+        headers: Everything beyond Host and Content-Length; a User-Agent is added where there is none.
+
+    Raises:
+        ArgumentError: One of them holds a character that has no place there.
+    """
+
+@final
+class ExchangeTable:
+    """All requests of a client that have no answer yet, and its connections: HTTP/1.1 without sockets and a clock.
+
+    Requests have numbers of their senders (tokens), connections numbers of the table (slots). Of a request the table
+    holds the head and the length of its body: whoever sends keeps the body until it lands or fails. Times are seconds
+    on any clock that never goes back. Methods that return a bool say whether :meth:`tick` has something to give.
+
+    Args:
+        size: Most connections to one origin.
+        largest: Most bytes of a body.
+        connect: Seconds to establish a connection.
+        accepted: Seconds until a new connection whose request was not even acknowledged is given up.
+        keep: Seconds that a connection is kept without a request.
+        idle: Seconds of silence in the middle of an answer, and the longest time between two looks at a connection.
+        patience: Seconds that a new connection may bring nothing while kept ones have nothing to do, or are served
+            before it.
+        crowded: Seconds for which a server is believed to hold a thread for each kept connection, with too few of
+            them.
+    """
+
+    def __new__(
+        cls,
+        size: int,
+        largest: int,
+        *,
+        connect: float,
+        accepted: float,
+        keep: float,
+        idle: float,
+        patience: float,
+        crowded: float,
+    ) -> ExchangeTable: ...
+    def add_origin(self, *, encrypted: bool) -> int:
+        """Add somewhere to connect to; a connection that is made and ``encrypted`` has been accepted by the server."""
+
+    def send(self, token: int, origin: int, head: Buffer, size: int, limit: float, now: float, /) -> None:
+        """Send a request: on the idle connection used last, on a new one, or when one is free.
+
+        Args:
+            token: Its number, which no other request has that has no answer yet.
+            origin: Where to.
+            head: What :func:`request_head` gave.
+            size: Bytes of its body.
+            limit: Seconds for all of it.
+            now: The present.
+        """
+
+    def cancel(self, token: int, now: float, /) -> bool:
+        """Forget a request: it neither lands nor fails, and is not written if it was not."""
+
+    def close(self, now: float, /) -> bool:
+        """Fail every request, also later ones, and close every connection."""
+
+    def opened(self, slot: int, now: float, /) -> bool:
+        """A connection was made."""
+
+    def unopened(self, slot: int, now: float, /) -> int | None:
+        """A connection was not made; returns the token of the request that fails with it, if there still is one."""
+
+    def feed(self, slot: int, data: Buffer, now: float, /) -> bool:
+        """A connection brought bytes."""
+
+    def eof(self, slot: int, now: float, /) -> bool:
+        """The other side of a connection sends nothing more."""
+
+    def lost(self, slot: int, reason: str | None, now: float, /) -> bool:
+        """A connection that was made is closed; always the last word about it."""
+
+    def unsent(self, slot: int, /) -> bool:
+        """Bytes of a request are still to be sent while its answer is whole."""
+
+    def unasked(self, slot: int, now: float, /) -> bool:
+        """A connection has brought something, or is closed, before its request was written."""
+
+    def unacknowledged(self, slot: int, count: int, now: float, /) -> bool:
+        """So many bytes of its request a connection has not acknowledged: the answer to one of the ``checks``."""
+
+    def tick(
+        self, now: float, /
+    ) -> tuple[
+        list[tuple[int, int]],
+        list[tuple[int, int, bytes, bool]],
+        list[int],
+        list[int],
+        list[tuple[int, int, dict[bytes, bytes], bytes, float]],
+        list[tuple[int, str, str]],
+        float | None,
+    ]:
+        """End a pass of the event loop.
+
+        Returns:
+            ``opens``: slots and origins of connections to be made, each of which ends with :meth:`opened` or
+            :meth:`unopened`. ``writes``: slot, token, head, and whether the connection has brought an answer before; if
+            its socket can be read by now, the request is not written and :meth:`unasked` is told. ``checks``: slots
+            that are to tell their :meth:`unacknowledged` bytes. ``closes``: slots to be closed at once, which ends with
+            :meth:`lost` or :meth:`unopened`. ``arrived``: token, status, headers by their names in lower case (of equal
+            names the first), body, and seconds from sending to the head of the answer. ``failed``: token, one of
+            ``not_http``, ``head_too_large``, ``too_large``, ``broke_off``, ``no_answer``, ``connection_broke``,
+            ``connect_late``, ``late``, ``silent``, ``closed``, and the bytes announced or the reason of the transport
+            where there is one. When to come back though nothing happens.
+        """
+
+    def held(self, origin: int, /) -> int:
+        """Connections to an origin that are there, being made or being closed."""
 
 @final
 class Ledger:

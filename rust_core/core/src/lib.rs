@@ -20,6 +20,7 @@
 pub mod advantage;
 mod error;
 mod forest;
+pub mod http;
 mod id;
 mod keyword;
 mod lanes;

@@ -11,6 +11,7 @@ mod buffer;
 mod error;
 mod guard;
 mod harvest;
+mod http;
 mod input;
 mod lanes;
 mod ledger;
@@ -39,6 +40,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
+    #[pymodule_export]
+    use crate::http::{ExchangeTable, request_head};
     #[pymodule_export]
     use crate::lanes::{ActivityCounter, LanePlan, LaneQueue, Lanes};
     #[pymodule_export]
@@ -74,6 +77,7 @@ mod _core {
         module.add("FORMAT", FORMAT)?;
         module.add("DIGEST_VERSION", DIGEST_VERSION)?;
         module.add("GROWING", GROWING)?;
+        module.add("HEAD_LIMIT", trunkline_core::http::HEAD_LIMIT)?;
         module.add("CURRENCIES", PyTuple::new(module.py(), Currency::ALL.map(Currency::as_str))?)?;
         module.add("ROOT", Kind::Root as u8)?;
         module.add("PROMPT", Kind::Prompt as u8)?;

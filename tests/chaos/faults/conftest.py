@@ -17,7 +17,7 @@ from places import SUPPORT
 from secrets_kept import assert_no_secret
 
 from trunkline.llm.http.aiohttp_transport import AioTransport
-from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.direct_transport import DirectTransport
 
 
 def pytest_asyncio_loop_factories(config, item):
@@ -25,7 +25,7 @@ def pytest_asyncio_loop_factories(config, item):
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=[PlainTransport, AioTransport], ids=["plain", "aio"])
+@pytest.fixture(params=[DirectTransport, AioTransport], ids=["plain", "aio"])
 def transport(request) -> type:
     """The class of transport."""
     return request.param

@@ -10,7 +10,7 @@ from fault_client import REQUEST, client, fails
 from fault_server import GOOD, OK, FaultServer, Peer, http
 
 from trunkline.errors import EndpointError, LLMError
-from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import TransportError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -223,7 +223,7 @@ async def test_a_kept_connection_that_resets_costs_one_more_request(transport):
     """The lean transport sends it again by itself; with aiohttp that is an attempt."""
     async with FaultServer(OK, reset_at_once, OK) as server, client(transport, server.url) as llm:
         await llm.complete(REQUEST)
-        assert (await llm.complete(REQUEST)).attempts == (1 if transport is PlainTransport else 2)
+        assert (await llm.complete(REQUEST)).attempts == (1 if transport is DirectTransport else 2)
     assert len(server.seen) == 3
 
 
@@ -239,7 +239,7 @@ async def test_a_server_that_reads_nothing_and_half_closes_is_not_waited_for():
 
     async with await asyncio.start_server(ignore, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat/completions"
-        transport = PlainTransport(8)
+        transport = DirectTransport(8)
         try:
             with pytest.raises(TransportError, match="closed before an answer"):
                 await transport.post(url, {}, bytes(16 << 20), 5.0)

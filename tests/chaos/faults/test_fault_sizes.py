@@ -86,7 +86,7 @@ async def test_a_megabyte_of_headers_is_refused(transport):
     async def interim(peer: Peer) -> None:
         await peer.send(b"HTTP/1.1 102 Wait\r\n\r\n" * 50_000 + OK)
 
-    for flood in (one, many, interim) if transport.__name__ == "PlainTransport" else (one, many):
+    for flood in (one, many, interim) if transport.__name__ == "DirectTransport" else (one, many):
         async with FaultServer(flood, OK) as server, client(transport, server.url) as llm:
             assert (await llm.complete(REQUEST)).attempts == 2
             server.answers = [flood]

@@ -1,4 +1,4 @@
-"""TLS and proxies; which transport serves a URL."""
+"""Proxies; which transport serves a URL."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from yarl import URL
 
-from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import (
     BROKE_OFF,
     CONNECT_LATE,
     CONNECTION_BROKE,
     NO_ANSWER,
     NOT_HTTP,
+    TLS_FAILED,
     UNKNOWN_HOST,
+    UNTRUSTED,
     Answer,
     Body,
     TransportError,
@@ -191,8 +193,8 @@ def _translate(error: Exception, limit: float) -> TransportError:
 
 # The first class that fits counts: most derive from a later one.
 _MEANINGS: Final[tuple[tuple[type[Exception], str, bool, bool], ...]] = (
-    (aiohttp.ClientConnectorCertificateError, "TLS certificate not trusted; see SSL_CERT_FILE", True, False),
-    (aiohttp.ClientSSLError, "TLS failed; is it https there?", True, False),
+    (aiohttp.ClientConnectorCertificateError, UNTRUSTED, True, False),
+    (aiohttp.ClientSSLError, TLS_FAILED, True, False),
     (aiohttp.ClientProxyConnectionError, "the proxy in the environment is not reachable", True, True),
     (aiohttp.ClientHttpProxyError, "the proxy in the environment refused", True, True),
     (aiohttp.ClientConnectorDNSError, UNKNOWN_HOST, True, True),
@@ -207,7 +209,7 @@ _MEANINGS: Final[tuple[tuple[type[Exception], str, bool, bool], ...]] = (
 
 
 class SwitchTransport:
-    """Posts plainly to ``http://`` URLs without a proxy, and through aiohttp to all others.
+    """Posts directly where there is no proxy, and through aiohttp where there is one.
 
     Args:
         concurrency: Most connections at once, of each of the two.
@@ -215,7 +217,7 @@ class SwitchTransport:
     """
 
     def __init__(self, concurrency: int = 256, **options: Any) -> None:
-        self._plain = PlainTransport(concurrency, **options)
+        self._direct = DirectTransport(concurrency, **options)
         self._aio = AioTransport(concurrency, **options)
         self._chosen: dict[str, Transport] = {}
 
@@ -225,15 +227,15 @@ class SwitchTransport:
 
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
-        await self._plain.close()
+        await self._direct.close()
         await self._aio.close()
 
     def _choose(self, url: str) -> Transport:
         try:
             target = URL(url)
             # A user in the URL is aiohttp's to send.
-            plain = target.scheme == "http" and target.user is None and proxy_of(target) == (None, None)
+            direct = target.user is None and proxy_of(target) == (None, None)
         except ValueError:
-            plain = True  # it says what is wrong with the URL
-        chosen = self._chosen[url] = self._plain if plain else self._aio
+            direct = True  # it says what is wrong with the URL
+        chosen = self._chosen[url] = self._direct if direct else self._aio
         return chosen

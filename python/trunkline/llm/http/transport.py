@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Iterator
     from typing import Any
 
 __all__ = [
@@ -16,9 +17,12 @@ __all__ = [
     "CONNECT_LATE",
     "NOT_HTTP",
     "NO_ANSWER",
+    "TLS_FAILED",
     "UNKNOWN_HOST",
+    "UNTRUSTED",
     "Answer",
     "Body",
+    "Headers",
     "Transport",
     "TransportError",
     "closed",
@@ -34,6 +38,8 @@ CONNECTION_BROKE: Final = "the connection broke"
 NO_ANSWER: Final = "the connection was closed before an answer"
 BROKE_OFF: Final = "the answer broke off or cannot be decompressed"
 NOT_HTTP: Final = "the answer is not HTTP"
+UNTRUSTED: Final = "TLS certificate not trusted; see SSL_CERT_FILE"
+TLS_FAILED: Final = "TLS failed; is it https there?"
 
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 """Reasons for no connection that say nothing about the other side."""
@@ -56,6 +62,31 @@ class TransportError(Exception):
 
 Body = bytes | list[bytes]
 """What is posted: one piece, or several one after the other."""
+
+
+class Headers(Mapping[str, str]):
+    """The headers of an answer, looked up without regard to case; of equal names the first counts.
+
+    Args:
+        raw: Values by name in lower case.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[bytes, bytes]) -> None:
+        self.raw = raw
+
+    def __getitem__(self, name: str) -> str:
+        return self.raw[name.lower().encode("latin-1", "replace")].decode("latin-1")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower().encode("latin-1", "replace") in self.raw
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
 
 
 class Answer(NamedTuple):

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.llm.http.connection import HEAD_LIMIT, AnswerReader, Headers, inflate
-from trunkline.llm.http.transport import TransportError
+from trunkline._core import HEAD_LIMIT, ExchangeTable, request_head
+from trunkline.llm.http.direct_transport import inflate
+from trunkline.llm.http.transport import Headers, TransportError
 
 LARGEST = 5_000
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyzABCXYZ0123456789-_", min_size=1, max_size=12).filter(
@@ -48,7 +49,52 @@ def answers(draw):
     return interim + head.encode("latin-1") + data, status, fields, body, stays, framing == "end"
 
 
-def feed(reader: AnswerReader, data: bytes, cuts: list[int]) -> bool:
+class FaultError(Exception):
+    """An exchange failed: its name, and the detail."""
+
+
+class Reader:
+    """Asks for one answer after the other on the only connection of a table, and says what came of it."""
+
+    def __init__(self, largest: int = LARGEST) -> None:
+        times = dict.fromkeys(("connect", "accepted", "keep", "idle", "patience", "crowded"), 1e6)
+        self.table = ExchangeTable(1, largest, **times)
+        self.table.add_origin(encrypted=True)
+        self.token = 0
+        self.start()
+
+    def start(self) -> None:
+        self.token += 1
+        self.reusable = True
+        self.status, self.headers, self.body = 0, {}, b""
+        self.table.send(self.token, 0, request_head("/", "h", []), 0, 1e6, 0.0)
+        opens, writes, *_ = self.table.tick(0.0)
+        if opens:
+            self.table.opened(0, 0.0)
+            _, writes, *_ = self.table.tick(0.0)
+        assert [(slot, token) for slot, token, *_ in writes] == [(0, self.token)]
+
+    def feed(self, data: bytes) -> bool:
+        self.table.feed(0, data, 0.0)
+        return self.settle()
+
+    def end(self) -> bool:
+        self.table.eof(0, 0.0)
+        with contextlib.suppress(FaultError):
+            return self.settle()
+        return False
+
+    def settle(self) -> bool:
+        _, _, _, closes, landed, failed, _ = self.table.tick(0.0)
+        self.reusable &= not closes
+        for _, fault, detail in failed:
+            raise FaultError(fault, detail)
+        for _, self.status, self.headers, self.body, _ in landed:
+            return True
+        return False
+
+
+def feed(reader: Reader, data: bytes, cuts: list[int]) -> bool:
     whole = False
     cuts = sorted(cut for cut in cuts if 0 < cut < len(data))
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
@@ -60,9 +106,10 @@ def feed(reader: AnswerReader, data: bytes, cuts: list[int]) -> bool:
 @settings(max_examples=150)
 @given(st.lists(answers(), min_size=1, max_size=3), st.lists(st.integers(1, 600), max_size=6))
 def test_answers_are_the_same_however_they_are_cut(several, cuts):
-    reader = AnswerReader(LARGEST)
-    for data, status, fields, body, stays, ends in several:
-        reader.start()
+    reader = Reader()
+    for number, (data, status, fields, body, stays, ends) in enumerate(several):
+        if number:
+            reader.start()
         assert feed(reader, data, cuts) != ends
         if ends:
             assert reader.end()
@@ -78,58 +125,128 @@ def test_answers_are_the_same_however_they_are_cut(several, cuts):
 @settings(max_examples=100)
 @given(answers(), st.data())
 def test_an_answer_cut_short_is_never_whole(answer, data):
-    given_bytes, *_, ends = answer
-    reader = AnswerReader(LARGEST)
+    given_bytes, _, _, body, _, ends = answer
+    reader = Reader()
     kept = data.draw(st.integers(1, len(given_bytes) - 1))
     assert not reader.feed(given_bytes[:kept])
-    assert reader.end() == (ends and reader.headed)
+    assert reader.end() == (ends and kept >= len(given_bytes) - len(body))
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200), answers(), st.integers(0, 200))
 def test_any_bytes_are_an_answer_or_one_error(noise, answer, place):
-    reader = AnswerReader(LARGEST)
+    reader = Reader()
     data = answer[0][:place] + noise + answer[0][place:]
-    with contextlib.suppress(TransportError):
+    with contextlib.suppress(FaultError):
         reader.feed(data)
     assert len(reader.body) <= LARGEST
 
 
 @pytest.mark.parametrize("split", [1, 5, 1000])
 def test_bodies_beyond_the_bound_are_refused_in_every_framing(split):
-    for head in (b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % 9000, b"\r\n", b"Content-Length: 9000\r\n\r\n"):
-        reader = AnswerReader(LARGEST)
+    heads = {
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % 9000: "",
+        b"\r\n": "",
+        b"Content-Length: 9000\r\n\r\n": "9000",
+    }
+    for head, announced in heads.items():
         data = b"HTTP/1.1 200 OK\r\n" + head + b"x" * 9000
-        with pytest.raises(TransportError, match="more than 5,000") as caught:
-            feed(reader, data, list(range(split, len(data), split)))
-        assert not caught.value.retry
+        with pytest.raises(FaultError) as caught:
+            feed(Reader(), data, list(range(split, len(data), split)))
+        assert caught.value.args == ("too_large", announced)
 
 
 @pytest.mark.parametrize(
-    "begun",
+    ("begun", "fault"),
     [
-        b"HTTP/1.1 200 OK\r\nX: ",
-        b"HTTP/1.1 200 ",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+        (b"HTTP/1.1 200 OK\r\nX: ", "head_too_large"),
+        (b"HTTP/1.1 200 ", "head_too_large"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", "head_too_large"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", "head_too_large"),
     ],
 )
-def test_what_is_no_body_is_bounded_wherever_it_stands(begun):
-    reader = AnswerReader(LARGEST)
+def test_what_is_no_body_is_bounded_wherever_it_stands(begun, fault):
+    reader = Reader()
     reader.feed(begun)
-    with pytest.raises(TransportError):
+    with pytest.raises(FaultError, match=fault):
         feed(reader, b"x" * 2 * HEAD_LIMIT, list(range(1000, HEAD_LIMIT + 1000, 1000)))
 
 
 def test_a_status_below_all_that_exist_is_no_interim_answer():
-    with pytest.raises(TransportError, match="not HTTP"):
-        AnswerReader(LARGEST).feed(b"HTTP/1.1 099 Low\r\nContent-Length: 5\r\n\r\nhello")
+    with pytest.raises(FaultError, match="not_http"):
+        Reader().feed(b"HTTP/1.1 099 Low\r\nContent-Length: 5\r\n\r\nhello")
 
 
 def test_a_head_that_is_too_large_is_refused_even_when_it_comes_at_once():
     for fields in (b"X: " + b"x" * HEAD_LIMIT, b"\r\n".join([b"X: yyyyyyyyy"] * (HEAD_LIMIT // 10))):
-        with pytest.raises(TransportError, match="bytes of headers"):
-            AnswerReader(LARGEST).feed(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\nContent-Length: 2\r\n\r\n{}")
+        with pytest.raises(FaultError, match="head_too_large"):
+            Reader().feed(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\nContent-Length: 2\r\n\r\n{}")
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nX: a\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello",
+        b"HTTP/1.1 200 OK\r\nX: a\rb\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"ICY 200 OK\r\n\r\n",
+        b"\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        CHUNKS + b"5 \r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b" 5\r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"0x5\r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"\r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"5\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"5\r\nhello\n0\r\n\r\n",
+        CHUNKS + b"5;a\x01\r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"5;a=b\nc\r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"10000000000000005\r\nhello\r\n0\r\n\r\n",
+        CHUNKS + b"5\r\nhello\r\n0\r\nX: a\nY: b\r\n\r\n",
+        CHUNKS + b"5\r\nhello\r\n0\r\nno trailer\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("split", [1, 1000])
+def test_what_two_readers_could_understand_in_two_ways_is_refused(said, split):
+    with pytest.raises(FaultError, match="not_http"):
+        feed(Reader(), said, list(range(split, len(said), split)))
+
+
+@pytest.mark.parametrize(
+    ("said", "body", "stays"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", b"", False),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", b"", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
+        (b"HTTP/1.1 200\r\nContent-Length: 2\r\nConnection: x, Close\r\n\r\n{}", b"{}", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", b"{}", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\nConnection: Keep-Alive\r\n\r\n{}", b"{}", True),
+        (CHUNKS + b'5;a="b;\\"";c\r\nhello\r\n0\r\n\r\n', b"hello", True),
+        (CHUNKS + b"00005\r\nhello\r\n000\r\nX: 1\r\nY: 2\r\n\r\n", b"hello", True),
+        (CHUNKS + b"5\r\nhello\r\n0\r\n\r\nx", b"hello", False),
+    ],
+)
+def test_where_an_answer_ends_and_whether_another_may_follow(said, body, stays):
+    reader = Reader()
+    assert reader.feed(said)
+    assert (reader.body, reader.reusable) == (body, stays)
 
 
 def test_headers_are_a_mapping_without_regard_to_case():

@@ -7,7 +7,7 @@ from fault_server import OK, FaultServer, Peer
 from llm_servers import KEY
 
 from trunkline.llm.http.aiohttp_transport import AioTransport, SwitchTransport
-from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import TransportError
 
 
@@ -21,18 +21,20 @@ def _no_proxies(monkeypatch):
 @pytest.mark.parametrize(
     ("url", "proxy", "kind"),
     [
-        ("http://127.0.0.1:1/v1", "", PlainTransport),
-        ("http://far.example/v1", "", PlainTransport),
-        ("https://far.example/v1", "", AioTransport),
+        ("http://127.0.0.1:1/v1", "", DirectTransport),
+        ("http://far.example/v1", "", DirectTransport),
+        ("https://far.example/v1", "", DirectTransport),
+        ("https://far.example/v1", "http://proxy.example:3128", AioTransport),
         ("http://far.example/v1", "http://proxy.example:3128", AioTransport),
-        ("http://localhost/v1", "http://proxy.example:3128", PlainTransport),
+        ("http://localhost/v1", "http://proxy.example:3128", DirectTransport),
         ("http://user:word@far.example/v1", "", AioTransport),
-        ("http://[::1/", "", PlainTransport),
+        ("http://[::1/", "", DirectTransport),
     ],
 )
-async def test_plain_http_goes_the_lean_way(monkeypatch, url, proxy, kind):
+async def test_what_needs_no_proxy_goes_directly(monkeypatch, url, proxy, kind):
     if proxy:
         monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("https_proxy", proxy)
     switch = SwitchTransport(4)
     assert type(switch._choose(url)) is kind
     await switch.close()

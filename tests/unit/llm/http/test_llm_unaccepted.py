@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from trunkline.llm.http import connection
-from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http import direct_transport
+from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import CONNECT_LATE, TransportError
 
 
@@ -47,8 +47,8 @@ def accept(listener: socket.socket) -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 async def test_a_connection_that_is_not_accepted_is_given_up(monkeypatch: pytest.MonkeyPatch, size: int):
-    monkeypatch.setattr(connection, "_ACCEPTED", 0.2)
-    transport = PlainTransport(16, connect=0.5)
+    monkeypatch.setattr(direct_transport, "_ACCEPTED", 0.2)
+    transport = DirectTransport(16, connect=0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         posts = [asyncio.ensure_future(transport.post(url, {}, b"x" * size, 600.0)) for _ in range(16)]
@@ -88,7 +88,7 @@ async def test_a_reply_that_nothing_asked_for_is_no_answer(size: int, reads: boo
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=talk, args=(listener,), daemon=True).start()
-        transport = PlainTransport(1)
+        transport = DirectTransport(1)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         assert (await transport.post(url, {}, b"x", 60.0)).body == b"first"
         wanted.set()

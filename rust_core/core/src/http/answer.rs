@@ -1,0 +1,233 @@
+//! Reading the answers that one connection brings.
+
+use super::chunks::{ChunkReader, Piece};
+use super::fault::Fault;
+use super::headers::Headers;
+use super::section::{Head, Section, head};
+
+/// Most bytes of a head, with all interim answers before it, and most that may come between two pieces of a body.
+pub const HEAD_LIMIT: usize = 64 << 10;
+
+/// Most bytes that are set aside for a body because it announces them; beyond, room grows with what came.
+const AHEAD: usize = 1 << 20;
+
+/// An answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status, 200 or more.
+    pub status: u16,
+    /// The headers; trailers are passed over.
+    pub headers: Headers,
+    /// The body, compressed if Content-Encoding says so.
+    pub body: Vec<u8>,
+}
+
+/// How a body ends.
+#[derive(Debug)]
+enum Body {
+    /// There is no head yet.
+    Unknown(Section),
+    /// After so many bytes more.
+    Length(usize),
+    /// With its last chunk.
+    Chunks(ChunkReader),
+    /// With the connection.
+    Close,
+    /// It has ended.
+    Whole,
+}
+
+/// Reads one answer after the other, in whatever pieces they come.
+#[derive(Debug)]
+pub struct AnswerReader {
+    largest: usize,
+    answer: Answer,
+    body: Body,
+    /// Bytes of interim answers.
+    dry: usize,
+    begun: bool,
+    stays: bool,
+}
+
+impl AnswerReader {
+    /// A reader of bodies of at most `largest` bytes.
+    #[must_use]
+    pub fn new(largest: usize) -> Self {
+        let body = Body::Unknown(Section::default());
+        Self { largest, answer: Answer::default(), body, dry: 0, begun: false, stays: false }
+    }
+
+    /// Expect the next answer.
+    pub fn start(&mut self) {
+        *self = Self::new(self.largest);
+    }
+
+    /// Give the answer, or what there is of it.
+    pub fn give(&mut self) -> Answer {
+        std::mem::take(&mut self.answer)
+    }
+
+    /// Whether any byte of the answer is there.
+    #[must_use]
+    pub const fn begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether the head is there; interim answers (1xx) do not count.
+    #[must_use]
+    pub const fn headed(&self) -> bool {
+        self.answer.status != 0
+    }
+
+    /// Whether another answer may follow on the connection, once this one is whole.
+    #[must_use]
+    pub const fn reusable(&self) -> bool {
+        self.stays && matches!(self.body, Body::Whole)
+    }
+
+    /// Take bytes, and say whether the answer is whole.
+    ///
+    /// # Errors
+    /// If they are no HTTP, ambiguous, or too many. What is fed after an error has no meaning.
+    pub fn feed(&mut self, mut data: &[u8]) -> Result<bool, Fault> {
+        self.begun |= !data.is_empty();
+        while !data.is_empty() {
+            data = match &mut self.body {
+                Body::Unknown(section) => match section.feed(data, HEAD_LIMIT.saturating_sub(self.dry), head)? {
+                    None => return Ok(false),
+                    Some((length, head)) => {
+                        self.open(length, head)?;
+                        &data[length..]
+                    }
+                },
+                Body::Length(missing) => {
+                    let (piece, rest) = data.split_at(data.len().min(*missing));
+                    *missing -= piece.len();
+                    if *missing == 0 {
+                        self.body = Body::Whole;
+                    }
+                    self.answer.body.extend_from_slice(piece);
+                    rest
+                }
+                Body::Chunks(reader) => match reader.next(data, HEAD_LIMIT, self.largest - self.answer.body.len())? {
+                    Piece::Partial => return Ok(false),
+                    Piece::Data(piece, rest) => {
+                        self.answer.body.extend_from_slice(piece);
+                        rest
+                    }
+                    Piece::End(rest) => {
+                        self.body = Body::Whole;
+                        rest
+                    }
+                },
+                Body::Close => {
+                    if data.len() > self.largest - self.answer.body.len() {
+                        return Err(Fault::TooLarge(None));
+                    }
+                    self.answer.body.extend_from_slice(data);
+                    return Ok(false);
+                }
+                // What follows the answer was not asked for.
+                Body::Whole => {
+                    self.stays = false;
+                    return Ok(true);
+                }
+            };
+        }
+        Ok(matches!(self.body, Body::Whole))
+    }
+
+    /// The other side sends nothing more; whether the answer is whole, as it is if its head leaves its length open.
+    pub fn end(&mut self) -> bool {
+        self.stays = false;
+        if matches!(self.body, Body::Close) {
+            self.body = Body::Whole;
+        }
+        matches!(self.body, Body::Whole)
+    }
+
+    /// Go on behind a head.
+    fn open(&mut self, length: usize, head: Head) -> Result<(), Fault> {
+        let framing = Framing::of(&head)?;
+        if head.status < 200 {
+            // Nothing is switched to another protocol, and an interim answer has no body.
+            if head.status < 100 || head.status == 101 || framing.chunked || framing.length.unwrap_or_default() > 0 {
+                return Err(Fault::NotHttp);
+            }
+            self.dry += length;
+            return Ok(());
+        }
+        self.stays = framing.stays;
+        self.answer.status = head.status;
+        self.answer.headers = head.headers;
+        self.body = if matches!(head.status, 204 | 304) {
+            self.stays &= !framing.chunked && framing.length.unwrap_or_default() == 0;
+            Body::Whole
+        } else if framing.chunked {
+            Body::Chunks(ChunkReader::new())
+        } else if let Some(length) = framing.length {
+            let fits = usize::try_from(length).ok().filter(|&length| length <= self.largest);
+            let length = fits.ok_or(Fault::TooLarge(Some(length)))?;
+            self.answer.body.reserve_exact(length.min(AHEAD));
+            if length == 0 { Body::Whole } else { Body::Length(length) }
+        } else {
+            self.stays = false;
+            Body::Close
+        };
+        Ok(())
+    }
+}
+
+/// What a head says of the body and of the connection.
+struct Framing {
+    chunked: bool,
+    length: Option<u64>,
+    stays: bool,
+}
+
+impl Framing {
+    /// Read it, and refuse what two readers could understand in two ways.
+    fn of(head: &Head) -> Result<Self, Fault> {
+        let (mut chunked, mut length, mut close, mut keep) = (false, None, false, false);
+        for (name, value) in head.headers.iter() {
+            match name {
+                b"content-length" => {
+                    if length.is_some() {
+                        return Err(Fault::NotHttp);
+                    }
+                    length = Some(decimal(value.trim_ascii()).ok_or(Fault::NotHttp)?);
+                }
+                b"transfer-encoding" => {
+                    if chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                        return Err(Fault::NotHttp);
+                    }
+                    chunked = true;
+                }
+                b"connection" => {
+                    for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+                        close |= option.eq_ignore_ascii_case(b"close");
+                        keep |= option.eq_ignore_ascii_case(b"keep-alive");
+                    }
+                }
+                _ => {}
+            }
+        }
+        if chunked && length.is_some() {
+            return Err(Fault::NotHttp);
+        }
+        // HTTP/1.0 has no chunks: who sends them all the same is read, and not asked again.
+        let stays = !close && (head.modern || keep && !chunked);
+        Ok(Self { chunked, length, stays })
+    }
+}
+
+/// A number of decimal digits and nothing else.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}

@@ -1,0 +1,226 @@
+//! `ExchangeTable` and `request_head`.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use trunkline_core::http::{self, Actions, Failed, Fault, HttpLimits, Landed, Micros};
+
+use crate::error::{raise, refine};
+use crate::guard::Guard;
+use crate::input::{Data, Text, Unsigned};
+
+/// Bytes from which on reading takes tens of microseconds.
+const LARGE: usize = 1 << 16;
+
+/// Encode what all POST requests to one target have in common.
+#[pyfunction]
+#[pyo3(signature = (target, host, headers, /))]
+pub fn request_head<'py>(
+    py: Python<'py>,
+    target: Text<'_>,
+    host: Text<'_>,
+    #[pyo3(from_py_with = pairs)] headers: Vec<(String, String)>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let head = http::request_head(&target, &host, &headers).map_err(|error| raise(py, &error))?;
+    Ok(PyBytes::new(py, &head))
+}
+
+fn pairs(headers: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    let text = "a header holds a character that no header can carry";
+    headers.extract().map_err(|error| refine(headers.py(), error, text))
+}
+
+/// Seconds as microseconds; those before the clock began and those after its end are its ends.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+const fn micros(seconds: f64) -> Micros {
+    (seconds * 1e6) as Micros
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of years are below 2**53")]
+const fn seconds(micros: Micros) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// All requests of a client that have no answer yet, and its connections.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct ExchangeTable(Guard<http::ExchangeTable>);
+
+impl ExchangeTable {
+    /// Tell the table something, and say whether anything is to be taken out of it.
+    fn tell(&self, py: Python<'_>, tell: impl FnOnce(&mut http::ExchangeTable)) -> PyResult<bool> {
+        self.0.with(py, |table| {
+            tell(table);
+            Ok(table.is_pending())
+        })
+    }
+}
+
+/// What is taken out of a table once a pass.
+struct Pass {
+    actions: Actions,
+    heads: Vec<Vec<u8>>,
+    landed: Vec<Landed>,
+    failed: Vec<Failed>,
+    due: Option<Micros>,
+}
+
+#[pymethods]
+impl ExchangeTable {
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "they are options by keyword")]
+    #[pyo3(signature = (size, largest, *, connect, accepted, keep, idle, patience, crowded))]
+    fn new(
+        size: Unsigned<u32>,
+        largest: Unsigned<u64>,
+        connect: f64,
+        accepted: f64,
+        keep: f64,
+        idle: f64,
+        patience: f64,
+        crowded: f64,
+    ) -> Self {
+        Self(Guard::new(http::ExchangeTable::new(HttpLimits {
+            size: size.0 as usize,
+            largest: usize::try_from(largest.0).unwrap_or(usize::MAX),
+            connect: micros(connect),
+            accepted: micros(accepted),
+            keep: micros(keep),
+            idle: micros(idle),
+            patience: micros(patience),
+            crowded: micros(crowded),
+        })))
+    }
+
+    /// Add somewhere to connect to, and give its number.
+    #[pyo3(signature = (*, encrypted))]
+    fn add_origin(&self, py: Python<'_>, encrypted: bool) -> PyResult<u32> {
+        self.0.with(py, |table| table.add_origin(encrypted))
+    }
+
+    /// Send a request.
+    #[expect(clippy::too_many_arguments, reason = "a table of what is sent")]
+    #[pyo3(signature = (token, origin, head, size, limit, now, /))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        token: Unsigned<u64>,
+        origin: Unsigned<u32>,
+        head: Data<'_>,
+        size: Unsigned<u64>,
+        limit: f64,
+        now: f64,
+    ) -> PyResult<()> {
+        let size = usize::try_from(size.0).unwrap_or(usize::MAX);
+        self.0.with(py, |table| table.send(token.0, origin.0, (&*head).into(), size, micros(limit), micros(now)))
+    }
+
+    /// Forget a request.
+    #[pyo3(signature = (token, now, /))]
+    fn cancel(&self, py: Python<'_>, token: Unsigned<u64>, now: f64) -> PyResult<bool> {
+        self.tell(py, |table| table.cancel(token.0, micros(now)))
+    }
+
+    /// Fail every request, and close every connection.
+    #[pyo3(signature = (now, /))]
+    fn close(&self, py: Python<'_>, now: f64) -> PyResult<bool> {
+        self.tell(py, |table| table.close(micros(now)))
+    }
+
+    /// A connection was made.
+    #[pyo3(signature = (slot, now, /))]
+    fn opened(&self, py: Python<'_>, slot: Unsigned<u32>, now: f64) -> PyResult<bool> {
+        self.tell(py, |table| table.opened(slot.0, micros(now)))
+    }
+
+    /// A connection could not be made; gives the request that fails with it.
+    #[pyo3(signature = (slot, now, /))]
+    fn unopened(&self, py: Python<'_>, slot: Unsigned<u32>, now: f64) -> PyResult<Option<u64>> {
+        self.0.with(py, |table| Ok(table.unopened(slot.0, micros(now))))
+    }
+
+    /// A connection brought bytes.
+    #[pyo3(signature = (slot, data, now, /))]
+    fn feed(&self, py: Python<'_>, slot: Unsigned<u32>, data: Data<'_>, now: f64) -> PyResult<bool> {
+        let large = data.len() > LARGE;
+        let feed = |table: &mut http::ExchangeTable| {
+            table.feed(slot.0, &data, micros(now));
+            Ok(table.is_pending())
+        };
+        if large { self.0.with_long(py, |_| true, feed) } else { self.0.with(py, feed) }
+    }
+
+    /// The other side sends nothing more.
+    #[pyo3(signature = (slot, now, /))]
+    fn eof(&self, py: Python<'_>, slot: Unsigned<u32>, now: f64) -> PyResult<bool> {
+        self.tell(py, |table| table.eof(slot.0, micros(now)))
+    }
+
+    /// A connection is closed.
+    #[pyo3(signature = (slot, reason, now, /))]
+    fn lost(&self, py: Python<'_>, slot: Unsigned<u32>, reason: Option<Text<'_>>, now: f64) -> PyResult<bool> {
+        self.tell(py, |table| table.lost(slot.0, reason.as_deref(), micros(now)))
+    }
+
+    /// Bytes of a request are still to be sent while its answer is whole.
+    #[pyo3(signature = (slot, /))]
+    fn unsent(&self, py: Python<'_>, slot: Unsigned<u32>) -> PyResult<bool> {
+        self.tell(py, |table| table.unsent(slot.0))
+    }
+
+    /// A connection has brought something before its request was written.
+    #[pyo3(signature = (slot, now, /))]
+    fn unasked(&self, py: Python<'_>, slot: Unsigned<u32>, now: f64) -> PyResult<bool> {
+        self.tell(py, |table| table.unasked(slot.0, micros(now)))
+    }
+
+    /// How many bytes of its request a connection has not acknowledged.
+    #[pyo3(signature = (slot, count, now, /))]
+    fn unacknowledged(&self, py: Python<'_>, slot: Unsigned<u32>, count: Unsigned<u64>, now: f64) -> PyResult<bool> {
+        let count = usize::try_from(count.0).unwrap_or(usize::MAX);
+        self.tell(py, |table| table.unacknowledged(slot.0, count, micros(now)))
+    }
+
+    /// End a pass of the event loop.
+    #[pyo3(signature = (now, /))]
+    fn tick<'py>(&self, py: Python<'py>, now: f64) -> PyResult<Bound<'py, PyAny>> {
+        let pass = self.0.with(py, |table| {
+            table.settle(micros(now));
+            let actions = table.take_actions();
+            let heads = actions.writes.iter().map(|write| table.head(write.token)).collect();
+            Ok(Pass { heads, landed: table.take_landed(), failed: table.take_failed(), due: table.due(), actions })
+        })?;
+        let Pass { actions: Actions { opens, writes, checks, closes }, heads, landed, failed, due } = pass;
+        let writes = writes.iter().zip(heads);
+        let writes = writes.map(|(write, head)| (write.slot, write.token, PyBytes::new(py, &head), write.used));
+        let landed = landed.into_iter().map(|landed| {
+            let Landed { token, answer, first, .. } = landed;
+            let headers = PyDict::new(py);
+            for (name, value) in answer.headers.iter() {
+                let name = PyBytes::new(py, name);
+                if !headers.contains(&name)? {
+                    headers.set_item(name, PyBytes::new(py, value))?;
+                }
+            }
+            Ok((token, answer.status, headers, PyBytes::new(py, &answer.body), seconds(first)))
+        });
+        let landed = landed.collect::<PyResult<Vec<_>>>()?;
+        let failed = failed.into_iter().map(|Failed { token, fault, .. }| {
+            let detail = match &fault {
+                Fault::TooLarge(announced) => announced.map_or_else(String::new, |announced| announced.to_string()),
+                Fault::ConnectionBroke(reason) => reason.clone(),
+                _ => String::new(),
+            };
+            (token, fault.as_str(), detail)
+        });
+        let writes = PyList::new(py, writes.collect::<Vec<_>>())?;
+        let failed = PyList::new(py, failed.collect::<Vec<_>>())?;
+        let due = due.map(seconds);
+        (opens, writes, checks, closes, landed, failed, due).into_pyobject(py).map(Bound::into_any)
+    }
+
+    /// Connections to an origin that are there, being made or being closed.
+    #[pyo3(signature = (origin, /))]
+    fn held(&self, py: Python<'_>, origin: Unsigned<u32>) -> PyResult<usize> {
+        self.0.with(py, |table| Ok(table.held(origin.0)))
+    }
+}
