@@ -29,7 +29,7 @@ and options out of range; functions over a tree a ``TreeError`` for an id that d
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, final
+from typing import Final, Generic, Literal, Self, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -78,6 +78,7 @@ __all__ = [
     "TokenBuffer",
     "Transcript",
     "TreePacked",
+    "TurnEngine",
     "__version__",
     "align_ids",
     "append_ids_reply",
@@ -142,6 +143,50 @@ TRUNCATED: Final = 4
 CURRENCIES: Final[tuple[str, ...]]
 """What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tokens`` of both kinds, ``tools``
 (tool calls), ``micros`` (microseconds), ``micro_dollars`` (millionths of a dollar)."""
+
+_Waiter = TypeVar("_Waiter")
+
+@final
+class TurnEngine(Generic[_Waiter]):
+    """Which rollouts want a turn of a model, and the requests that are on their way for them. Does no I/O itself.
+
+    A waiter is any object; it comes back with the outcome of its draw.
+    """
+
+    def __new__(cls) -> Self: ...
+    def model(self, siblings: bool, /) -> int:
+        """Open the queue of a model; ``siblings`` says whether draws of one state may go out as one request."""
+
+    def agent(
+        self,
+        model: int,
+        head: Buffer,
+        constant: Buffer,
+        reading: ReplyOptions,
+        name: str,
+        namespace: str,
+        seeded: bool,
+        /,
+    ) -> int:
+        """Register an agent: what its requests have in common and how its turns are called."""
+
+    def open(self, tree: CoreTree, seed: int, task: Buffer, /) -> int:
+        """Register a tree of a run with a seed; ``task`` is the id of its task in UTF-8."""
+
+    def close(self, tree: int, /) -> None:
+        """Forget a tree."""
+
+    def ask(self, tree: int, rollout: int, agent: int, waiter: _Waiter, kept: tuple[int, int] | None = None, /) -> int:
+        """A rollout wants its next turn; ``kept`` is the turn whose first tokens it keeps, and how many."""
+
+    def give_up(self, ask: int, /) -> None:
+        """A rollout does not wait for its turn any more."""
+
+    def take(self, model: int, /) -> list[tuple[int, int, int, list[_Waiter]]]:
+        """Gather what was asked for, and take all requests out of a model's queue.
+
+        Each is a leaf, the model turns before it, the seed of the first draw, and what waits for each draw.
+        """
 
 @final
 class CoreTree:
@@ -216,6 +261,15 @@ class CoreTree:
 
         Counts one tool call, also where the node merges. ``failed`` is counted with the rollout, in no digest and no
         merge key.
+        """
+
+    def observe_results(
+        self, rollout: int, agent: int, turn: int, results: list[tuple[str, int, bool]], /
+    ) -> tuple[int, int]:
+        """Append the results of a turn's tool calls, in call order, as messages that name the calls by their ids.
+
+        ``turn`` counts the model turns before the one that made the calls; a result is its text, microseconds, and
+        whether the tool failed. Returns the last node and the bytes of all messages.
         """
 
     def tell(self, rollout: int, message: Buffer, agent: int, tokens: TokenBuffer | None = None, /) -> int:

@@ -15,7 +15,7 @@ from trunkline.llm.response import read
 from trunkline.llm.types import LLM, Reply, ReplyChoice, Request
 from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler
+from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.types import Task
 
 ANSWER = ReplyChoice("<answer>4</answer>", None, [], "stop")
@@ -92,10 +92,8 @@ class Table(NamedTuple):
         """Open the next draws of the prompt."""
         first = self.core.rollouts
         numbers = [self.core.open(1, (0, draw), draw) for draw in range(first, first + n)]
-        siblings = SampleBatcher(self.desk) if n > 1 else None
         for number in numbers:
             self.rollouts.append(Rollout(self.core, number, self.task, 3, self.desk, self.sink))
-            self.rollouts[-1].join(siblings)
 
 
 def open_table(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, NoReturn
 
 from trunkline._core import TURN
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
-from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.rollout.sampling.sampler import TurnRequest
+from trunkline.rollout.sampling.dispatcher import WantedTurn
 from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.rollout.types import Finished
 from trunkline.tools.calls import Origin
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.environments import EnvironmentHandle
+    from trunkline.rollout.sampling.dispatcher import TurnFuture
     from trunkline.rollout.sampling.inflight import TraceRecorder
-    from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler
+    from trunkline.rollout.sampling.sampler import Sampler
     from trunkline.rollout.task_budget import Reservation, TaskBudget
     from trunkline.rollout.types import KeptPrefix, Turn, TurnSink
     from trunkline.types import Task
@@ -51,7 +52,7 @@ class Rollout:
         task_budget: TaskBudget | None = None,
     ) -> None:
         facts = core.rollout(id)
-        *trunk, turn, draw = facts.path
+        turn = facts.path[-2]
         self.id = id
         self.began = time.monotonic()
         self.place = "program"
@@ -64,18 +65,14 @@ class Rollout:
         self.seed = seed
         self.sampler = sampler
         self.sink = sink
-        self._batcher: SampleBatcher | None = None
         self.first_sampling = sampling
         self.between = between
         self._last_turn: ReplyChoice | None = None
         self._kept = kept
         self.task_budget = task_budget
-        self._prompt = sampler.conversation(facts.point)
         self.effects = SideEffectLog(core, id, sink)
         self.environment: EnvironmentHandle | None = None
         self.activity = sampler.activity.open()
-        # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
-        self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
     async def ask(self, compiled: CompiledAgent) -> ReplyChoice:
         """Append the model's next turn; raises LLMError, EndpointError, or Finished where the budget refuses."""
@@ -92,16 +89,13 @@ class Rollout:
         reservation = None if self.task_budget is None else await self._pay(self.task_budget, compiled)
         try:
             kept, self._kept = self._kept, None
-            turn = await self._fly(
-                TurnRequest(compiled, self.id, self.leaf, self.turn, self._next_seed, self._prompt, kept, reservation)
-            )
+            turn = await self._fly(compiled, kept, reservation)
         except BaseException:
             if reservation is not None:
                 reservation.drop()
             raise
         self.leaf = turn.node
         self.turn += 1
-        self._next_seed = base_seed(self.seed, self.task.id, self._path, self.turn)
         self.sink.grew(turn.size, 1)
         return usable(turn.choice)
 
@@ -121,31 +115,24 @@ class Rollout:
         self.leaf = facts.leaf
         self.tool_calls = calls_before(self.core, facts.leaf, compiled, calls)
         last_turn = self._last_turn = read_turn(facts.leaf) if self.core.node(facts.leaf).kind == TURN else None
-        self._prompt = self.sampler.conversation(facts.leaf)
-        if facts.turns > self.start:
-            self._next_seed = base_seed(self.seed, self.task.id, self._path, facts.turns)
         self.turn = facts.turns - (last_turn is not None)
-
-    def join(self, batcher: SampleBatcher | None) -> None:
-        """Ask for the next turn together with other draws of the same state."""
-        self._batcher = batcher
 
     async def _pay(self, task_budget: TaskBudget, compiled: CompiledAgent) -> Reservation:
         self.activity.leave()
         self.place = "budget"
         return await task_budget.turn(self.id, self.leaf, compiled, 0 if self._kept is None else self._kept.tokens)
 
-    async def _fly(self, ask: TurnRequest) -> Turn:
+    async def _fly(self, compiled: CompiledAgent, kept: KeptPrefix | None, reservation: Reservation | None) -> Turn:
         """Get the next turn once one more may be in flight."""
-        self.activity.ask(ask.compiled.agent.llm)
+        self.activity.ask(compiled.agent.llm)
         self.place = "run file"
         await self.sink.reserve()
         self.place = "model"
         recorder = self.sampler.recorder
         try:
             if recorder is None or not recorder.traced:
-                return await self._next(ask)
-            return await self._traced(ask, recorder)
+                return await self._next(compiled, kept, reservation)
+            return await self._traced(compiled, kept, reservation, recorder)
         except BaseException:
             self.sink.release()
             raise
@@ -153,10 +140,16 @@ class Rollout:
             self.activity.run()
             self.place = "program"
 
-    async def _traced(self, ask: TurnRequest, recorder: TraceRecorder) -> Turn:
+    async def _traced(
+        self,
+        compiled: CompiledAgent,
+        kept: KeptPrefix | None,
+        reservation: Reservation | None,
+        recorder: TraceRecorder,
+    ) -> Turn:
         started, node, failed = recorder.now(), None, None
         try:
-            turn = await self._next(ask)
+            turn = await self._next(compiled, kept, reservation)
             node = turn.node
         except BaseException as error:
             failed = error
@@ -164,12 +157,18 @@ class Rollout:
         else:
             return turn
         finally:
-            recorder.turned(self.id, ask.compiled, started, node, failed)
+            recorder.turned(self.id, compiled, started, node, failed)
 
-    async def _next(self, ask: TurnRequest) -> Turn:
-        """Get the next turn, in one request with other draws of its fork."""
-        batcher, self._batcher = self._batcher, None
-        outcome = (await self.sampler.ask([ask]))[0] if batcher is None else await batcher.ask(ask)
+    async def _next(self, compiled: CompiledAgent, kept: KeptPrefix | None, reservation: Reservation | None) -> Turn:
+        """Get the next turn, in one request with other draws of its state."""
+        future: TurnFuture = asyncio.get_running_loop().create_future()
+        wanted = WantedTurn(self.sampler, compiled, self.id, future, kept, reservation)
+        self.sampler.want(self.seed, wanted)
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            self.sampler.give_up(wanted)
+            raise
         if isinstance(outcome, RolloutError):
             raise outcome
         return outcome

@@ -17,7 +17,7 @@ from trunkline.rollout.environments import EnvironmentManager
 from trunkline.rollout.growth import Barrier, RunningRollouts
 from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, write_prompt
 from trunkline.rollout.rollout import Rollout, calls_before
-from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler, together
+from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
 from trunkline.rollout.types import Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
@@ -153,6 +153,7 @@ class TreeRunner:
         finally:
             if deadline is not None:
                 deadline.cancel()
+            self._sampler.close()
             # One that is cancelled ends nothing itself.
             for rollout in self._live.values():
                 rollout.activity.end()
@@ -228,9 +229,7 @@ class TreeRunner:
                 rollout.take_up(self._compiled, partial(self._sampler.recorded, self._compiled), self._calls)
             rollout.effects.before = self._checkpoint.unresolved.get(number)
             rollout.environment = self._environments.of(rollout)
-        batchers = together(self._sampler, (rollout.leaf for rollout in self._live.values()))
         for rollout in self._live.values():
-            rollout.join(batchers.get(rollout.leaf))
             self._barrier.start()
             group.create_task(self._play(rollout))
         for number in set(range(core.rollouts)).difference(core.growing):
@@ -276,18 +275,14 @@ class TreeRunner:
         going = {rollout.id: rollout.turn for rollout in waiting if rollout.id not in stopped}
         write(core, RoundMark(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
         self._round += 1
-        leaves = [self._live[number].leaf for number in going]
-        leaves += [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)]
-        batchers = together(self._sampler, leaves)
         for fork in opened:
-            self._open(fork, batchers, group)
+            self._open(fork, group)
         for rollout in waiting:
             reason = stopped.get(rollout.id)
-            rollout.join(batchers.get(rollout.leaf))
             self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self._sink.grew()
 
-    def _open(self, fork: ForkRecord, batchers: dict[int, SampleBatcher], group: asyncio.TaskGroup) -> None:
+    def _open(self, fork: ForkRecord, group: asyncio.TaskGroup) -> None:
         core = self.tree.core
         point = core.rollout(fork.first).point
         made = calls_before(core, point, self._compiled, self._calls)
@@ -295,7 +290,6 @@ class TreeRunner:
             rollout = self._made(number, fork)
             if self._driver is not None:
                 self._driver.opened(number)
-            rollout.join(batchers.get(point))
             rollout.tool_calls = made
             rollout.environment = self._environments.of(rollout)
             self._barrier.start()

@@ -31,6 +31,9 @@ pub(crate) fn beginning(text: &str) -> String {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Earlier work on a shared tree has failed in the middle.
+    #[error("an internal error has left a tree unusable; this is a bug in trunkline")]
+    Broken,
     /// An id that names nothing.
     #[error("{what} {id} does not exist; there are {count}")]
     Unknown {

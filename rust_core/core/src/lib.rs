@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 
 pub mod advantage;
+pub mod engine;
 mod error;
 mod forest;
 pub mod http;
@@ -61,7 +62,7 @@ pub use tree::read::{Memory, NodeView, RolloutView};
 pub use tree::rollouts::Usage;
 pub use tree::statistics::{Totals, Values};
 pub use tree::termination::Termination;
-pub use turn::append::{AppendedChoice, KeptPrefix, LONGEST, MOST_CALLS, MOST_TOKENS, RequestInfo};
+pub use turn::append::{AppendedChoice, KeptPrefix, LONGEST, MOST_CALLS, MOST_TOKENS, RequestInfo, ToolResult};
 pub use turn::drift::{DriftPolicy, DriftView};
 pub use turn::program::{AppendedTurn, TurnRecord};
 pub use turn::prompt_ids::{Alignment, DriftOptions};

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use trunkline_core::Result;
+use trunkline_core::{Error, Result};
 
 use crate::error::{broken, raise};
 
@@ -25,6 +25,11 @@ impl<T: Send> Guard<T> {
         // The lock is taken inside, so that a panic poisons it and the state behind is never trusted again.
         let run = || self.0.lock_py_attached(py).map_err(poisoned).map(|mut state| work(&mut state));
         finish(py, catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(BROKEN)))
+    }
+
+    /// The same from inside the core, where the lock may be waited for: whoever holds it does not need the interpreter.
+    pub fn within<R>(&self, work: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        self.0.lock().map_err(|_| Error::Broken).and_then(|mut state| work(&mut state))
     }
 
     /// The same, but let other Python threads run if `large` says that the work is worth it.

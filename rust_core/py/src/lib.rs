@@ -8,6 +8,7 @@
 
 mod advantage;
 mod buffer;
+mod engine;
 mod error;
 mod guard;
 mod harvest;
@@ -38,6 +39,8 @@ mod _core {
     use crate::advantage::{
         estimate, group_advantages, node_values, presets, step_forest, step_returns, to_nodes, to_tokens,
     };
+    #[pymodule_export]
+    use crate::engine::TurnEngine;
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]

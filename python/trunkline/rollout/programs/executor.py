@@ -102,9 +102,8 @@ class ProgramExecutor:
         seed = base_seed(self._run_seed, rollout.task.id, path, turn) if number else self._first_seed
         async with self._gate:
             reservation = await self._allowed(compiled, leaf, context, joins=joins)
-            said = self._sampler.conversation(leaf)
             request = self._start(
-                TurnRequest(compiled, rollout.id, leaf, turn, seed, said, None, reservation, context, step, asked)
+                TurnRequest(compiled, rollout.id, leaf, turn, seed, reservation, context, step, asked)
             )
             if self._task_budget is not None and self._task_budget.orders_turns:
                 await self._arrived(request)

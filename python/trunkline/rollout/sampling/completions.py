@@ -7,7 +7,6 @@ import logging
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -18,6 +17,7 @@ from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, Tru
 from trunkline.llm.batch.activity import Activity
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap, unseeded
+from trunkline.rollout.sampling.dispatcher import TurnDispatcher, runs
 from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
 from trunkline.scoring.rewards.grading import cancelled
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["CompletionClient", "CompletionClients", "SharedRequest", "SingleFlight", "gathered", "runs"]
+__all__ = ["CompletionClient", "CompletionClients", "SharedRequest", "SingleFlight", "gathered"]
 
 
 _SAMPLE = 256
@@ -110,6 +110,7 @@ class CompletionClient:
         weights: The version of the weights that is asked under; none when None.
         name: The LLM's name, where there are several.
         turn_gate: Where to note what was sent; a list of its own when None.
+        dispatcher: What gathers wanted turns; one of its own when None.
         send_seed: Whether what is sent has a seed.
 
     Attributes:
@@ -129,12 +130,14 @@ class CompletionClient:
         *,
         name: str = MAIN,
         turn_gate: TurnGate | None = None,
+        dispatcher: TurnDispatcher | None = None,
         send_seed: bool = True,
     ) -> None:
         activity = getattr(llm, "activity", None)
         self.gathers = isinstance(activity, Activity)
         self.activity = activity if isinstance(activity, Activity) else Activity()
         self.turn_gate = turn_gate or TurnGate()
+        self.dispatcher = dispatcher or TurnDispatcher()
         self.token_prompts = token_prompts
         self.weights = weights or WeightGate()
         self._llm = llm
@@ -322,13 +325,6 @@ def _keep(cache: Cache, key: Key, start: int, turns: TurnReader, place: int, n: 
         cache.keep(key, start, place, n, data)
 
 
-def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive numbers in ascending ones, as (first, count)."""
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        found = [number for _, number in run]
-        yield found[0], len(found)
-
-
 def _micros(start: int) -> int:
     return (time.perf_counter_ns() - start) // 1000
 
@@ -353,6 +349,7 @@ class CompletionClients:
         self.token_prompts = first.token_prompts
         self.weights = first.weights
         self.turn_gate = first.turn_gate
+        self.dispatcher = first.dispatcher
         self.activity = Activity(llms={name: one.activity for name, one in clients.items() if one.gathers})
 
     def of(self, llm: str) -> CompletionClient:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trunkline.agent import CompiledAgent
     from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.llm.types import ReplyChoice
-    from trunkline.rollout.sampling.prompt import PromptBuilder
     from trunkline.rollout.types import KeptPrefix
     from trunkline.types import Message
 
@@ -42,7 +41,7 @@ class TokenPrompt(NamedTuple):
     """The body of a request, and what its reply must know.
 
     Attributes:
-        content: The body, in one piece or in several.
+        content: The body.
         end: Bytes of it that depend on the draws.
         form: Where it goes and how the reply is read.
         context: The drift of a prompt that is sent as ids, if it drifts.
@@ -50,7 +49,7 @@ class TokenPrompt(NamedTuple):
         kept: What the model goes on from inside a turn: the turn, how many of its tokens, and what they say.
     """
 
-    content: bytes | list[bytes]
+    content: bytes
     end: int
     form: Form
     context: int | None
@@ -101,16 +100,13 @@ class TokenPromptBuilder:
         """Whether a turn can be gone on from where it is cut: prompts are sent as ids."""
         return self._mode.api != "chat"
 
-    async def prompt(
-        self, core: CoreTree, compiled: CompiledAgent, leaf: int, said: PromptBuilder, seed: int, n: int
-    ) -> TokenPrompt:
+    async def prompt(self, core: CoreTree, compiled: CompiledAgent, leaf: int, seed: int, n: int) -> TokenPrompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
 
         Args:
             core: The tree.
             compiled: Who is asked.
             leaf: The node whose path is the conversation.
-            said: The conversation in pieces.
             seed: Seed of the first draw.
             n: Draws wanted.
 
@@ -121,7 +117,7 @@ class TokenPromptBuilder:
         way = self._way(compiled)
         if way.renderer is None:
             form, end = way.form, bodies.draws(seed, n, way.form.route)
-            return TokenPrompt(said.body(leaf, form.head, form.constant + end), len(end), form, None, way.parting)
+            return TokenPrompt(core.request(leaf, form.head, form.constant + end), len(end), form, None, way.parting)
         try:
             context = await _settle(core, leaf, way.renderer, way)
         except ConfigError as error:

@@ -231,6 +231,20 @@ pub fn assistant(content: &str, calls: &[ToolCall], turn: u32) -> Result<Vec<u8>
     Ok(out)
 }
 
+/// A tool's result for the history, with the id of its call.
+///
+/// # Errors
+/// If the turn or the call has no id.
+pub fn tool_result(turn: u32, index: usize, text: &str) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() + 64);
+    out.extend_from_slice(br#"{"role":"tool","tool_call_id":""#);
+    out.extend_from_slice(&call_id(turn, index)?);
+    out.extend_from_slice(br#"","content":""#);
+    escape(&mut out, text);
+    out.extend_from_slice(br#""}"#);
+    Ok(out)
+}
+
 /// The id of a call: `t`, the turn, `c`, the call, both in base 36.
 fn call_id(turn: u32, index: usize) -> Result<[u8; 9]> {
     if turn >= TURNS || index >= CALLS {

@@ -18,8 +18,8 @@ mod usage;
 pub use choice::ParsedChoice;
 pub use entropy::{Arpo, Entropy, per_vocabulary};
 pub use logprobs::Logprobs;
-pub(crate) use message::escape;
 pub use message::{ReplyMessage, ToolCall};
+pub(crate) use message::{escape, tool_result};
 pub use regions::{Region, Tags, Uncertainty};
 pub use usage::UsageCounts;
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
-use crate::reply::{ParsedChoice, ParsedReply, Uncertainty};
+use crate::reply::{ParsedChoice, ParsedReply, Uncertainty, tool_result};
 use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::turn::prompt_ids;
@@ -144,6 +144,41 @@ impl Tree {
         }
         let value = format!("node {} has no {} tokens", kept.turn.get(), kept.tokens);
         Err(Error::reference(value, "a turn with the tokens that are kept of it"))
+    }
+}
+
+/// What came of one tool call.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolResult<'a> {
+    /// What the model is told.
+    pub text: &'a str,
+    /// How long it took.
+    pub micros: u64,
+    /// Whether the tool failed.
+    pub failed: bool,
+}
+
+impl Tree {
+    /// Append the results of a turn's tool calls at the rollout's leaf, in call order, as messages that name the calls by
+    /// their ids. `turn` counts the model turns before that one. Returns the last node, and the bytes of all messages.
+    ///
+    /// # Errors
+    /// As for [`Tree::observe`], or if a call has no id. Results before that one stay.
+    pub fn observe_results(
+        &mut self,
+        rollout: RolloutId,
+        agent: NameId,
+        turn: u32,
+        results: &[ToolResult<'_>],
+    ) -> Result<(NodeId, usize)> {
+        let mut leaf = self.rollout(rollout)?.leaf;
+        let mut size = 0;
+        for (index, result) in results.iter().enumerate() {
+            let message = tool_result(turn, index, result.text)?;
+            size += message.len();
+            leaf = self.observe(rollout, &message, None, agent, result.micros, result.failed)?;
+        }
+        Ok((leaf, size))
     }
 }
 

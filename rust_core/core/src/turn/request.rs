@@ -48,10 +48,20 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<Vec<u8>> {
-        let said = self.said(source)?;
-        let mut out = Vec::with_capacity(size(&said, head, tail));
-        join(&said, head, tail, |part| out.extend_from_slice(part));
+        let mut out = Vec::new();
+        self.body_onto(source, head, tail, &mut out)?;
         Ok(out)
+    }
+
+    /// Write a body behind what `out` has.
+    ///
+    /// # Errors
+    /// If the node or the context does not exist.
+    pub fn body_onto(&self, source: Source, head: &[u8], tail: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let said = self.said(source)?;
+        out.reserve_exact(size(&said, head, tail));
+        join(&said, head, tail, |part| out.extend_from_slice(part));
+        Ok(())
     }
 
     /// What to append to the messages from the root to `after` so that they reach to `node`: each message behind a comma,

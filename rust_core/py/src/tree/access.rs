@@ -47,6 +47,11 @@ impl CoreTree {
         self.0.with(py, work)
     }
 
+    /// Do something from inside the core.
+    pub fn within<R>(&self, work: impl FnOnce(&mut core::Tree) -> core::Result<R>) -> core::Result<R> {
+        self.0.within(work)
+    }
+
     /// Do something with tokens, and let other threads run if there are many.
     pub(super) fn say<R: Send>(
         &self,

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_core as core;
 use trunkline_core::{
-    Call, ContextId, Keyword, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenCount, Uncertainty,
+    Call, ContextId, Keyword, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenCount, ToolResult, Uncertainty,
 };
 
 use self::access::LARGE_BYTES;
@@ -125,6 +125,25 @@ impl CoreTree {
         let message: &[u8] = &message;
         self.say(py, tokens, |tree, tokens| tree.observe(rollout.into(), message, tokens, agent.into(), micros, failed))
             .map(NodeId::get)
+    }
+
+    /// Append the results of a turn's tool calls as `(text, micros, failed)`; returns the last node and the bytes.
+    #[pyo3(signature = (rollout, agent, turn, results, /))]
+    fn observe_results(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        #[pyo3(from_py_with = number)] agent: u32,
+        #[pyo3(from_py_with = number)] turn: u32,
+        results: Vec<(String, u64, bool)>,
+    ) -> PyResult<(u32, usize)> {
+        let results =
+            results.iter().map(|(text, micros, failed)| ToolResult { text, micros: *micros, failed: *failed });
+        let results = results.collect::<Vec<_>>();
+        self.0.with(py, |tree| {
+            let (leaf, size) = tree.observe_results(rollout.into(), agent.into(), turn, &results)?;
+            Ok((leaf.get(), size))
+        })
     }
 
     /// Append a message at the rollout's leaf that neither its model nor a tool said, and move the leaf there. Returns the

@@ -18,8 +18,12 @@ from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.rollout.sampling.completions import SingleFlight
+from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.types import Task, Usage
 from trunkline.worker.outbox import settle
+
+FIRST = base_seed(3, "q", (), 0)
+"""Seed of the first draw at a table."""
 
 
 class Own:
@@ -134,7 +138,7 @@ async def test_a_sibling_does_not_wait_for_a_slow_one():
         return request.take(completion(["x"]), 0, 1, 5)
 
     table = open_table(Own(complete), 3)
-    late = table.rollouts[1]._next_seed
+    late = FIRST + 1
     asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     _, waiting = await asyncio.wait(asked, timeout=0.2)
     assert waiting == {asked[1]}
@@ -169,7 +173,7 @@ async def test_what_is_left_is_given_up_when_its_rollout_is_stopped():
         return request.take(completion(["x"]), 0, 1, 5)
 
     table = open_table(Own(complete), 3)
-    late = table.rollouts[0]._next_seed
+    late = FIRST
     asked = [asyncio.create_task(rollout.ask(table.compiled)) for rollout in table.rollouts]
     await asyncio.wait(asked, timeout=0.1)
     asked[0].cancel()
@@ -205,7 +209,7 @@ async def test_a_draw_that_the_server_fails_at_takes_no_sibling_along():
 
     llm = Counted(answer)
     table = open_table(llm, 4)
-    bad = table.rollouts[2]._next_seed
+    bad = FIRST + 2
     found = await asyncio.gather(*(rollout.ask(table.compiled) for rollout in table.rollouts), return_exceptions=True)
     assert [type(one) for one in found] == [ReplyChoice, ReplyChoice, LLMError, ReplyChoice]
     assert [body.get("n") for body in llm.bodies] == [4, None, None, None, None]

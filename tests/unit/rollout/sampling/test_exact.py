@@ -26,7 +26,6 @@ from trunkline.llm import messages
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.renderers import renderers
-from trunkline.rollout.sampling.prompt import PromptBuilder
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.tree.views import Tree
@@ -109,7 +108,7 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
     bpe = default_bpe()
     async with serving(TokenMode(api="completions")) as (llm, _):
         exact = TokenPromptBuilder(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
-        await exact.prompt(core, compiled, prompt, PromptBuilder(core), 1, 1)
+        await exact.prompt(core, compiled, prompt, 1, 1)
         said = TokenBuffer(
             [*bpe.encode("let me see"), bpe.special["<|im_end|>"]], [-0.5] * (len(bpe.encode("let me see")) + 1)
         )
@@ -117,7 +116,7 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
         for draw, texts in enumerate([("same", "one"), ("same", "other"), ("same",), ("same", "one")]):
             rollout = core.open(prompt, [0, draw])
             core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, said)
-            made = await exact.prompt(core, compiled, observe(core, rollout, *texts), PromptBuilder(core), 1, 1)
+            made = await exact.prompt(core, compiled, observe(core, rollout, *texts), 1, 1)
             prompts.append(bpe.decode(json.loads(made.content)["prompt"]).decode())
     core.check()
     seen = [[text for text in ("same", "one", "other") if f"\n{text}\n" in prompt] for prompt in prompts]

@@ -17,7 +17,6 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.rollout.sampling.prompt import PromptBuilder
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.tree.views import Tree
 from trunkline.types import Message, Task
@@ -68,7 +67,7 @@ async def test_rollouts_that_render_side_by_side_take_no_ids_from_each_other(ord
         rollout = core.open(prompt, [0, draw])
         core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, TokenBuffer([3], [-0.5]))
         leaves.append([core.observe(rollout, b'{"n":%d}' % n, 0, 1) for n in seen][-1])
-    asked = [asyncio.ensure_future(exact.prompt(core, compiled, leaf, PromptBuilder(core), 1, 1)) for leaf in leaves]
+    asked = [asyncio.ensure_future(exact.prompt(core, compiled, leaf, 1, 1)) for leaf in leaves]
     while len(renderer.waiting) < 2:
         await asyncio.sleep(0)
     for place in order:

@@ -1,0 +1,450 @@
+//! The turn engine: which rollouts want a turn of a model, and the requests that are on their way for them.
+//!
+//! It does no input or output and knows no clock. A driver tells it who asks ([`TurnEngine::ask`]), has it gather what was
+//! asked in one pass of an event loop into requests ([`TurnEngine::gather`]), sends as many of each model's queue as may be
+//! sent ([`TurnEngine::next`], [`TurnEngine::body`]), and gives it the replies ([`TurnEngine::land`]), which become turns
+//! on the trees in the same step. `docs/design/turn_engine.md` has the table of stages.
+
+mod seed;
+
+use std::collections::{HashMap, VecDeque};
+
+use slab::Slab;
+
+use crate::error::{Error, Result};
+use crate::id::{NameId, NodeId, RolloutId};
+use crate::reply::{self, ParsedReply, ReplyError, ReplyOptions};
+use crate::tree::Tree;
+use crate::turn::append::{AppendedChoice, RequestInfo};
+use crate::turn::request::Source;
+
+pub use seed::{base_seed, next_seed};
+
+/// A tree that others use as well: each piece of work has it for itself.
+pub trait SharedTree {
+    /// Work on the tree.
+    ///
+    /// # Errors
+    /// What the work returns, or [`Error::Broken`] if earlier work has left the tree unusable.
+    fn with<R>(&self, work: impl FnOnce(&mut Tree) -> Result<R>) -> Result<R>;
+}
+
+/// What the requests of one agent have in common.
+#[derive(Clone, Debug)]
+pub struct AgentPlan {
+    /// The queue of its model.
+    pub model: u32,
+    /// The body of a request up to its first message.
+    pub head: Vec<u8>,
+    /// The body behind the last message, up to what depends on the draws.
+    pub constant: Vec<u8>,
+    /// How replies are read.
+    pub reading: ReplyOptions,
+    /// What its turns are called.
+    pub name: String,
+    /// Model, sampling parameters and weight version, as its turns say them.
+    pub namespace: String,
+    /// Whether a request has a seed.
+    pub seeded: bool,
+}
+
+/// How the requests of one model are sent.
+#[derive(Debug, Default)]
+struct ModelQueue {
+    /// Whether draws of one state may go out as one request.
+    siblings: bool,
+    waiting: VecDeque<FlightKey>,
+}
+
+/// Number of an agent.
+pub type AgentKey = u32;
+/// Number of a tree, until it is closed.
+pub type TreeKey = usize;
+/// Number of a rollout's wish for a turn, until its outcome is told.
+pub type AskKey = usize;
+/// Number of a request, until its outcome is told.
+pub type FlightKey = usize;
+
+struct TreeEntry<T> {
+    tree: T,
+    run_seed: i64,
+    task: Vec<u8>,
+    /// Ids of the agents' names and namespaces, as far as they have spoken here.
+    names: Vec<(AgentKey, NameId, NameId)>,
+}
+
+/// What a rollout asked for.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    tree: TreeKey,
+    agent: AgentKey,
+    rollout: RolloutId,
+    leaf: NodeId,
+    turns: u32,
+    seed: i64,
+    kept: Option<(NodeId, u32)>,
+}
+
+/// A rollout that waits for its turn.
+struct Ask<W> {
+    state: State,
+    waiter: W,
+    /// Its request, once it was gathered.
+    flight: Option<FlightKey>,
+    /// Whether the outcome is of no use any more.
+    given_up: bool,
+}
+
+/// A request for consecutive draws of one state.
+#[derive(Debug)]
+struct Flight {
+    asks: Vec<AskKey>,
+    sent: bool,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlightView {
+    /// The tree.
+    pub tree: TreeKey,
+    /// Who is asked.
+    pub agent: AgentKey,
+    /// The node whose path is the conversation.
+    pub leaf: NodeId,
+    /// Model turns on that path.
+    pub turns: u32,
+    /// Seed of the first draw.
+    pub seed: i64,
+    /// Draws.
+    pub n: u32,
+}
+
+/// What came of giving a wish up.
+#[derive(Debug, PartialEq, Eq)]
+pub enum GivenUp<W> {
+    /// Others wait for the same request.
+    Alone,
+    /// Its request was not sent, and will not be. These waited for it.
+    Unsent(Vec<W>),
+    /// Its request is on its way, and nothing waits for it any more: it must be given up too.
+    Sent(FlightKey),
+}
+
+/// A reply whose choices are on the tree.
+#[derive(Debug)]
+pub struct Landed<W> {
+    /// The reply; its choices are those of `turns`, in order, and perhaps more.
+    pub reply: ParsedReply,
+    /// What became of each draw: who waits for it, whether that was given up, and its turn or a fault.
+    pub turns: Vec<(W, bool, AppendedChoice)>,
+}
+
+/// Why a reply is not on the tree; its request is still there.
+#[derive(Debug)]
+pub enum NotLanded {
+    /// It cannot be read.
+    Unreadable(ReplyError),
+    /// It has fewer choices than were asked for.
+    Few(usize),
+    /// The tree refused it.
+    Refused(Error),
+}
+
+/// See the module.
+pub struct TurnEngine<T, W> {
+    agents: Vec<AgentPlan>,
+    models: Vec<ModelQueue>,
+    trees: Slab<TreeEntry<T>>,
+    asks: Slab<Ask<W>>,
+    flights: Slab<Flight>,
+    /// Asked since requests were gathered last, in order.
+    asked: Vec<AskKey>,
+    in_flight: usize,
+}
+
+impl<T, W> Default for TurnEngine<T, W> {
+    fn default() -> Self {
+        Self {
+            agents: Vec::new(),
+            models: Vec::new(),
+            trees: Slab::new(),
+            asks: Slab::new(),
+            flights: Slab::new(),
+            asked: Vec::new(),
+            in_flight: 0,
+        }
+    }
+}
+
+impl<T: SharedTree, W> TurnEngine<T, W> {
+    /// Open the queue of a model; `siblings` says whether draws of one state may go out as one request.
+    pub fn model(&mut self, siblings: bool) -> u32 {
+        self.models.push(ModelQueue { siblings, waiting: VecDeque::new() });
+        crate::id::count(self.models.len() - 1)
+    }
+
+    /// Ask a model's server for one draw a request from now on.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn one_draw_each(&mut self, model: u32) -> Result<()> {
+        self.queue(model)?.siblings = false;
+        Ok(())
+    }
+
+    /// Register an agent.
+    ///
+    /// # Errors
+    /// If its model does not exist.
+    pub fn agent(&mut self, plan: AgentPlan) -> Result<AgentKey> {
+        self.queue(plan.model)?;
+        self.agents.push(plan);
+        Ok(crate::id::count(self.agents.len() - 1))
+    }
+
+    /// Register a tree of a run with this seed; `task` is the id of its task.
+    pub fn open(&mut self, tree: T, run_seed: i64, task: Vec<u8>) -> TreeKey {
+        self.trees.insert(TreeEntry { tree, run_seed, task, names: Vec::new() })
+    }
+
+    /// Forget a tree; nothing may be asked for it any more.
+    ///
+    /// # Errors
+    /// If there is no such tree.
+    pub fn close(&mut self, tree: TreeKey) -> Result<()> {
+        self.trees.try_remove(tree).map(drop).ok_or_else(|| unknown("tree", tree))
+    }
+
+    /// A rollout wants its next turn, which `waiter` waits for; `kept` is the turn whose first tokens it keeps, and how many.
+    ///
+    /// # Errors
+    /// If the tree, the rollout or the agent does not exist, or the rollout has ended.
+    pub fn ask(
+        &mut self,
+        tree: TreeKey,
+        rollout: RolloutId,
+        agent: AgentKey,
+        kept: Option<(NodeId, u32)>,
+        waiter: W,
+    ) -> Result<AskKey> {
+        self.plan(agent)?;
+        let entry = self.trees.get(tree).ok_or_else(|| unknown("tree", tree))?;
+        let (leaf, turns, seed) = entry.tree.with(|tree| {
+            let view = tree.rollout(rollout)?;
+            if let Some(ended) = view.termination {
+                return Err(Error::Ended { rollout: rollout.get(), termination: ended.as_str(), verb: "asked for" });
+            }
+            Ok((view.leaf, view.turns, next_seed(entry.run_seed, &entry.task, view.path, view.turns)))
+        })?;
+        let state = State { tree, agent, rollout, leaf, turns, seed, kept };
+        let key = self.asks.insert(Ask { state, waiter, flight: None, given_up: false });
+        self.asked.push(key);
+        Ok(key)
+    }
+
+    /// Gather what was asked for since the last time into requests, behind those that wait: consecutive draws of one state
+    /// are one request where their model takes that.
+    pub fn gather(&mut self) {
+        let asked = std::mem::take(&mut self.asked);
+        if let [key] = *asked {
+            self.file(vec![key]);
+            return;
+        }
+        let mut groups = Vec::<Vec<AskKey>>::new();
+        let mut places = HashMap::new();
+        for key in asked {
+            let Some(Ask { state, .. }) = self.asks.get(key) else { continue };
+            let place = *places.entry((state.tree, state.agent, state.leaf, state.kept)).or_insert(groups.len());
+            match groups.get_mut(place) {
+                Some(group) => group.push(key),
+                None => groups.push(vec![key]),
+            }
+        }
+        for mut group in groups {
+            group.sort_by_key(|&key| self.asks[key].state.seed);
+            while !group.is_empty() {
+                let rest = group.split_off(self.together(&group));
+                self.file(group);
+                group = rest;
+            }
+        }
+    }
+
+    /// How many of the first wishes go into one request.
+    fn together(&self, group: &[AskKey]) -> usize {
+        let first = self.asks[group[0]].state;
+        let siblings = self.agents.get(first.agent as usize).and_then(|plan| self.models.get(plan.model as usize));
+        if !siblings.is_some_and(|model| model.siblings) {
+            return 1;
+        }
+        let seeds = group.iter().zip(first.seed..);
+        seeds.take_while(|&(&key, seed)| self.asks[key].state.seed == seed).count()
+    }
+
+    fn file(&mut self, asks: Vec<AskKey>) {
+        let Some(agent) = asks.first().and_then(|&key| self.asks.get(key)).map(|ask| ask.state.agent) else { return };
+        let Some(model) = self.agents.get(agent as usize).map(|plan| plan.model as usize) else { return };
+        let flight = self.flights.vacant_key();
+        for &key in &asks {
+            self.asks[key].flight = Some(flight);
+        }
+        self.flights.insert(Flight { asks, sent: false });
+        self.models[model].waiting.push_back(flight);
+    }
+
+    /// How many requests of a model wait to be sent.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn waiting(&mut self, model: u32) -> Result<usize> {
+        self.queue(model).map(|queue| queue.waiting.len())
+    }
+
+    /// How many requests are on their way.
+    #[must_use]
+    pub const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Take the request that waits longest out of a model's queue: it counts as sent.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn next(&mut self, model: u32) -> Result<Option<FlightKey>> {
+        let next = self.queue(model)?.waiting.pop_front();
+        if let Some(flight) = next.and_then(|key| self.flights.get_mut(key)) {
+            flight.sent = true;
+            self.in_flight += 1;
+        }
+        Ok(next)
+    }
+
+    /// What a request is for.
+    ///
+    /// # Errors
+    /// If there is no such request.
+    pub fn view(&self, flight: FlightKey) -> Result<FlightView> {
+        let asks = &self.flight(flight)?.asks;
+        let first = asks.first().and_then(|&key| self.asks.get(key)).ok_or_else(|| unknown("request", flight))?;
+        let State { tree, agent, leaf, turns, seed, .. } = first.state;
+        Ok(FlightView { tree, agent, leaf, turns, seed, n: crate::id::count(asks.len()) })
+    }
+
+    /// Write the body of a request behind what `out` has.
+    ///
+    /// # Errors
+    /// If there is no such request.
+    pub fn body(&self, flight: FlightKey, out: &mut Vec<u8>) -> Result<()> {
+        let FlightView { tree, agent, leaf, seed, n, .. } = self.view(flight)?;
+        let plan = self.plan(agent)?;
+        let entry = self.trees.get(tree).ok_or_else(|| unknown("tree", tree))?;
+        entry.tree.with(|tree| tree.body_onto(Source::Path(leaf), &plan.head, &plan.constant, out))?;
+        match (plan.seeded, n) {
+            (true, 1) => out.extend_from_slice(format!(",\"seed\":{seed}}}").as_bytes()),
+            (true, _) => out.extend_from_slice(format!(",\"n\":{n},\"seed\":{seed}}}").as_bytes()),
+            (false, 1) => out.push(b'}'),
+            (false, _) => out.extend_from_slice(format!(",\"n\":{n}}}").as_bytes()),
+        }
+        Ok(())
+    }
+
+    /// Put the choices of a reply on the tree as the next turns of the rollouts that asked. The request is over.
+    ///
+    /// # Errors
+    /// If the reply has no use as it is. The request is still there, for [`TurnEngine::release`].
+    pub fn land(
+        &mut self,
+        flight: FlightKey,
+        body: &[u8],
+        retries: u32,
+        micros: u64,
+    ) -> std::result::Result<Landed<W>, NotLanded> {
+        let FlightView { tree, agent, turns, n, .. } = self.view(flight).map_err(NotLanded::Refused)?;
+        let plan = self.plan(agent).map_err(NotLanded::Refused)?;
+        let reply = reply::read(body, &plan.reading).map_err(NotLanded::Unreadable)?;
+        if reply.choices.len() < n as usize {
+            return Err(NotLanded::Few(reply.choices.len()));
+        }
+        let asks = self.flight(flight).map_err(NotLanded::Refused)?.asks.clone();
+        let rollouts = asks.iter().map(|&key| self.asks[key].state.rollout).collect::<Vec<_>>();
+        let entry = self.trees.get_mut(tree).ok_or_else(|| NotLanded::Refused(unknown("tree", tree)))?;
+        let TreeEntry { tree, names, .. } = entry;
+        let plan = &self.agents[agent as usize];
+        let append = |tree: &mut Tree| {
+            if !names.iter().any(|&(known, ..)| known == agent) {
+                names.push((agent, tree.name(&plan.name)?, tree.name(&plan.namespace)?));
+            }
+            let known = names.iter().find(|&&(known, ..)| known == agent);
+            let (name, namespace) = known.map_or((NameId::EMPTY, NameId::EMPTY), |&(_, name, space)| (name, space));
+            let request =
+                RequestInfo { agent: name, namespace, turn: turns, retries, micros, ..RequestInfo::default() };
+            tree.append_reply(&rollouts, &reply, request)
+        };
+        let appended = tree.with(append).map_err(NotLanded::Refused)?;
+        self.over(flight);
+        let turns = asks.into_iter().zip(appended);
+        let turns = turns.map(|(key, appended)| {
+            let Ask { waiter, given_up, .. } = self.asks.remove(key);
+            (waiter, given_up, appended)
+        });
+        let turns = turns.collect();
+        Ok(Landed { reply, turns })
+    }
+
+    /// Let go of a request that the engine does not land: who waits for its draws, in order, and whether that was given up.
+    ///
+    /// # Errors
+    /// If there is no such request.
+    pub fn release(&mut self, flight: FlightKey) -> Result<Vec<(W, bool)>> {
+        let asks = self.flight(flight)?.asks.clone();
+        self.over(flight);
+        let asks = asks.into_iter().map(|key| self.asks.remove(key));
+        Ok(asks.map(|ask| (ask.waiter, ask.given_up)).collect())
+    }
+
+    /// A rollout does not wait for its turn any more. Its wish is over where its request is not sent.
+    ///
+    /// # Errors
+    /// If there is no such wish.
+    pub fn give_up(&mut self, key: AskKey) -> Result<GivenUp<W>> {
+        let ask = self.asks.get_mut(key).ok_or_else(|| unknown("wish", key))?;
+        ask.given_up = true;
+        let (agent, Some(flight)) = (ask.state.agent, ask.flight) else {
+            self.asked.retain(|&other| other != key);
+            return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter]));
+        };
+        let Flight { asks, sent } = &self.flights[flight];
+        if !asks.iter().all(|&other| self.asks[other].given_up) {
+            return Ok(GivenUp::Alone);
+        }
+        if *sent {
+            return Ok(GivenUp::Sent(flight));
+        }
+        let model = self.plan(agent)?.model;
+        self.queue(model)?.waiting.retain(|&other| other != flight);
+        let asks = self.flights.remove(flight).asks.into_iter();
+        Ok(GivenUp::Unsent(asks.map(|key| self.asks.remove(key).waiter).collect()))
+    }
+
+    fn over(&mut self, flight: FlightKey) {
+        if self.flights.try_remove(flight).is_some_and(|flight| flight.sent) {
+            self.in_flight -= 1;
+        }
+    }
+
+    fn flight(&self, flight: FlightKey) -> Result<&Flight> {
+        self.flights.get(flight).ok_or_else(|| unknown("request", flight))
+    }
+
+    fn plan(&self, agent: AgentKey) -> Result<&AgentPlan> {
+        self.agents.get(agent as usize).ok_or_else(|| unknown("agent", agent as usize))
+    }
+
+    fn queue(&mut self, model: u32) -> Result<&mut ModelQueue> {
+        self.models.get_mut(model as usize).ok_or_else(|| unknown("model", model as usize))
+    }
+}
+
+fn unknown(what: &'static str, key: usize) -> Error {
+    Error::Unknown { what, id: crate::id::count(key), count: 0 }
+}

@@ -1,0 +1,35 @@
+//! Seeds of draws: a function of the run's seed, the task and the fork path alone.
+
+use blake2::digest::consts::U8;
+use blake2::{Blake2b, Digest};
+
+/// Bases stay below this, so that base + draw fits the 31 bits that every server takes.
+const SPACE: u64 = (1 << 31) - (1 << 16);
+
+/// The base seed of a fork point: draw i of it is sent with base + i.
+///
+/// `path` is the fork path of the rollout whose state this is, flattened (turn, draw, turn, draw, ...), empty before the
+/// first fork; `turn` counts the model turns on the path to the state.
+#[must_use]
+pub fn base_seed(run_seed: i64, task: &[u8], path: &[u32], turn: u32) -> i64 {
+    let mut hash = Blake2b::<U8>::new();
+    hash.update(run_seed.to_le_bytes());
+    hash.update(u32::try_from(path.len()).unwrap_or(u32::MAX).to_le_bytes());
+    for word in path {
+        hash.update(word.to_le_bytes());
+    }
+    hash.update(turn.to_le_bytes());
+    hash.update(task);
+    let digest: [u8; 8] = hash.finalize().into();
+    i64::try_from(u64::from_le_bytes(digest) % SPACE).unwrap_or_default()
+}
+
+/// The seed of a rollout's next turn, which has `turns` model turns before it: its draw of the fork point that it was
+/// opened at, and the first draw of every state after that.
+#[must_use]
+pub fn next_seed(run_seed: i64, task: &[u8], path: &[u32], turns: u32) -> i64 {
+    match path {
+        [trunk @ .., turn, draw] if *turn == turns => base_seed(run_seed, task, trunk, turns) + i64::from(*draw),
+        _ => base_seed(run_seed, task, path, turns),
+    }
+}
