@@ -29,7 +29,7 @@ and options out of range; functions over a tree a ``TreeError`` for an id that d
 """
 
 from collections.abc import Sequence
-from typing import Final, Generic, Literal, Self, TypeVar, final
+from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -146,16 +146,46 @@ CURRENCIES: Final[tuple[str, ...]]
 
 _Waiter = TypeVar("_Waiter")
 
+_Taken: TypeAlias = tuple[int, int, int, list[_Waiter]]
+"""What a request is for: a leaf, the model turns before it, the first draw's seed, and what waits for each draw."""
+
+_Turned: TypeAlias = tuple[
+    tuple[int, int, float, float, float],
+    tuple[int, int, int, int],
+    str,
+    int,
+    list[tuple[_Waiter, Any]],
+    dict[bytes, bytes] | None,
+]
+"""A request whose choices are turns. First its target, its agent, and seconds from asking to sending, from sending to
+the head of the answer, and from asking to the end. Then tokens: of the prompt, of these cached, generated (-1 where not
+known), and of these estimated. Then what the server says it ran, the number of draws, each waiter with its turn or the
+text of what is wrong with it, and the answer's headers where they were wanted."""
+
+_Missed: TypeAlias = tuple[
+    int, _Taken[_Waiter], tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
+]
+"""A request that brought no turns: its target, what it was for, seconds from asking to sending, from sending to the
+head of the answer, and from sending to the end, the answer (status, headers, body), and the fault with its detail where
+there is none."""
+
 @final
 class TurnEngine(Generic[_Waiter]):
     """Which rollouts want a turn of a model, and the requests that are on their way for them. Does no I/O itself.
 
-    A waiter is any object; it comes back with the outcome of its draw.
+    A waiter is any object; it comes back with the outcome of its draw. ``now`` is in seconds of a monotonic clock.
     """
 
-    def __new__(cls) -> Self: ...
+    def __new__(cls, choice: Any, call: Any, turn: Any, /) -> Self:
+        """The arguments make a turn's choice (content, reasoning, calls, finish), a call (id, name, arguments), and the
+        turn (choice, node, bytes).
+        """
+
     def model(self, siblings: bool, /) -> int:
         """Open the queue of a model; ``siblings`` says whether draws of one state may go out as one request."""
+
+    def one_draw_each(self, model: int, /) -> None:
+        """Ask a model's server for one draw a request from now on."""
 
     def agent(
         self,
@@ -170,8 +200,13 @@ class TurnEngine(Generic[_Waiter]):
     ) -> int:
         """Register an agent: what its requests have in common and how its turns are called."""
 
-    def open(self, tree: CoreTree, seed: int, task: Buffer, /) -> int:
-        """Register a tree of a run with a seed; ``task`` is the id of its task in UTF-8."""
+    def target(
+        self, origin: int, path: str, host: str, headers: Sequence[tuple[str, str]], session: Sequence[str], /
+    ) -> int:
+        """Register where requests can be sent; headers named in ``session`` say the tree's key."""
+
+    def open(self, tree: CoreTree, seed: int, task: Buffer, key: int, /) -> int:
+        """Register a tree of a run with a seed; ``task`` is its task's id in UTF-8, ``key`` names it to servers."""
 
     def close(self, tree: int, /) -> None:
         """Forget a tree."""
@@ -179,14 +214,47 @@ class TurnEngine(Generic[_Waiter]):
     def ask(self, tree: int, rollout: int, agent: int, waiter: _Waiter, kept: tuple[int, int] | None = None, /) -> int:
         """A rollout wants its next turn; ``kept`` is the turn whose first tokens it keeps, and how many."""
 
-    def give_up(self, ask: int, /) -> None:
-        """A rollout does not wait for its turn any more."""
+    def give_up(self, ask: int, table: ExchangeTable | None, now: float, /) -> int | None:
+        """A rollout does not wait any more; returns the target of a sent request that is given up with it."""
 
-    def take(self, model: int, /) -> list[tuple[int, int, int, list[_Waiter]]]:
-        """Gather what was asked for, and take all requests out of a model's queue.
+    def gather(self, model: int, now: float, /) -> list[int]:
+        """Gather what was asked for; returns the keys of the trees whose requests wait in a model's queue."""
 
-        Each is a leaf, the model turns before it, the seed of the first draw, and what waits for each draw.
+    def take(self, model: int, target: int | None = None, /) -> list[_Taken[_Waiter]]:
+        """Take all requests out of a model's queue, or out of a target's."""
+
+    def route(self, model: int, target: int, most: int, /) -> None:
+        """Move the requests of a model that wait longest behind those that wait for a target."""
+
+    def send(self, target: int, most: int, table: ExchangeTable, limit: float, now: float, /) -> int:
+        """Send requests that wait for a target, each with ``limit`` seconds; returns how many."""
+
+    def refused(self, token: int, now: float, /) -> _Missed[_Waiter]:
+        """No connection could be made for a request."""
+
+    def land(
+        self, table: ExchangeTable, now: float, watched: bool, /
+    ) -> tuple[
+        list[tuple[int, int, dict[bytes, bytes], bytes, float]],
+        list[tuple[int, str, str]],
+        list[_Turned[_Waiter]],
+        list[_Missed[_Waiter]],
+    ]:
+        """Take out of a table what has come, and put replies onto their trees.
+
+        The first two lists are of requests that others sent; see :meth:`ExchangeTable.land`.
         """
+
+    def act(
+        self, table: ExchangeTable, now: float, /
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes, bool]], list[int], list[int], float | None]:
+        """See :meth:`ExchangeTable.act`; requests of this engine are whole, with their bodies."""
+
+    def recall(self, model: int, table: ExchangeTable, now: float, /) -> list[_Missed[_Waiter]]:
+        """Give up all requests of a model that were sent."""
+
+    def in_flight(self) -> tuple[int, float | None]:
+        """How many requests are on their way, and when the oldest was sent."""
 
 @final
 class CoreTree:
@@ -1246,29 +1314,22 @@ class ExchangeTable:
     def unacknowledged(self, slot: int, count: int, now: float, /) -> bool:
         """So many bytes of its request a connection has not acknowledged: the answer to one of the ``checks``."""
 
-    def tick(
+    def land(
         self, now: float, /
-    ) -> tuple[
-        list[tuple[int, int]],
-        list[tuple[int, int, bytes, bool]],
-        list[int],
-        list[int],
-        list[tuple[int, int, dict[bytes, bytes], bytes, float]],
-        list[tuple[int, str, str]],
-        float | None,
-    ]:
-        """End a pass of the event loop.
+    ) -> tuple[list[tuple[int, int, dict[bytes, bytes], bytes, float]], list[tuple[int, str, str]]]:
+        """Take out what has come.
 
-        Returns:
-            ``opens``: slots and origins of connections to be made, each of which ends with :meth:`opened` or
-            :meth:`unopened`. ``writes``: slot, token, head, and whether the connection has brought an answer before; if
-            its socket can be read by now, the request is not written and :meth:`unasked` is told. ``checks``: slots
-            that are to tell their :meth:`unacknowledged` bytes. ``closes``: slots to be closed at once, which ends with
-            :meth:`lost` or :meth:`unopened`. ``arrived``: token, status, headers by their names in lower case (of equal
-            names the first), body, and seconds from sending to the head of the answer. ``failed``: token, one of
-            ``not_http``, ``head_too_large``, ``too_large``, ``broke_off``, ``no_answer``, ``connection_broke``,
-            ``connect_late``, ``late``, ``silent``, ``closed``, and the bytes announced or the reason of the transport
-            where there is one. When to come back though nothing happens.
+        Answers are token, status, headers by their names in lower case, body, and seconds from sending to the head;
+        requests that get none are token, the name of the fault, and its detail.
+        """
+
+    def act(
+        self, now: float, /
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes, bool]], list[int], list[int], float | None]:
+        """Take out what is to be done with sockets.
+
+        Connections to open with their origins; requests to write, as slot, token, head, and whether the connection was
+        used before; connections to check; connections to close; and when to come back.
         """
 
     def held(self, origin: int, /) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from trunkline.errors import (
     BadRequest,
     CallFailed,
@@ -16,13 +18,14 @@ from trunkline.errors import (
     ToolError,
     UnknownEffect,
 )
+from trunkline.llm.types import ReplyChoice
 from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.types import Reply, ReplyChoice
+    from trunkline.llm.types import Reply
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -97,7 +100,7 @@ class TurnSink(Protocol):
         ...
 
 
-class Turn(NamedTuple):
+class Turn(msgspec.Struct, frozen=True):
     """A model turn on the tree: choice, node and bytes of its message."""
 
     choice: ReplyChoice

@@ -22,7 +22,7 @@ from trunkline.protocol.job import slots_for
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
-from trunkline.rollout.sampling.dispatcher import TurnDispatcher
+from trunkline.rollout.sampling.dispatcher import turn_engine
 from trunkline.rollout.sampling.inflight import TraceRecorder, TurnGate, WeightGate
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.side_effects import lose
@@ -86,7 +86,7 @@ class LLMClients:
         except BaseException:
             leases.close()
             raise
-        turn_gate, dispatcher = TurnGate(), TurnDispatcher()
+        turn_gate, engine = TurnGate(), turn_engine()
         clients = {
             name: CompletionClient(
                 llm,
@@ -95,7 +95,7 @@ class LLMClients:
                 weights,
                 name=name,
                 turn_gate=turn_gate,
-                dispatcher=dispatcher,
+                engine=engine,
                 send_seed=getattr(job.llms[name], "send_seed", True),
             )
             for name, llm in self.llms.items()

@@ -1,11 +1,16 @@
 //! `TurnEngine`.
 
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
 use trunkline_core as core;
-use trunkline_core::engine::{AgentPlan, FlightView, SharedTree};
-use trunkline_core::{Result, Tree};
+use trunkline_core::engine::{
+    AgentPlan, Faulted, FlightView, Landed, Outcome, SharedTree, TargetPlan, TurnsLanded, is_ours,
+};
+use trunkline_core::reply::ParsedChoice;
+use trunkline_core::{AppendedChoice, Result, Tree};
 
 use crate::guard::Guard;
+use crate::http::{self, Answered, Deeds, ExchangeTable, Unanswered, micros, seconds};
 use crate::input::{Data, Text, number};
 use crate::reply::ReplyOptions;
 use crate::tree::CoreTree;
@@ -18,23 +23,49 @@ impl SharedTree for Shared {
     }
 }
 
+/// Leaf, turns and seed of a request, and what waits for its draws.
+type Taken = (u32, u32, i64, Vec<Py<PyAny>>);
+
+/// What came of a request: its target and agent; seconds queued, to the head of the answer, and in all; tokens of the
+/// prompt, cached and generated ones, -1 where not known; how many of these are estimated; what was served; its draws; and
+/// for each that is waited for the waiter with its turn or what is wrong with it; the headers, where they are wanted.
+type Turned =
+    ((u32, u32, f64, f64, f64), (i64, i64, i64, u32), String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PyDict>>);
+
+/// What a pass brought: answers and failures of requests that Python sent, turns, and requests without turns.
+type Brought<'py> = (Vec<Answered<'py>>, Vec<Unanswered>, Vec<Turned>, Vec<Missed>);
+
+/// A request that brought no turns: its target; what it was for, with what waits for its draws; seconds queued, to the head
+/// of the answer, and from sending to the end; the answer as status, headers and body, or the fault with its detail.
+type Missed = (u32, Taken, (f64, f64, f64), Option<(u16, Py<PyDict>, Py<PyBytes>)>, (&'static str, String));
+
 /// Which rollouts want a turn of a model, and the requests that are on their way for them.
 #[pyclass(frozen, module = "trunkline._core")]
 pub struct TurnEngine {
     engine: Guard<core::engine::TurnEngine<Shared, Py<PyAny>>>,
+    choice: Py<PyAny>,
+    call: Py<PyAny>,
+    turn: Py<PyAny>,
 }
 
 #[pymethods]
 impl TurnEngine {
     #[new]
-    fn new() -> Self {
-        Self { engine: Guard::new(core::engine::TurnEngine::default()) }
+    #[pyo3(signature = (choice, call, turn, /))]
+    fn new(choice: Py<PyAny>, call: Py<PyAny>, turn: Py<PyAny>) -> Self {
+        Self { engine: Guard::new(core::engine::TurnEngine::default()), choice, call, turn }
     }
 
     /// Open the queue of a model.
     #[pyo3(signature = (siblings, /))]
     fn model(&self, py: Python<'_>, siblings: bool) -> PyResult<u32> {
         self.engine.with(py, |engine| Ok(engine.model(siblings)))
+    }
+
+    /// Ask a model's server for one draw a request from now on.
+    #[pyo3(signature = (model, /))]
+    fn one_draw_each(&self, py: Python<'_>, #[pyo3(from_py_with = number)] model: u32) -> PyResult<()> {
+        self.engine.with(py, |engine| engine.one_draw_each(model))
     }
 
     /// Register an agent.
@@ -63,10 +94,31 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.agent(plan))
     }
 
-    /// Register a tree of a run with a seed; `task` is its task's id in UTF-8.
-    #[pyo3(signature = (tree, seed, task, /))]
-    fn open(&self, py: Python<'_>, tree: Py<CoreTree>, seed: i64, task: Data<'_>) -> PyResult<usize> {
-        self.engine.with(py, |engine| Ok(engine.open(Shared(tree), seed, task.to_vec())))
+    /// Register where requests can be sent.
+    #[pyo3(signature = (origin, path, host, headers, session, /))]
+    fn target(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] origin: u32,
+        path: String,
+        host: String,
+        headers: Vec<(String, String)>,
+        session: Vec<String>,
+    ) -> PyResult<u32> {
+        self.engine.with(py, |engine| engine.target(TargetPlan { origin, path, host, headers, session }))
+    }
+
+    /// Register a tree of a run with a seed; `task` is its task's id in UTF-8, `key` what names it to servers.
+    #[pyo3(signature = (tree, seed, task, key, /))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        tree: Py<CoreTree>,
+        seed: i64,
+        task: Data<'_>,
+        #[pyo3(from_py_with = number)] key: u32,
+    ) -> PyResult<usize> {
+        self.engine.with(py, |engine| Ok(engine.open(Shared(tree), seed, task.to_vec(), key)))
     }
 
     /// Forget a tree.
@@ -90,28 +142,183 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.ask(tree, rollout.into(), agent, kept, waiter))
     }
 
-    /// A rollout does not wait for its turn any more.
-    #[pyo3(signature = (ask, /))]
-    fn give_up(&self, py: Python<'_>, ask: usize) -> PyResult<()> {
+    /// A rollout does not wait for its turn any more; the target of a request that was sent and is given up with it.
+    #[pyo3(signature = (ask, table, now, /))]
+    fn give_up(&self, py: Python<'_>, ask: usize, table: Option<&ExchangeTable>, now: f64) -> PyResult<Option<u32>> {
         // What waited is dropped behind the lock, as that can run Python.
-        self.engine.with(py, |engine| engine.give_up(ask)).map(drop)
+        let (_, target) = self.engine.with(py, |engine| match table {
+            Some(table) => table.within(|table| engine.abandon(ask, table, micros(now))),
+            None => engine.give_up(ask).map(|_| (Vec::new(), None)),
+        })?;
+        Ok(target)
     }
 
-    /// Gather what was asked for, and take all requests out of a model's queue, as (leaf, turns, seed, waiters).
-    #[pyo3(signature = (model, /))]
-    fn take(&self, py: Python<'_>, #[pyo3(from_py_with = number)] model: u32) -> PyResult<Vec<Taken>> {
+    /// Gather what was asked for; the keys of the trees whose requests wait in a model's queue.
+    #[pyo3(signature = (model, now, /))]
+    fn gather(&self, py: Python<'_>, #[pyo3(from_py_with = number)] model: u32, now: f64) -> PyResult<Vec<u32>> {
         self.engine.with(py, |engine| {
-            engine.gather();
+            engine.gather(micros(now));
+            engine.waiting(model)
+        })
+    }
+
+    /// Take all requests out of a model's queue, or out of a target's.
+    #[pyo3(signature = (model, target=None, /))]
+    fn take(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] model: u32,
+        #[pyo3(from_py_with = number)] target: Option<u32>,
+    ) -> PyResult<Vec<Taken>> {
+        self.engine.with(py, |engine| {
             let mut taken = Vec::new();
-            while let Some(flight) = engine.next(model)? {
-                let FlightView { leaf, turns, seed, .. } = engine.view(flight)?;
-                let waiters = engine.release(flight)?.into_iter().map(|(waiter, _)| waiter).collect();
-                taken.push((leaf.get(), turns, seed, waiters));
+            loop {
+                let next = match target {
+                    Some(target) => engine.next_for(target)?,
+                    None => engine.next(model)?,
+                };
+                let Some(flight) = next else { return Ok(taken) };
+                let view = engine.view(flight)?;
+                taken.push(waiting(view, engine.release(flight)?));
             }
-            Ok(taken)
+        })
+    }
+
+    /// Move requests of a model behind those that wait for a target.
+    #[pyo3(signature = (model, target, most, /))]
+    fn route(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] model: u32,
+        #[pyo3(from_py_with = number)] target: u32,
+        most: usize,
+    ) -> PyResult<()> {
+        self.engine.with(py, |engine| engine.route(model, target, most))
+    }
+
+    /// Send requests that wait for a target; how many were sent.
+    #[pyo3(signature = (target, most, table, limit, now, /))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] target: u32,
+        most: usize,
+        table: &ExchangeTable,
+        limit: f64,
+        now: f64,
+    ) -> PyResult<usize> {
+        let send = |engine: &mut core::engine::TurnEngine<_, _>| {
+            table.within(|table| engine.send(target, most, table, micros(limit), micros(now)))
+        };
+        self.engine.with(py, send)
+    }
+
+    /// A request whose connection could not be made.
+    #[pyo3(signature = (token, now, /))]
+    fn refused(&self, py: Python<'_>, token: u64, now: f64) -> PyResult<Missed> {
+        let faulted = self.engine.with(py, |engine| engine.refused(token, micros(now)))?;
+        missed(py, faulted)
+    }
+
+    /// Take what has come out of a table: what Python asked for, and what this engine did.
+    #[pyo3(signature = (table, now, watched, /))]
+    fn land<'py>(&self, py: Python<'py>, table: &ExchangeTable, now: f64, watched: bool) -> PyResult<Brought<'py>> {
+        let large = table.is_large(py)?;
+        let land = |engine: &mut core::engine::TurnEngine<Shared, Py<PyAny>>| {
+            table.within(|table| {
+                table.settle(micros(now));
+                let passed = engine.pass(table)?;
+                Ok((table.take_landed(), table.take_failed(), passed))
+            })
+        };
+        let (landed, failed, passed) = self.engine.with_long(py, |_| large, land)?;
+        let turned =
+            passed.landed.into_iter().map(|landed| self.turned(py, landed, watched)).collect::<PyResult<_>>()?;
+        let missed = passed.faulted.into_iter().map(|faulted| missed(py, faulted)).collect::<PyResult<_>>()?;
+        Ok((http::answered(py, landed)?, failed.into_iter().map(http::unanswered).collect(), turned, missed))
+    }
+
+    /// Take what is to be done with sockets out of a table; requests of this engine are whole.
+    #[pyo3(signature = (table, now, /))]
+    fn act<'py>(&self, py: Python<'py>, table: &ExchangeTable, now: f64) -> PyResult<Deeds<'py>> {
+        table.take_actions(py, micros(now), |token, table, out| {
+            if is_ours(token) {
+                self.engine.within(|engine| engine.request(token, table, out))?;
+            }
+            Ok(is_ours(token))
+        })
+    }
+
+    /// Give up all requests of a model that were sent.
+    #[pyo3(signature = (model, table, now, /))]
+    fn recall(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] model: u32,
+        table: &ExchangeTable,
+        now: f64,
+    ) -> PyResult<Vec<Missed>> {
+        let recall = |engine: &mut core::engine::TurnEngine<_, _>| {
+            table.within(|table| engine.recall(model, table, micros(now)))
+        };
+        self.engine.with(py, recall)?.into_iter().map(|faulted| missed(py, faulted)).collect()
+    }
+
+    /// How many requests are on their way, and when the oldest was sent.
+    fn in_flight(&self, py: Python<'_>) -> PyResult<(usize, Option<f64>)> {
+        self.engine.with(py, |engine| {
+            let (count, first) = engine.in_flight();
+            Ok((count, first.map(seconds)))
         })
     }
 }
 
-/// Leaf, turns and seed of a request, and what waits for its draws.
-type Taken = (u32, u32, i64, Vec<Py<PyAny>>);
+impl TurnEngine {
+    fn turned(&self, py: Python<'_>, found: TurnsLanded<Py<PyAny>>, watched: bool) -> PyResult<Turned> {
+        let TurnsLanded { target, agent, queued, first, took, headers, landed: Landed { reply, turns } } = found;
+        let headers = watched.then(|| http::headers(py, &headers)).transpose()?.map(Bound::unbind);
+        let draws = turns.len();
+        let mut outcomes = Vec::with_capacity(draws);
+        for ((waiter, given_up, appended), choice) in turns.into_iter().zip(&reply.choices) {
+            if !given_up {
+                outcomes.push((waiter, self.outcome(py, choice, &appended)?));
+            }
+        }
+        let count = |count: Option<u32>| count.map_or(-1, i64::from);
+        let counts = reply.counts;
+        let tokens = (count(counts.prompt), count(counts.cached), count(counts.generated), reply.estimated);
+        let times = (target, agent, seconds(queued), seconds(first), seconds(took));
+        Ok((times, tokens, reply.served, draws, outcomes, headers))
+    }
+
+    /// A turn as the rollout gets it, or the text of what is wrong with its choice.
+    fn outcome(&self, py: Python<'_>, choice: &ParsedChoice, appended: &AppendedChoice) -> PyResult<Py<PyAny>> {
+        let (node, size) = match appended {
+            AppendedChoice::Turn(node, size) => (node.get(), *size),
+            AppendedChoice::Fault(fault) => return Ok(fault.into_pyobject(py)?.into_any().unbind()),
+        };
+        let message = &choice.message;
+        let calls =
+            message.tool_calls.iter().map(|call| self.call.call1(py, (&*call.id, &*call.name, &*call.arguments)));
+        let calls = calls.collect::<PyResult<Vec<_>>>()?;
+        let choice = self.choice.call1(py, (message.text(), message.reasoning.as_deref(), calls, &*choice.finish))?;
+        self.turn.call1(py, (choice, node, size))
+    }
+}
+
+fn waiting(view: FlightView, waiters: Vec<(Py<PyAny>, bool)>) -> Taken {
+    (view.leaf.get(), view.turns, view.seed, waiters.into_iter().map(|(waiter, _)| waiter).collect())
+}
+
+fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {
+    let Faulted { view, target, queued, took, first, outcome, waiters } = faulted;
+    let times = (seconds(queued), seconds(first), seconds(took));
+    let (answer, fault) = match outcome {
+        Outcome::Answer(answer) => {
+            let headers = http::headers(py, &answer.headers)?.unbind();
+            (Some((answer.status, headers, PyBytes::new(py, &answer.body).unbind())), ("", String::new()))
+        }
+        Outcome::Fault(fault) => (None, http::fault_words(&fault)),
+    };
+    Ok((target, waiting(view, waiters), times, answer, fault))
+}

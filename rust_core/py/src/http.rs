@@ -1,8 +1,9 @@
 //! `ExchangeTable` and `request_head`.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
-use trunkline_core::http::{self, Actions, Failed, Fault, HttpLimits, Landed, Micros};
+use pyo3::types::{PyBytes, PyDict};
+use trunkline_core::Result;
+use trunkline_core::http::{self, Actions, Failed, Fault, Headers, HttpLimits, Landed, Micros};
 
 use crate::error::{raise, refine};
 use crate::guard::Guard;
@@ -32,13 +33,59 @@ fn pairs(headers: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
 
 /// Seconds as microseconds; those before the clock began and those after its end are its ends.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
-const fn micros(seconds: f64) -> Micros {
+pub const fn micros(seconds: f64) -> Micros {
     (seconds * 1e6) as Micros
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of years are below 2**53")]
-const fn seconds(micros: Micros) -> f64 {
+pub const fn seconds(micros: Micros) -> f64 {
     micros as f64 / 1e6
+}
+
+/// Token, status, headers, body, and seconds from sending to the head of the answer.
+pub type Answered<'py> = (u64, u16, Bound<'py, PyDict>, Bound<'py, PyBytes>, f64);
+
+/// Token, fault and its detail.
+pub type Unanswered = (u64, &'static str, String);
+
+/// Connections to open with their origins, requests to write, connections to check and to close, and when to come back.
+pub type Deeds<'py> = (Vec<(u32, u32)>, Vec<(u32, u64, Bound<'py, PyBytes>, bool)>, Vec<u32>, Vec<u32>, Option<f64>);
+
+/// Answers for Python.
+pub fn answered(py: Python<'_>, landed: Vec<Landed>) -> PyResult<Vec<Answered<'_>>> {
+    let landed = landed.into_iter().map(|Landed { token, answer, first, .. }| {
+        let headers = headers(py, &answer.headers)?;
+        Ok((token, answer.status, headers, PyBytes::new(py, &answer.body), seconds(first)))
+    });
+    landed.collect()
+}
+
+/// The headers of an answer; of equal names the first counts.
+pub fn headers<'py>(py: Python<'py>, found: &Headers) -> PyResult<Bound<'py, PyDict>> {
+    let headers = PyDict::new(py);
+    for (name, value) in found.iter() {
+        let name = PyBytes::new(py, name);
+        if !headers.contains(&name)? {
+            headers.set_item(name, PyBytes::new(py, value))?;
+        }
+    }
+    Ok(headers)
+}
+
+/// A request without an answer for Python.
+pub fn unanswered(Failed { token, fault, .. }: Failed) -> Unanswered {
+    let (fault, detail) = fault_words(&fault);
+    (token, fault, detail)
+}
+
+/// The name of a fault, and its detail.
+pub fn fault_words(fault: &Fault) -> (&'static str, String) {
+    let detail = match fault {
+        Fault::TooLarge(announced) => announced.map_or_else(String::new, |announced| announced.to_string()),
+        Fault::ConnectionBroke(reason) => reason.clone(),
+        _ => String::new(),
+    };
+    (fault.as_str(), detail)
 }
 
 /// All requests of a client that have no answer yet, and its connections.
@@ -46,6 +93,42 @@ const fn seconds(micros: Micros) -> f64 {
 pub struct ExchangeTable(Guard<http::ExchangeTable>);
 
 impl ExchangeTable {
+    /// Work on the table from inside the core.
+    pub fn within<R>(&self, work: impl FnOnce(&mut http::ExchangeTable) -> Result<R>) -> Result<R> {
+        self.0.within(work)
+    }
+
+    /// Whether bodies have come whose reading takes tens of microseconds.
+    pub fn is_large(&self, py: Python<'_>) -> PyResult<bool> {
+        self.0.with(py, |table| Ok(table.landed_bytes() > LARGE))
+    }
+
+    /// Take out what is to be done; `request` writes a whole request where it knows it, and else its head is written.
+    pub fn take_actions<'py>(
+        &self,
+        py: Python<'py>,
+        now: Micros,
+        request: impl Fn(u64, &http::ExchangeTable, &mut Vec<u8>) -> Result<bool>,
+    ) -> PyResult<Deeds<'py>> {
+        let (Actions { opens, writes, checks, closes }, data, due) = self.0.with(py, |table| {
+            table.settle(now);
+            let actions = table.take_actions();
+            let mut data = Vec::with_capacity(actions.writes.len());
+            for write in &actions.writes {
+                let mut bytes = Vec::new();
+                if !request(write.token, table, &mut bytes)? {
+                    bytes = table.head(write.token);
+                }
+                data.push(bytes);
+            }
+            Ok((actions, data, table.due()))
+        })?;
+        let writes = writes.iter().zip(data);
+        let writes =
+            writes.map(|(write, data)| (write.slot, write.token, PyBytes::new(py, &data), write.used)).collect();
+        Ok((opens, writes, checks, closes, due.map(seconds)))
+    }
+
     /// Tell the table something, and say whether anything is to be taken out of it.
     fn tell(&self, py: Python<'_>, tell: impl FnOnce(&mut http::ExchangeTable)) -> PyResult<bool> {
         self.0.with(py, |table| {
@@ -53,15 +136,6 @@ impl ExchangeTable {
             Ok(table.is_pending())
         })
     }
-}
-
-/// What is taken out of a table once a pass.
-struct Pass {
-    actions: Actions,
-    heads: Vec<Vec<u8>>,
-    landed: Vec<Landed>,
-    failed: Vec<Failed>,
-    due: Option<Micros>,
 }
 
 #[pymethods]
@@ -180,42 +254,20 @@ impl ExchangeTable {
         self.tell(py, |table| table.unacknowledged(slot.0, count, micros(now)))
     }
 
-    /// End a pass of the event loop.
+    /// Take out the answers that have come, and the requests that get none.
     #[pyo3(signature = (now, /))]
-    fn tick<'py>(&self, py: Python<'py>, now: f64) -> PyResult<Bound<'py, PyAny>> {
-        let pass = self.0.with(py, |table| {
+    fn land<'py>(&self, py: Python<'py>, now: f64) -> PyResult<(Vec<Answered<'py>>, Vec<Unanswered>)> {
+        let (landed, failed) = self.0.with(py, |table| {
             table.settle(micros(now));
-            let actions = table.take_actions();
-            let heads = actions.writes.iter().map(|write| table.head(write.token)).collect();
-            Ok(Pass { heads, landed: table.take_landed(), failed: table.take_failed(), due: table.due(), actions })
+            Ok((table.take_landed(), table.take_failed()))
         })?;
-        let Pass { actions: Actions { opens, writes, checks, closes }, heads, landed, failed, due } = pass;
-        let writes = writes.iter().zip(heads);
-        let writes = writes.map(|(write, head)| (write.slot, write.token, PyBytes::new(py, &head), write.used));
-        let landed = landed.into_iter().map(|landed| {
-            let Landed { token, answer, first, .. } = landed;
-            let headers = PyDict::new(py);
-            for (name, value) in answer.headers.iter() {
-                let name = PyBytes::new(py, name);
-                if !headers.contains(&name)? {
-                    headers.set_item(name, PyBytes::new(py, value))?;
-                }
-            }
-            Ok((token, answer.status, headers, PyBytes::new(py, &answer.body), seconds(first)))
-        });
-        let landed = landed.collect::<PyResult<Vec<_>>>()?;
-        let failed = failed.into_iter().map(|Failed { token, fault, .. }| {
-            let detail = match &fault {
-                Fault::TooLarge(announced) => announced.map_or_else(String::new, |announced| announced.to_string()),
-                Fault::ConnectionBroke(reason) => reason.clone(),
-                _ => String::new(),
-            };
-            (token, fault.as_str(), detail)
-        });
-        let writes = PyList::new(py, writes.collect::<Vec<_>>())?;
-        let failed = PyList::new(py, failed.collect::<Vec<_>>())?;
-        let due = due.map(seconds);
-        (opens, writes, checks, closes, landed, failed, due).into_pyobject(py).map(Bound::into_any)
+        Ok((answered(py, landed)?, failed.into_iter().map(unanswered).collect()))
+    }
+
+    /// Take out what is to be done with sockets, and when to come back.
+    #[pyo3(signature = (now, /))]
+    fn act<'py>(&self, py: Python<'py>, now: f64) -> PyResult<Deeds<'py>> {
+        self.take_actions(py, micros(now), |_, _, _| Ok(false))
     }
 
     /// Connections to an origin that are there, being made or being closed.

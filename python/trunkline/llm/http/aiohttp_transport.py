@@ -33,7 +33,7 @@ from trunkline.llm.http.transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Iterable, Mapping
     from typing import Any
 
     from trunkline.llm.http.transport import Transport
@@ -224,6 +224,15 @@ class SwitchTransport:
     def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Coroutine[Any, Any, Answer]:
         """Send one POST; see :meth:`.transport.Transport.post`."""
         return (self._chosen.get(url) or self._choose(url)).post(url, headers, body, limit)
+
+    def direct(self, urls: Iterable[str]) -> DirectTransport | None:
+        """Return what posts to all of some URLs, if none of them is behind a proxy."""
+        chosen = {self._chosen.get(url) or self._choose(url) for url in urls}
+        return self._direct if chosen == {self._direct} else None
+
+    async def plain(self, answer: Answer) -> Answer:
+        """Undo the compression of an answer that came directly."""
+        return await self._direct.plain(answer)
 
     async def close(self) -> None:
         """Close every connection; may be called more than once."""

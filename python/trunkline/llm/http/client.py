@@ -10,21 +10,25 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from trunkline._internal.text import excerpt, without_key
-from trunkline.errors import EndpointError, LLMError, ReplyError
+from trunkline.errors import ArgumentError, EndpointError, LLMError, ReplyError
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
 from trunkline.llm.http.outcome import REFUSALS, Backoff, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.http.transport import Answer, Transport, TransportError
+from trunkline.llm.http.turn_sender import TurnSender
 from trunkline.llm.limits.adaptive_window import Window
 from trunkline.llm.limits.rate_limiter import Limiter, SharedSlots, estimate
 from trunkline.llm.limits.router import Endpoint, Router
 from trunkline.llm.limits.token_bucket import LocalRates, ServerRateLimits
+from trunkline.llm.request import CHAT
 from trunkline.llm.response import read, unusable
 from trunkline.llm.types import Limits, Reply, Routing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from trunkline._core import TurnEngine
     from trunkline.llm.http.transport import Body
+    from trunkline.llm.http.turn_sender import FirstAttempt, TurnReceiver
     from trunkline.llm.limits.token_bucket import RateLease
     from trunkline.llm.types import Request
 
@@ -276,6 +280,7 @@ class HttpLLM:
             named = all(endpoint.plain for endpoint in endpoints)
         free = _joined(dict.fromkeys(_SESSION, ""), headers or {})
         session = tuple(name for name in _SESSION if name in free and name not in self._headers)
+        self._session = session if named else ()
         self._sessions = lru_cache(_TREES)(partial(_with_session, self._headers, session)) if named else None
         self._timeout = timeout
         self.siblings = siblings
@@ -310,10 +315,43 @@ class HttpLLM:
             LLMError: No usable reply within the attempts and the deadline, or the request itself was refused.
             EndpointError: No endpoint serves anybody: wrong key, model, quota or URL, or none can be reached.
         """
+        return await self._run(self._pending(request, self._clock()))
+
+    def sender(self, engine: TurnEngine[Any], model: int, receiver: TurnReceiver) -> TurnSender | None:
+        """Let requests of a turn engine's model be sent from its passes; None where something is between (a proxy)."""
+        transport = self._transport
+        urls = [endpoint.target(CHAT)[0] for endpoint in self.endpoints]
+        direct = transport.direct(urls) if isinstance(transport, SwitchTransport) else None
+        if direct is None:
+            return None
+        limit = min(self._timeout, self._backoff.deadline)
+        try:
+            return TurnSender(
+                engine, model, self._router, self.limiter, direct, self._headers, self._session, limit, receiver
+            )
+        except (ArgumentError, TransportError):
+            return None  # the first request says what is wrong
+
+    async def resume(self, request: Request, attempt: FirstAttempt) -> Reply:
+        """Complete a request that was sent once already; see :meth:`complete`."""
+        now = self._clock()
+        call = self._pending(request, now - attempt.queued - attempt.took)
+        call.attempts = 1
+        call.asked = attempt.endpoint.base_url
+        call.took(attempt.took)
+        answer = attempt.outcome
+        if isinstance(answer, Answer) and isinstance(self._transport, SwitchTransport):
+            answer = await self._transport.plain(answer)
+        outcome = self._read(attempt.endpoint, call, answer, now - attempt.took, now, probe=False)
+        if not isinstance(outcome, Outcome):
+            return outcome
+        await self._next(attempt.endpoint, call, outcome, probe=False)
+        return await self._run(call)
+
+    def _pending(self, request: Request, start: float) -> PendingCall[Reply]:
         key, take = request.key, request.take or read
         headers = self._sessions(key) if self._sessions else self._headers
-        call = PendingCall(request.route, request.content, key, request.n, headers, take, self._clock(), self._backoff)
-        return await self._run(call)
+        return PendingCall(request.route, request.content, key, request.n, headers, take, start, self._backoff)
 
     async def call(self, route: str, body: bytes, key: int = 0) -> bytes:
         """Post one body and hand back the answer's, with the limits and retries of a completion.
@@ -388,24 +426,40 @@ class HttpLLM:
 
     async def _send(self, endpoint: Endpoint, call: PendingCall[T], *, probe: bool) -> T | Outcome:
         """Post, read what comes back, and note what it says of the endpoint."""
-        url, context = endpoint.target(call.route)
+        url, _ = endpoint.target(call.route)
         call.attempts += 1
         call.asked = endpoint.base_url
         begun = self._clock()
         if endpoint.queue.window.narrow:
             self.limiter.begun(endpoint.queue)
+        outcome: Answer | TransportError
         try:
-            answer = await self._transport.post(url, call.headers, call.body, min(self._timeout, call.left))
+            outcome = await self._transport.post(url, call.headers, call.body, min(self._timeout, call.left))
         except TransportError as error:
-            call.took(self._clock() - begun)
-            kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
-            outcome = Outcome(kind, f"{context.url} gave no answer: {error}", error.retry)
-            call.tried(outcome)
-            if error.retry:
-                self._router.failed(endpoint, outcome, probe=probe)
-            return outcome
+            outcome = error
         now = self._clock()
         call.took(now - begun)
+        return self._read(endpoint, call, outcome, begun, now, probe=probe)
+
+    def _read(
+        self,
+        endpoint: Endpoint,
+        call: PendingCall[T],
+        answer: Answer | TransportError,
+        begun: float,
+        now: float,
+        *,
+        probe: bool,
+    ) -> T | Outcome:
+        """Read what came of an attempt, and note what it says of the endpoint."""
+        _, context = endpoint.target(call.route)
+        if isinstance(answer, TransportError):
+            kind = EndpointError if answer.unreachable and not endpoint.reached else LLMError
+            outcome = Outcome(kind, f"{context.url} gave no answer: {answer}", answer.retry)
+            call.tried(outcome)
+            if answer.retry:
+                self._router.failed(endpoint, outcome, probe=probe)
+            return outcome
         if not endpoint.reached:
             endpoint.reached, endpoint.software = True, answer.headers.get("Server", "")
         endpoint.learn(answer.status, answer.headers)

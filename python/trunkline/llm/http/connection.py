@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trunkline._core import ExchangeTable
     from trunkline.llm.http.origin import HttpOrigin
     from trunkline.llm.http.transport import Body
+    from trunkline.llm.http.turn_sender import TurnSender
 
 
 __all__ = ["LONG", "ArrivedAnswer", "Connection", "ConnectionDriver", "FailedRequest"]
@@ -135,6 +136,7 @@ class ConnectionDriver:
         "_timer",
         "_woken",
         "table",
+        "turns",
     )
 
     def __init__(
@@ -146,6 +148,7 @@ class ConnectionDriver:
     ) -> None:
         self.table = table
         self._body = body
+        self.turns: TurnSender | None = None
         self._deliver = deliver
         self._refuse = refuse
         self._origins: list[HttpOrigin] = []
@@ -171,7 +174,11 @@ class ConnectionDriver:
         """Run a pass: take out of the table what is to be done, do it, and hand over what has arrived or failed."""
         self._woken = False
         now = time.monotonic()
-        opens, writes, checks, closes, arrived, failed, due = self.table.tick(now)
+        source = self.turns or self.table
+        arrived, failed = source.land(now)
+        if arrived or failed:
+            self._deliver(arrived, failed)
+        opens, writes, checks, closes, due = source.act(now)
         if writes:
             self._write(writes, now)
         for slot, origin in opens:
@@ -185,8 +192,6 @@ class ConnectionDriver:
                 connection.transport.abort()
             elif slot in self._dialing:
                 self._dialing[slot].cancel()
-        if arrived or failed:
-            self._deliver(arrived, failed)
         if due is None:
             self._stop()
         elif self._timer is None or due < self._due:

@@ -63,12 +63,12 @@ _WORDS: Final = {
 class _Route:
     """Where a URL leads, and the beginnings of requests to it."""
 
-    __slots__ = ("_heads", "_host", "_target", "origin")
+    __slots__ = ("_heads", "host", "origin", "target")
 
     def __init__(self, origin: int, target: URL) -> None:
         self.origin = origin
-        self._target = target.raw_path_qs
-        self._host = target.host_port_subcomponent or ""
+        self.target = target.raw_path_qs
+        self.host = target.host_port_subcomponent or ""
         self._heads: dict[tuple[tuple[str, str], ...], bytes] = {}
 
     def head(self, headers: Mapping[str, str]) -> bytes:
@@ -79,7 +79,7 @@ class _Route:
             if len(self._heads) >= _HEADS:
                 self._heads.clear()
             try:
-                known = self._heads[key] = request_head(self._target, self._host, key)
+                known = self._heads[key] = request_head(self.target, self.host, key)
             except ArgumentError:
                 raise TransportError("a header holds a character that no header can carry", retry=False) from None
         return known
@@ -123,7 +123,7 @@ class DirectTransport:
             crowded=_CROWDED,
         )
         self._pending: dict[int, tuple[Body, asyncio.Future[Answer], float]] = {}
-        self._driver = ConnectionDriver(self._table, self._body, self._deliver, self._refuse)
+        self.driver = ConnectionDriver(self._table, self._body, self._deliver, self._refuse)
         self._routes: dict[str, _Route] = {}
         self._origins: dict[tuple[str, str, int], int] = {}
         self._token = 0
@@ -139,30 +139,49 @@ class DirectTransport:
         self._pending[token] = (body, future, limit)
         self._table.send(token, route.origin, head, size, limit, time.monotonic())
         if size <= LONG:
-            self._driver.wake()
+            self.driver.wake()
         else:
             # The other side can empty what the kernel holds while the next one is made.
-            self._driver.run()
+            self.driver.run()
         try:
             answer = await future
         except asyncio.CancelledError:
             self._pending.pop(token, None)
             self._table.cancel(token, time.monotonic())
-            self._driver.wake()
+            self.driver.wake()
             raise
+        return await self.plain(answer)
+
+    async def plain(self, answer: Answer) -> Answer:
+        """Undo the compression of an answer.
+
+        Raises:
+            TransportError: It is one that was not asked for, broken, or the result is too large.
+        """
         if "content-encoding" not in answer.headers:
             return answer
         encoding = answer.headers["content-encoding"]
         plain = await asyncio.to_thread(inflate, answer.body, encoding, self._largest)
         return answer._replace(body=plain)
 
+    def aim(self, url: str) -> tuple[int, str, str]:
+        """Give the number of a URL's origin, its path and the host, as requests name them.
+
+        Raises:
+            TransportError: It is no valid URL.
+        """
+        route = self._routes.get(url) or self._route(url)
+        return route.origin, route.target, route.host
+
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
         self._closed = True
         self._routes.clear()
-        await self._driver.close()
+        await self.driver.close()
 
     def _body(self, token: int) -> Body | None:
+        if token not in self._pending:
+            return b""  # it is a turn's, and its head is the whole request
         body, future, _ = self._pending[token]
         return None if future.done() else body
 
@@ -173,15 +192,20 @@ class DirectTransport:
                 del self._pending[token]
                 future.set_result(Answer(status, Headers(headers), body, first))
         for token, fault, detail in failed:
-            self._refuse(token, self._error(fault, detail, self._pending[token][2]))
+            self._refuse(token, self.error(fault, detail, self._pending[token][2]))
 
     def _refuse(self, token: int, error: BaseException) -> None:
+        if token not in self._pending:
+            assert self.driver.turns is not None
+            self.driver.turns.refused(token, error)
+            return
         _, future, _ = self._pending[token]
         if not future.done():  # who stopped waiting for it removes it
             del self._pending[token]
             future.set_exception(error)
 
-    def _error(self, fault: str, detail: str, limit: float) -> TransportError:
+    def error(self, fault: str, detail: str, limit: float) -> TransportError:
+        """Say what a fault of the table means; see :meth:`trunkline._core.ExchangeTable.land`."""
         words = _WORDS.get(fault)
         if words is not None:
             return TransportError(words, unreachable=fault == "connect_late")
@@ -210,7 +234,7 @@ class DirectTransport:
         known = self._origins.get(place)
         if known is None:
             origin = HttpOrigin(target.raw_host, target.port, encrypted=target.scheme == "https")
-            known = self._origins[place] = self._driver.add(origin)
+            known = self._origins[place] = self.driver.add(origin)
         route = self._routes[url] = _Route(known, target)
         return route
 

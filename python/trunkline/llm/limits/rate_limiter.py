@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import sys
 import time
@@ -62,6 +63,7 @@ class Limiter:
         self._held = False
         self.owed = self.back = 0
         self.on_change: Callable[[], object] = lambda: None
+        self.wakes: list[Callable[[], None]] = []
         self._lease = lease
         self._sleep = sleep
         self._later = later
@@ -112,6 +114,21 @@ class Limiter:
                 return True
         finally:
             queue.waiting -= 1
+
+    def grant(self, queue: EndpointQueue, most: int) -> int:
+        """Admit up to ``most`` requests that wait in a turn engine, which are sent at once; return how many."""
+        window = queue.window
+        if window.size < window.cap:
+            window.grow(self._clock())
+        if self._held or queue.row:
+            return 0
+        room = min(self.free, queue.slots - queue.in_flight, math.ceil(window.size) - queue.in_flight)
+        granted = max(0, min(most, room))
+        self.free -= granted
+        queue.in_flight += granted
+        if granted < most:
+            self.on_change()
+        return granted
 
     def leave(self, queue: EndpointQueue, booked: int = 0, spent: int | None = None) -> None:
         """Note that a request is over: the tokens it waited with, 0 if it entered at once, and those it took."""
@@ -219,6 +236,8 @@ class Limiter:
             queue.row.popleft()[1].set_result(True)
         if not any(queue.row for queue in self._waiting):
             self._waiting.clear()
+        for wake in self.wakes:
+            wake()
 
     def _fits(self, queue: EndpointQueue) -> bool:
         window = queue.window
@@ -252,6 +271,7 @@ class EndpointQueue:
         ahead: Requests, 0 or 1, whose rates are booked but that are not admitted yet.
         tokens: Tokens that all these are booked for, where rates count tokens.
         waiting: Requests that wait to be admitted.
+        queued: Requests of a turn engine that wait for a slot.
         closed: Whether no request is admitted, and waiting ones leave.
         urgent: Whether one request, a probe, passes a full window and a closed queue.
         row: Requests that wait for a slot alone, with numbers in the order in which they came.
@@ -263,7 +283,7 @@ class EndpointQueue:
     def __init__(self, window: Window, rate_limits: ServerRateLimits) -> None:
         self.window = window
         self.rate_limits = rate_limits
-        self.in_flight = self.ahead = self.tokens = self.waiting = 0
+        self.in_flight = self.ahead = self.tokens = self.waiting = self.queued = 0
         self.closed = self.urgent = False
         self.row: deque[tuple[int, asyncio.Future[bool]]] = deque()
         # Held by the one request that is getting its rates; an asyncio.Lock is first come, first served.
@@ -287,12 +307,11 @@ class EndpointQueue:
 
     def lacking(self) -> int:
         """Slots that waiting requests could use now, as far as the window admits; 0 if rates delay them."""
-        if self.first() is None:
-            return 0
+        waiting = self.queued + (0 if self.first() is None else self.waiting)
         window = self.window
-        if window.size >= window.cap:
-            return self.waiting
-        return min(self.waiting, max(int(self.urgent), int(window.size) - self.in_flight))
+        if not waiting or window.size >= window.cap:
+            return waiting
+        return min(waiting, max(int(self.urgent), int(window.size) - self.in_flight))
 
 
 class SharedSlots:

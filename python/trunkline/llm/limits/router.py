@@ -209,7 +209,7 @@ EJECTED: Final = 1.0
 EJECTED_CAP: Final = 30.0
 """The longest ejection in seconds, before jitter."""
 
-_SILENT: Final = 16
+SILENT: Final = 16
 """Answers without a rate limit after which none is looked for: most servers of one's own have none."""
 
 _VERSION: Final = re.compile(r"/v\d+[a-z0-9]*$")
@@ -258,7 +258,7 @@ class Endpoint:
 
     @property
     def load(self) -> int:
-        return self.queue.in_flight + self.queue.waiting
+        return self.queue.in_flight + self.queue.waiting + self.queue.queued
 
     def target(self, route: str) -> tuple[str, RequestContext]:
         """Return the URL of a route and the context for its errors; ``//route`` is below the root, without ``/v1``."""
@@ -322,5 +322,5 @@ class Endpoint:
     def learn(self, status: int, headers: Mapping[str, str]) -> None:
         """Read an answer's rate limits; where an endpoint never tells of any, only those of a 429."""
         queue = self.queue
-        if queue.rate_limits.silent < _SILENT or status == 429:
+        if queue.rate_limits.silent < SILENT or status == 429:
             queue.rate_limits.learn(headers, queue.in_flight - 1 + queue.ahead, queue.tokens)

@@ -15,17 +15,21 @@ from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
 from trunkline.llm.batch.activity import Activity
+from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap, unseeded
-from trunkline.rollout.sampling.dispatcher import TurnDispatcher, runs
+from trunkline.rollout.sampling.dispatcher import TurnDispatcher, runs, turn_engine
 from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
 from trunkline.scoring.rewards.grading import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 
+    from trunkline._core import TurnEngine
     from trunkline.llm.cache import Cache, Key
+    from trunkline.llm.http.turn_sender import FirstAttempt
     from trunkline.llm.types import LLM, Reply, Request
+    from trunkline.rollout.sampling.dispatcher import WantedTurn
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.sampling.turns import TurnReader
 
@@ -110,7 +114,7 @@ class CompletionClient:
         weights: The version of the weights that is asked under; none when None.
         name: The LLM's name, where there are several.
         turn_gate: Where to note what was sent; a list of its own when None.
-        dispatcher: What gathers wanted turns; one of its own when None.
+        engine: Gathers wanted turns; one of its own when None.
         send_seed: Whether what is sent has a seed.
 
     Attributes:
@@ -130,34 +134,43 @@ class CompletionClient:
         *,
         name: str = MAIN,
         turn_gate: TurnGate | None = None,
-        dispatcher: TurnDispatcher | None = None,
+        engine: TurnEngine[WantedTurn] | None = None,
         send_seed: bool = True,
     ) -> None:
         activity = getattr(llm, "activity", None)
         self.gathers = isinstance(activity, Activity)
         self.activity = activity if isinstance(activity, Activity) else Activity()
         self.turn_gate = turn_gate or TurnGate()
-        self.dispatcher = dispatcher or TurnDispatcher()
         self.token_prompts = token_prompts
         self.weights = weights or WeightGate()
-        self._llm = llm
+        self.llm = llm
+        self.together = bool(getattr(llm, "siblings", False))
+        self.send_seed = send_seed
         self._key = name
         self._name = type(llm).__name__
-        self._together = bool(getattr(llm, "siblings", False))
-        self._send_seed = send_seed
         self._cache = cache
         self._shared = SingleFlight()
+        self.engine = turn_engine() if engine is None else engine
+        self.dispatcher = TurnDispatcher(self.engine, self)
+        self.weights.dispatchers.append(self.dispatcher)
+        self.turn_gate.dispatchers.append(self.dispatcher)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a reply has to be nothing but read and put on the tree."""
+        return self._cache is None and self.token_prompts is None
 
     def of(self, _llm: str) -> CompletionClient:
         """Return who asks an LLM: there is one. See :class:`CompletionClients`."""
         return self
 
-    async def ask(self, request: Request, turns: TurnReader) -> None:
+    async def ask(self, request: Request, turns: TurnReader, attempt: FirstAttempt | None = None) -> None:
         """Get every draw of a request, and put it on the tree.
 
         Args:
             request: The request; ``turns`` is its reader.
             turns: Where the draws go; afterwards it has a turn or an error of each.
+            attempt: What came of it when it was sent once; None where it was not.
 
         Raises:
             EndpointError: The endpoint serves nobody.
@@ -165,14 +178,16 @@ class CompletionClient:
         if self._cache is not None:
             await self._cached(self._cache, request, turns)
         else:
-            await self._fresh(request, turns, 0)
+            await self._fresh(request, turns, 0, attempt)
 
-    async def _fresh(self, request: Request, turns: TurnReader, first: int) -> None:
+    async def _fresh(
+        self, request: Request, turns: TurnReader, first: int, attempt: FirstAttempt | None = None
+    ) -> None:
         """Get draws that are in no cache; in the request they count from 0, on the tree from ``first``."""
         if request.greedy:
             await self._greedy(request, turns, first)
         else:
-            await self._send(request, turns, first)
+            await self._send(request, turns, first, attempt)
 
     async def _cached(self, cache: Cache, request: Request, turns: TurnReader) -> None:
         """Look every draw up, and ask for runs of those that are missing."""
@@ -229,16 +244,18 @@ class CompletionClient:
             again = msgspec.structs.replace(reply, attempts=0, micros=micros, queue=0, first=-1)
             turns.adopt(again, first + draw, 1, self._name)
 
-    async def _send(self, request: Request, turns: TurnReader, first: int) -> Reply | RolloutError:
+    async def _send(
+        self, request: Request, turns: TurnReader, first: int, attempt: FirstAttempt | None = None
+    ) -> Reply | RolloutError:
         """Send a request, whose draws count from ``first`` on, and return what came of its first draw."""
         n = request.n
         # SGLang gives every completion of one request the same seed.
         apart = request.route == GENERATE or (self.token_prompts is not None and self.token_prompts.one_by_one)
-        if n > 1 and (apart or not self._together):
+        if n > 1 and attempt is None and (apart or not self.together):
             return await self._one_by_one(request, turns, first, range(n))
         start = time.perf_counter_ns()
         try:
-            reply = turns.adopt(await self._complete(request), first, n, self._name)
+            reply = turns.adopt(await self._complete(request, attempt), first, n, self._name)
         except RolloutError as error:
             turns.failed(error, first, _micros(start), self._name)
             if isinstance(error, LLMError) and 1 < n == len(turns.missing(first, n)):
@@ -254,19 +271,24 @@ class CompletionClient:
             raise
         if reply.estimated:
             # Its usage is that of the first draw alone; that of a request for one draw is right.
-            self._one_draw_each(reply.endpoint)
+            self.one_draw_each(reply.endpoint)
         turns.tell(first, n)
         missing = turns.missing(first, n)
         if missing:
             # The server takes no notice of n; what it gave are the first draws.
-            self._together = False
+            self._alone()
             await self._one_by_one(request, turns, first, missing)
         return reply
 
-    def _one_draw_each(self, endpoint: str) -> None:
+    def _alone(self) -> None:
         """Ask for draws one by one from now on."""
-        if self._together:
-            self._together = False
+        self.together = False
+        self.dispatcher.one_draw_each()
+
+    def one_draw_each(self, endpoint: str) -> None:
+        """Ask for draws one by one from now on, as an endpoint reports the tokens of the first alone."""
+        if self.together:
+            self._alone()
             logger.warning(
                 "%s reports for several completions of one request the tokens of the first; those of the others were "
                 "estimated, and each is asked for alone from now on",
@@ -280,7 +302,7 @@ class CompletionClient:
             turns.fail(first, request.n, alone)
             return alone
         if not isinstance(alone, RolloutError):
-            self._together = False
+            self._alone()
         await self._one_by_one(request, turns, first, range(1, request.n))
         return alone
 
@@ -291,12 +313,15 @@ class CompletionClient:
         outcomes = await gathered(self._send(part(request, draw, 1), turns, first + draw) for draw in draws)
         return outcomes[0]
 
-    async def _complete(self, request: Request) -> Reply:
+    async def _complete(self, request: Request, attempt: FirstAttempt | None) -> Reply:
         """Ask the LLM. Whatever somebody's own LLM raises ends the rollouts that asked, and no other."""
         try:
             await self.turn_gate.enter()
             with self.turn_gate.request():
-                return await self._llm.complete(request if self._send_seed else unseeded(request))
+                request = request if self.send_seed else unseeded(request)
+                if attempt is not None and isinstance(self.llm, HttpLLM):
+                    return await self.llm.resume(request, attempt)
+                return await self.llm.complete(request)
         except TrunklineError:
             raise
         except asyncio.CancelledError:
@@ -349,7 +374,7 @@ class CompletionClients:
         self.token_prompts = first.token_prompts
         self.weights = first.weights
         self.turn_gate = first.turn_gate
-        self.dispatcher = first.dispatcher
+        self.engine = first.engine
         self.activity = Activity(llms={name: one.activity for name, one in clients.items() if one.gathers})
 
     def of(self, llm: str) -> CompletionClient:

@@ -1,27 +1,35 @@
-"""Passes of the event loop in which wanted turns leave as requests, through the core's turn engine."""
+"""Wanted turns leave as requests, and replies become turns, in passes of the event loop through the core's engine."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from trunkline._core import TurnEngine
+from trunkline.errors import LLMError
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.types import Reply, ReplyChoice, ToolCall
+from trunkline.rollout.types import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.errors import RolloutError
+    from trunkline.llm.http.turn_sender import FirstAttempt, Taken, Turned, TurnSender
+    from trunkline.llm.limits.router import Endpoint
+    from trunkline.rollout.sampling.completions import CompletionClient
     from trunkline.rollout.sampling.sampler import Sampler
     from trunkline.rollout.task_budget import Reservation
-    from trunkline.rollout.types import KeptPrefix, Turn
+    from trunkline.rollout.types import KeptPrefix
 
     TurnFuture: TypeAlias = asyncio.Future[Turn | RolloutError]
 
 
 class WantedTurn:
-    """A rollout that waits for its next turn; ``key`` is the engine's while the request is not sent, else -1."""
+    """A rollout that waits for its next turn; ``key`` is the engine's while the engine has it, else -1."""
 
     __slots__ = ("compiled", "kept", "key", "reservation", "rollout", "sampler", "turn")
 
@@ -53,51 +61,141 @@ class Draws(NamedTuple):
 
 
 class TurnDispatcher:
-    """Gathers what all rollouts of a worker want in one pass of the event loop, and sends it."""
+    """Gathers what all rollouts of a worker want of one LLM in a pass of the event loop, and has it sent.
 
-    def __init__(self) -> None:
-        self.engine: TurnEngine[WantedTurn] = TurnEngine()
-        self._agents: dict[CompiledAgent, int] = {}
-        self._model = self.engine.model(True)
+    Plain requests over HTTP are sent and read by the engine. All others, and those that it sent and that brought no
+    turns, go through :meth:`Sampler.send`.
+    """
+
+    def __init__(self, engine: TurnEngine[WantedTurn], client: CompletionClient) -> None:
+        self.engine = engine
+        self._client = client
+        self._carried = engine.model(True)
+        self._plain = engine.model(client.together)
+        self.sender: TurnSender | None = None
+        if client.plain and isinstance(client.llm, HttpLLM):
+            self.sender = client.llm.sender(engine, self._plain, self)
+        self._agents: dict[tuple[CompiledAgent, bool], int] = {}
         self._waiting = False
 
     def want(self, tree: int, wanted: WantedTurn) -> None:
         """Ask for a rollout's next turn at the end of this pass."""
-        agent = self._agents.get(wanted.compiled)
+        compiled, sender, weights = wanted.compiled, self.sender, self._client.weights
+        plain = sender is not None and not (
+            compiled.greedy or weights.held or wanted.reservation is not None or wanted.kept is not None
+        )
+        if plain:
+            compiled = compiled.under(weights.version)
+        agent = self._agents.get((compiled, plain))
         if agent is None:
-            agent = self._register(wanted.compiled)
+            agent = self._register(compiled, plain=plain)
         wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted, wanted.kept)
-        if not self._waiting:
+        if plain:
+            assert sender is not None
+            sender.wake()
+        elif not self._waiting:
             self._waiting = True
-            asyncio.get_running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_soon(self._carry)
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
-        if wanted.key >= 0:
-            self.engine.give_up(wanted.key)
+        key, wanted.key = wanted.key, -1
+        if key < 0:
+            return
+        if self.sender is None:
+            self.engine.give_up(key, None, 0.0)
+        else:
+            self.sender.give_up(key)
 
-    def _register(self, compiled: CompiledAgent) -> int:
-        agent = self._agents[compiled] = self.engine.agent(
-            self._model,
+    def hold(self, *, abort: bool) -> None:
+        """Send nothing under these weights any more; with ``abort``, what is on its way is asked for again later."""
+        if self.sender is not None:
+            self.sender.hold(abort=abort)
+
+    def one_draw_each(self) -> None:
+        """Ask for draws one by one from now on."""
+        self.engine.one_draw_each(self._plain)
+
+    def turned(self, endpoint: Endpoint, turned: Turned) -> None:
+        """Turns are on their trees: hand them to their rollouts."""
+        (_, _, queued, first, took), (prompt, cached, generated, estimated), served, draws, outcomes, _ = turned
+        leader = outcomes[0][0]
+        agent = leader.compiled.agent
+        reply = Reply(
+            [_NOTHING] * draws,
+            prompt,
+            cached,
+            generated,
+            1,
+            int(took * 1e6),
+            served,
+            endpoint.base_url,
+            int(queued * 1e6),
+            int(first * 1e6),
+            agent.name,
+            time.monotonic_ns() // 1000,
+            agent.llm,
+            estimated,
+        )
+        leader.sampler.sink.called(reply)
+        if estimated:
+            self._client.one_draw_each(endpoint.base_url)
+        for wanted, outcome in outcomes:
+            wanted.key = -1
+            if not wanted.turn.done():
+                wanted.turn.set_result(LLMError(outcome) if isinstance(outcome, str) else outcome)
+        self._client.weights.landed()
+
+    def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
+        """Send a request in a task of its own, after the attempt that was made."""
+        leaf, turn, seed, wanted = taken
+        places = []
+        for place, one in enumerate(wanted):
+            one.key = -1
+            if not one.turn.done():  # it is cancelled, and its rollout has not been told
+                places.append(place)
+        if attempt is not None and len(places) < len(wanted):
+            attempt = None  # it asked for others, too
+        for start, count in runs(places):
+            part = Draws(leaf, turn, seed + start, wanted[start : start + count])
+            wanted[start].sampler.send(part, attempt)
+        self._client.weights.landed()
+
+    def recalled(self, taken: Taken, seconds: float) -> None:
+        """Ask again for what was given up for other weights; what was sent counts as a call."""
+        wanted = taken[3][0]
+        agent = wanted.compiled.agent
+        reply = Reply([], -1, -1, -1, 1, int(seconds * 1e6), endpoint=type(self._client.llm).__name__)
+        reply.agent, reply.llm, reply.ended = agent.name, agent.llm, time.monotonic_ns() // 1000
+        wanted.sampler.sink.called(reply)
+        self.missed(taken, None)
+
+    def _register(self, compiled: CompiledAgent, *, plain: bool) -> int:
+        agent = self._agents[compiled, plain] = self.engine.agent(
+            self._plain if plain else self._carried,
             compiled.head,
             compiled.constant,
             compiled.reading,
             compiled.agent.name,
             compiled.namespace,
-            True,
+            self._client.send_seed,
         )
         return agent
 
-    def _send(self) -> None:
+    def _carry(self) -> None:
         self._waiting = False
-        for leaf, turn, seed, wanted in self.engine.take(self._model):
-            places = []
-            for place, one in enumerate(wanted):
-                one.key = -1
-                if not one.turn.done():  # it is cancelled, and its rollout has not been told
-                    places.append(place)
-            for first, count in runs(places):
-                wanted[first].sampler.send(Draws(leaf, turn, seed + first, wanted[first : first + count]))
+        self.engine.gather(self._carried, time.monotonic())
+        for taken in self.engine.take(self._carried):
+            self.missed(taken, None)
+
+
+_NOTHING = ReplyChoice("", None, [], "")
+"""Stands for a choice where only their number counts."""
+
+
+def turn_engine() -> TurnEngine[WantedTurn]:
+    """Make the engine of a worker."""
+    return TurnEngine(ReplyChoice, ToolCall, Turn)
 
 
 def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
+    from trunkline.rollout.sampling.dispatcher import TurnDispatcher
     from trunkline.tools.toolbox import Observation
 
 
@@ -48,16 +49,27 @@ class TurnGate:
         self._requests: dict[_Out[float], float] = {}
         self._tools: dict[_Out[_Calls], _Calls] = {}
         self._shut = False
+        self.dispatchers: list[TurnDispatcher] = []
 
     @property
     def idle(self) -> bool:
         """Whether nothing is underway."""
-        return not self._requests and not self._tools
+        return not self._requests and not self._tools and not self._sent()
+
+    def _sent(self) -> int:
+        """How many requests of turn engines are on their way."""
+        senders = (dispatcher.sender for dispatcher in self.dispatchers)
+        return sum(sender.in_flight for sender in senders if sender is not None)
 
     @property
     def requests(self) -> tuple[int, float]:
         """How many requests are out, and for how many seconds the oldest is."""
-        return len(self._requests), self._clock() - next(iter(self._requests.values()), self._clock())
+        now = self._clock()
+        oldest = next(iter(self._requests.values()), now)
+        if self.dispatchers:
+            _, first = self.dispatchers[0].engine.in_flight()
+            oldest = min(oldest, now if first is None else first)
+        return len(self._requests) + self._sent(), now - oldest
 
     @property
     def tools(self) -> tuple[int, str, float]:
@@ -82,7 +94,7 @@ class TurnGate:
                 # A reply takes some steps of the event loop to become a turn, and a retry to be sent.
                 while quiet < _QUIET:
                     await asyncio.sleep(_LOOK)
-                    out = len(self._requests) - waiting()
+                    out = len(self._requests) + self._sent() - waiting()
                     quiet = 0 if out > 0 or self._tools else quiet + 1
 
     async def enter(self) -> None:
@@ -136,19 +148,21 @@ class WeightGate:
     Attributes:
         version: The version in force: what a turn is asked under.
         aborting: Whether turns in flight were given up, and are to be asked again.
+        held: Whether no turn may begin.
     """
 
     def __init__(self, version: str | None = None) -> None:
         self.version = version
         self.aborting = False
+        self.dispatchers: list[TurnDispatcher] = []
+        self.held = False
         self._turns: set[TurnInFlight] = set()
-        self._held = False
         self._free = asyncio.Event()
         self._quiet: Callable[[], None] | None = None
 
     async def begin(self) -> TurnInFlight:
         """Wait until a turn may be asked; returns the ``with`` block to ask it in."""
-        while self._held:
+        while self.held:
             await self._free.wait()
         return TurnInFlight(self)
 
@@ -159,9 +173,17 @@ class WeightGate:
     def leave(self, turn: TurnInFlight) -> None:
         """Note that a turn is not in flight any more."""
         self._turns.discard(turn)
-        if self._quiet is not None and not self._turns:
+        self.landed()
+
+    def landed(self) -> None:
+        """Say so where nothing is in flight any more."""
+        if self._quiet is not None and not self._flying():
             quiet, self._quiet = self._quiet, None
             quiet()
+
+    def _flying(self) -> bool:
+        senders = (dispatcher.sender for dispatcher in self.dispatchers)
+        return bool(self._turns) or any(sender is not None and sender.in_flight for sender in senders)
 
     def hold(self, *, abort: bool, quiet: Callable[[], None]) -> None:
         """Let no turn begin.
@@ -170,23 +192,23 @@ class WeightGate:
             abort: Give those up that are in flight; else they are left to end.
             quiet: Called as soon as none is in flight.
         """
-        self._held = True
+        self.held = True
         self._free.clear()
         self._quiet = quiet
         self.aborting = abort
-        if not self._turns:
-            self._quiet = None
-            quiet()
-        elif abort:
+        if abort:
             for turn in self._turns:
                 turn.give_up()
+        for dispatcher in self.dispatchers:
+            dispatcher.hold(abort=abort)
+        self.landed()
 
     def change(self, version: str | None) -> None:
         """Put a version in force, and let turns begin."""
         self.version = version
         self.aborting = False
         self._quiet = None
-        self._held = False
+        self.held = False
         self._free.set()
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
+    from trunkline.llm.http.turn_sender import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.dispatcher import Draws, WantedTurn
@@ -93,7 +94,7 @@ class Sampler:
         self.sent: set[asyncio.Task[None]] = set()
         self._core = core
         self._client = client
-        self._sink = sink
+        self.sink = sink
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
         self._task = task_id.encode("utf-8", "surrogatepass")
         self._key = crc32(self._task)
@@ -118,29 +119,28 @@ class Sampler:
 
     def want(self, seed: int, wanted: WantedTurn) -> None:
         """Ask for a rollout's next turn, together with other draws of its state; ``seed`` is the run's."""
-        dispatcher = self._client.dispatcher
         if self._tree is None:
-            self._tree = dispatcher.engine.open(self._core, seed, self._task)
-        dispatcher.want(self._tree, wanted)
+            self._tree = self._client.engine.open(self._core, seed, self._task, self._key)
+        self._client.of(wanted.compiled.agent.llm).dispatcher.want(self._tree, wanted)
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
-        self._client.dispatcher.give_up(wanted)
+        self._client.of(wanted.compiled.agent.llm).dispatcher.give_up(wanted)
 
     def close(self) -> None:
         """Ask for nothing more."""
         if self._tree is not None:
-            self._client.dispatcher.engine.close(self._tree)
+            self._client.engine.close(self._tree)
             self._tree = None
 
-    def send(self, draws: Draws) -> None:
+    def send(self, draws: Draws, attempt: FirstAttempt | None) -> None:
         """Send a request in a task, which is cancelled once nothing waits for any of its draws."""
-        task = asyncio.get_running_loop().create_task(self._run(draws))
+        task = asyncio.get_running_loop().create_task(self._run(draws, attempt))
         self.sent.add(task)
         task.add_done_callback(self.sent.discard)
         _Watch(task, draws.wanted)
 
-    async def _run(self, draws: Draws) -> None:
+    async def _run(self, draws: Draws, attempt: FirstAttempt | None) -> None:
         wanted = draws.wanted
 
         def told(place: int, outcome: Turn | RolloutError) -> None:
@@ -148,19 +148,22 @@ class Sampler:
                 turn.set_result(outcome)
 
         try:
-            await self.ask(draws, told)
+            await self.ask(draws, told, attempt)
         except Exception as error:  # noqa: BLE001 - it is raised again where the rollouts wait
             for one in wanted:
                 if not one.turn.done():
                     # Each gets an exception of its own, as each adds its own traceback.
                     one.turn.set_exception(copied(error))
 
-    async def ask(self, draws: Draws, told: DrawCallback | None = None) -> list[Turn | RolloutError]:
+    async def ask(
+        self, draws: Draws, told: DrawCallback | None = None, attempt: FirstAttempt | None = None
+    ) -> list[Turn | RolloutError]:
         """Ask for draws of one state.
 
         Args:
             draws: The state, and what waits for the draws.
             told: Told of each place in ``draws.wanted`` what became of it, without waiting for the others.
+            attempt: What came of the request when it was sent once; None where it was not.
 
         Returns:
             For each of them its turn, which is on the tree, or why there is none.
@@ -169,9 +172,9 @@ class Sampler:
             EndpointError: No endpoint serves.
         """
         if draws.wanted[0].reservation is None:
-            return await self._ask(draws, self._sink.called, told)
+            return await self._ask(draws, self.sink.called, told, attempt)
         reservations = [one.reservation for one in draws.wanted if one.reservation is not None]
-        with Meter(reservations, self._sink.called, told) as meter:
+        with Meter(reservations, self.sink.called, told) as meter:
             return await self._ask(draws, meter.called, meter.settled)
 
     async def ask_later(self, ask: TurnRequest) -> PendingTurn:
@@ -188,7 +191,7 @@ class Sampler:
 
     async def _ask_later(self, ask: TurnRequest) -> PendingTurn:
         pending, client = (
-            PendingTurn(ask.compiled, ask.turn, self._sink.called),
+            PendingTurn(ask.compiled, ask.turn, self.sink.called),
             self._client.of(ask.compiled.agent.llm),
         )
         if ask.reservation is None:
@@ -213,7 +216,11 @@ class Sampler:
         return self._request(ask.compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked)
 
     async def _ask(
-        self, draws: Draws, called: Callable[[Reply], None], told: DrawCallback | None
+        self,
+        draws: Draws,
+        called: Callable[[Reply], None],
+        told: DrawCallback | None,
+        attempt: FirstAttempt | None = None,
     ) -> list[Turn | RolloutError]:
         """Ask under the weights in force; what is given up for others is asked again under these."""
         token_prompts, weights = self._client.token_prompts, self._client.weights
@@ -226,7 +233,7 @@ class Sampler:
                 else await self._exact(token_prompts, compiled, draws, called, told)
             )
             found = turns.found
-            await self._client.of(compiled.agent.llm).ask(request, turns)
+            await self._client.of(compiled.agent.llm).ask(request, turns, attempt)
         if asked.given_up:
             await self._again(draws, found, called, told)
         return [outcome for outcome in found if outcome is not None]

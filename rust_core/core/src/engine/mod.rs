@@ -5,19 +5,23 @@
 //! sent ([`TurnEngine::next`], [`TurnEngine::body`]), and gives it the replies ([`TurnEngine::land`]), which become turns
 //! on the trees in the same step. `docs/design/turn_engine.md` has the table of stages.
 
+mod exchange;
 mod seed;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use slab::Slab;
 
 use crate::error::{Error, Result};
+use crate::http::Micros;
 use crate::id::{NameId, NodeId, RolloutId};
 use crate::reply::{self, ParsedReply, ReplyError, ReplyOptions};
 use crate::tree::Tree;
 use crate::turn::append::{AppendedChoice, RequestInfo};
 use crate::turn::request::Source;
 
+pub use exchange::{Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
 pub use seed::{base_seed, next_seed};
 
 /// A tree that others use as well: each piece of work has it for itself.
@@ -69,6 +73,10 @@ struct TreeEntry<T> {
     tree: T,
     run_seed: i64,
     task: Vec<u8>,
+    /// What its requests have in common, for servers that keep what was computed for it.
+    key: u32,
+    /// Heads of its requests by target, where they name the tree.
+    heads: Vec<(TargetKey, Arc<[u8]>)>,
     /// Ids of the agents' names and namespaces, as far as they have spoken here.
     names: Vec<(AgentKey, NameId, NameId)>,
 }
@@ -99,7 +107,21 @@ struct Ask<W> {
 #[derive(Debug)]
 struct Flight {
     asks: Vec<AskKey>,
-    sent: bool,
+    asked: Micros,
+    place: Place,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the queue of its model.
+    Model(u32),
+    /// In the queue of a target.
+    Target(TargetKey),
+    /// Sent to a target at this time.
+    Sent(TargetKey, Micros),
+    /// With the driver.
+    Taken,
 }
 
 /// What a request is for.
@@ -159,7 +181,7 @@ pub struct TurnEngine<T, W> {
     flights: Slab<Flight>,
     /// Asked since requests were gathered last, in order.
     asked: Vec<AskKey>,
-    in_flight: usize,
+    targets: Vec<exchange::Target>,
 }
 
 impl<T, W> Default for TurnEngine<T, W> {
@@ -171,7 +193,7 @@ impl<T, W> Default for TurnEngine<T, W> {
             asks: Slab::new(),
             flights: Slab::new(),
             asked: Vec::new(),
-            in_flight: 0,
+            targets: Vec::new(),
         }
     }
 }
@@ -202,9 +224,9 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         Ok(crate::id::count(self.agents.len() - 1))
     }
 
-    /// Register a tree of a run with this seed; `task` is the id of its task.
-    pub fn open(&mut self, tree: T, run_seed: i64, task: Vec<u8>) -> TreeKey {
-        self.trees.insert(TreeEntry { tree, run_seed, task, names: Vec::new() })
+    /// Register a tree of a run with this seed; `task` is the id of its task, `key` what names the tree to servers.
+    pub fn open(&mut self, tree: T, run_seed: i64, task: Vec<u8>, key: u32) -> TreeKey {
+        self.trees.insert(TreeEntry { tree, run_seed, task, key, heads: Vec::new(), names: Vec::new() })
     }
 
     /// Forget a tree; nothing may be asked for it any more.
@@ -228,7 +250,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         waiter: W,
     ) -> Result<AskKey> {
         self.plan(agent)?;
-        let entry = self.trees.get(tree).ok_or_else(|| unknown("tree", tree))?;
+        let entry = self.entry(tree)?;
         let (leaf, turns, seed) = entry.tree.with(|tree| {
             let view = tree.rollout(rollout)?;
             if let Some(ended) = view.termination {
@@ -244,10 +266,10 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
 
     /// Gather what was asked for since the last time into requests, behind those that wait: consecutive draws of one state
     /// are one request where their model takes that.
-    pub fn gather(&mut self) {
+    pub fn gather(&mut self, now: Micros) {
         let asked = std::mem::take(&mut self.asked);
         if let [key] = *asked {
-            self.file(vec![key]);
+            self.file(vec![key], now);
             return;
         }
         let mut groups = Vec::<Vec<AskKey>>::new();
@@ -264,7 +286,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             group.sort_by_key(|&key| self.asks[key].state.seed);
             while !group.is_empty() {
                 let rest = group.split_off(self.together(&group));
-                self.file(group);
+                self.file(group, now);
                 group = rest;
             }
         }
@@ -281,40 +303,45 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         seeds.take_while(|&(&key, seed)| self.asks[key].state.seed == seed).count()
     }
 
-    fn file(&mut self, asks: Vec<AskKey>) {
+    fn file(&mut self, asks: Vec<AskKey>, now: Micros) {
         let Some(agent) = asks.first().and_then(|&key| self.asks.get(key)).map(|ask| ask.state.agent) else { return };
         let Some(model) = self.agents.get(agent as usize).map(|plan| plan.model as usize) else { return };
         let flight = self.flights.vacant_key();
         for &key in &asks {
             self.asks[key].flight = Some(flight);
         }
-        self.flights.insert(Flight { asks, sent: false });
+        let place = Place::Model(crate::id::count(model));
+        self.flights.insert(Flight { asks, asked: now, place });
         self.models[model].waiting.push_back(flight);
     }
 
-    /// How many requests of a model wait to be sent.
+    /// The keys of the trees whose requests wait in a model's queue, in order.
     ///
     /// # Errors
     /// If there is no such model.
-    pub fn waiting(&mut self, model: u32) -> Result<usize> {
-        self.queue(model).map(|queue| queue.waiting.len())
+    pub fn waiting(&mut self, model: u32) -> Result<Vec<u32>> {
+        let waiting = self.queue(model)?.waiting.iter().copied().collect::<Vec<_>>();
+        waiting.into_iter().map(|flight| Ok(self.entry(self.view(flight)?.tree)?.key)).collect()
     }
 
-    /// How many requests are on their way.
+    /// How many requests were sent and are not over, and when the one that was sent first was.
     #[must_use]
-    pub const fn in_flight(&self) -> usize {
-        self.in_flight
+    pub fn in_flight(&self) -> (usize, Option<Micros>) {
+        let sent = self.flights.iter().filter_map(|(_, flight)| match flight.place {
+            Place::Sent(_, at) => Some(at),
+            _ => None,
+        });
+        sent.fold((0, None), |(count, first), at| (count + 1, Some(first.map_or(at, |first: Micros| first.min(at)))))
     }
 
-    /// Take the request that waits longest out of a model's queue: it counts as sent.
+    /// Take the request that waits longest out of a model's queue.
     ///
     /// # Errors
     /// If there is no such model.
     pub fn next(&mut self, model: u32) -> Result<Option<FlightKey>> {
         let next = self.queue(model)?.waiting.pop_front();
         if let Some(flight) = next.and_then(|key| self.flights.get_mut(key)) {
-            flight.sent = true;
-            self.in_flight += 1;
+            flight.place = Place::Taken;
         }
         Ok(next)
     }
@@ -337,15 +364,16 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     pub fn body(&self, flight: FlightKey, out: &mut Vec<u8>) -> Result<()> {
         let FlightView { tree, agent, leaf, seed, n, .. } = self.view(flight)?;
         let plan = self.plan(agent)?;
-        let entry = self.trees.get(tree).ok_or_else(|| unknown("tree", tree))?;
-        entry.tree.with(|tree| tree.body_onto(Source::Path(leaf), &plan.head, &plan.constant, out))?;
-        match (plan.seeded, n) {
-            (true, 1) => out.extend_from_slice(format!(",\"seed\":{seed}}}").as_bytes()),
-            (true, _) => out.extend_from_slice(format!(",\"n\":{n},\"seed\":{seed}}}").as_bytes()),
-            (false, 1) => out.push(b'}'),
-            (false, _) => out.extend_from_slice(format!(",\"n\":{n}}}").as_bytes()),
-        }
-        Ok(())
+        let tail = [&plan.constant, &*ending(plan.seeded, n, seed)].concat();
+        self.entry(tree)?.tree.with(|tree| tree.body_onto(Source::Path(leaf), &plan.head, &tail, out))
+    }
+
+    /// The size of a request's body.
+    fn size(&self, FlightView { tree, agent, leaf, seed, n, .. }: FlightView) -> Result<usize> {
+        let plan = self.plan(agent)?;
+        let behind = plan.constant.len() + ending(plan.seeded, n, seed).len();
+        let size = self.entry(tree)?.tree.with(|tree| tree.body_len(Source::Path(leaf), &plan.head, b""))?;
+        Ok(size + behind)
     }
 
     /// Put the choices of a reply on the tree as the next turns of the rollouts that asked. The request is over.
@@ -381,7 +409,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             tree.append_reply(&rollouts, &reply, request)
         };
         let appended = tree.with(append).map_err(NotLanded::Refused)?;
-        self.over(flight);
+        self.flights.remove(flight);
         let turns = asks.into_iter().zip(appended);
         let turns = turns.map(|(key, appended)| {
             let Ask { waiter, given_up, .. } = self.asks.remove(key);
@@ -397,7 +425,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     /// If there is no such request.
     pub fn release(&mut self, flight: FlightKey) -> Result<Vec<(W, bool)>> {
         let asks = self.flight(flight)?.asks.clone();
-        self.over(flight);
+        self.flights.remove(flight);
         let asks = asks.into_iter().map(|key| self.asks.remove(key));
         Ok(asks.map(|ask| (ask.waiter, ask.given_up)).collect())
     }
@@ -409,27 +437,25 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     pub fn give_up(&mut self, key: AskKey) -> Result<GivenUp<W>> {
         let ask = self.asks.get_mut(key).ok_or_else(|| unknown("wish", key))?;
         ask.given_up = true;
-        let (agent, Some(flight)) = (ask.state.agent, ask.flight) else {
+        let Some(flight) = ask.flight else {
             self.asked.retain(|&other| other != key);
             return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter]));
         };
-        let Flight { asks, sent } = &self.flights[flight];
+        let Flight { asks, place, .. } = &self.flights[flight];
         if !asks.iter().all(|&other| self.asks[other].given_up) {
             return Ok(GivenUp::Alone);
         }
-        if *sent {
-            return Ok(GivenUp::Sent(flight));
+        match *place {
+            Place::Sent(..) | Place::Taken => return Ok(GivenUp::Sent(flight)),
+            Place::Model(model) => self.queue(model)?.waiting.retain(|&other| other != flight),
+            Place::Target(target) => self.aim(target)?.waiting.retain(|&other| other != flight),
         }
-        let model = self.plan(agent)?.model;
-        self.queue(model)?.waiting.retain(|&other| other != flight);
         let asks = self.flights.remove(flight).asks.into_iter();
         Ok(GivenUp::Unsent(asks.map(|key| self.asks.remove(key).waiter).collect()))
     }
 
-    fn over(&mut self, flight: FlightKey) {
-        if self.flights.try_remove(flight).is_some_and(|flight| flight.sent) {
-            self.in_flight -= 1;
-        }
+    fn entry(&self, tree: TreeKey) -> Result<&TreeEntry<T>> {
+        self.trees.get(tree).ok_or_else(|| unknown("tree", tree))
     }
 
     fn flight(&self, flight: FlightKey) -> Result<&Flight> {
@@ -443,6 +469,17 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     fn queue(&mut self, model: u32) -> Result<&mut ModelQueue> {
         self.models.get_mut(model as usize).ok_or_else(|| unknown("model", model as usize))
     }
+}
+
+/// The end of a body: how many draws, and the seed of the first.
+fn ending(seeded: bool, n: u32, seed: i64) -> Vec<u8> {
+    let text = match (seeded, n) {
+        (true, 1) => format!(",\"seed\":{seed}}}"),
+        (true, _) => format!(",\"n\":{n},\"seed\":{seed}}}"),
+        (false, 1) => "}".to_owned(),
+        (false, _) => format!(",\"n\":{n}}}"),
+    };
+    text.into_bytes()
 }
 
 fn unknown(what: &'static str, key: usize) -> Error {

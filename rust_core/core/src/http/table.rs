@@ -366,6 +366,22 @@ impl ExchangeTable {
         take(&mut self.failed)
     }
 
+    /// Take out the answers to requests with tokens that `wanted` says yes to.
+    pub fn take_landed_of(&mut self, wanted: impl Fn(u64) -> bool) -> Vec<Landed> {
+        self.landed.extract_if(.., |landed| wanted(landed.token)).collect()
+    }
+
+    /// The same for those that get no answer.
+    pub fn take_failed_of(&mut self, wanted: impl Fn(u64) -> bool) -> Vec<Failed> {
+        self.failed.extract_if(.., |failed| wanted(failed.token)).collect()
+    }
+
+    /// Bytes of the bodies that have come.
+    #[must_use]
+    pub fn landed_bytes(&self) -> usize {
+        self.landed.iter().map(|landed| landed.answer.body.len()).sum()
+    }
+
     /// Take out what is to be done with sockets.
     pub fn take_actions(&mut self) -> Actions {
         let actions = take(&mut self.actions);

@@ -68,10 +68,10 @@ class Reader:
         self.reusable = True
         self.status, self.headers, self.body = 0, {}, b""
         self.table.send(self.token, 0, request_head("/", "h", []), 0, 1e6, 0.0)
-        opens, writes, *_ = self.table.tick(0.0)
+        opens, writes, *_ = self.table.act(0.0)
         if opens:
             self.table.opened(0, 0.0)
-            _, writes, *_ = self.table.tick(0.0)
+            _, writes, *_ = self.table.act(0.0)
         assert [(slot, token) for slot, token, *_ in writes] == [(0, self.token)]
 
     def feed(self, data: bytes) -> bool:
@@ -85,7 +85,8 @@ class Reader:
         return False
 
     def settle(self) -> bool:
-        _, _, _, closes, landed, failed, _ = self.table.tick(0.0)
+        landed, failed = self.table.land(0.0)
+        _, _, _, closes, _ = self.table.act(0.0)
         self.reusable &= not closes
         for _, fault, detail in failed:
             raise FaultError(fault, detail)

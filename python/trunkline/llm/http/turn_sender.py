@@ -1,0 +1,230 @@
+"""The requests of a turn engine, sent to the endpoints of one LLM."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from trunkline.llm.http.transport import CONNECTION_BROKE, Answer, Headers, TransportError
+from trunkline.llm.limits.router import SILENT
+from trunkline.llm.request import CHAT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trunkline._core import ExchangeTable, TurnEngine
+    from trunkline.llm.http.connection import ArrivedAnswer, FailedRequest
+    from trunkline.llm.http.direct_transport import DirectTransport
+    from trunkline.llm.limits.rate_limiter import Limiter
+    from trunkline.llm.limits.router import Endpoint, Router
+
+__all__ = ["FirstAttempt", "TurnSender"]
+
+
+Taken: TypeAlias = "tuple[int, int, int, list[Any]]"
+"""What a request is for; this alias and the next two are explained in the stub of the core's turn engine."""
+
+Turned: TypeAlias = """tuple[
+    tuple[int, int, float, float, float],
+    tuple[int, int, int, int],
+    str,
+    int,
+    list[tuple[Any, Any]],
+    dict[bytes, bytes] | None,
+]"""
+
+Missed: TypeAlias = """tuple[
+    int, Taken, tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
+]"""
+
+
+class FirstAttempt(NamedTuple):
+    """A request that was sent once and brought no turns: its endpoint, what came of it, and the seconds that took.
+
+    ``queued`` is the time from asking to sending, ``took`` from sending to the end.
+    """
+
+    endpoint: Endpoint
+    outcome: Answer | TransportError
+    queued: float
+    took: float
+
+
+class TurnReceiver(Protocol):
+    """What becomes of requests, for those who asked."""
+
+    def turned(self, endpoint: Endpoint, turned: Turned) -> None:
+        """Turns are on their trees."""
+
+    def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
+        """A request is to be sent otherwise; ``attempt`` is None where it was not sent."""
+
+    def recalled(self, taken: Taken, seconds: float) -> None:
+        """A request was given up after so many seconds."""
+
+
+class TurnSender:
+    """Decides in each pass of the event loop which requests of a model leave, and to which endpoint.
+
+    What needs to wait for more than a slot (rates, an endpoint that is closed or must be probed) is handed back.
+    """
+
+    def __init__(
+        self,
+        engine: TurnEngine[Any],
+        model: int,
+        router: Router,
+        limiter: Limiter,
+        transport: DirectTransport,
+        headers: Mapping[str, str],
+        session: Sequence[str],
+        limit: float,
+        receiver: TurnReceiver,
+    ) -> None:
+        self.in_flight = 0
+        self._engine = engine
+        self._model = model
+        self._router = router
+        self._limiter = limiter
+        self._transport = transport
+        self._table: ExchangeTable = transport.driver.table
+        self._limit = limit
+        self._receiver = receiver
+        self._endpoints: dict[int, Endpoint] = {}
+        self._targets: dict[Endpoint, int] = {}
+        for endpoint in router.endpoints:
+            origin, path, host = transport.aim(endpoint.target(CHAT)[0])
+            target = engine.target(origin, path, host, list(headers.items()), list(session))
+            self._endpoints[target], self._targets[endpoint] = endpoint, target
+        self._asked = False
+        self._watched = True
+        transport.driver.turns = self
+        limiter.wakes.append(self.wake)
+
+    def wake(self) -> None:
+        """Look in this pass whether requests can leave."""
+        self._asked = True
+        self._transport.driver.wake()
+
+    def give_up(self, ask: int) -> None:
+        """A rollout does not wait for its turn any more."""
+        target = self._engine.give_up(ask, self._table, time.monotonic())
+        if target is not None:
+            self._left(self._endpoints[target])
+            self._transport.driver.wake()
+
+    def hold(self, *, abort: bool) -> None:
+        """Hand back what is not sent, and with ``abort`` what is."""
+        self._hand_back(self._engine.take(self._model))
+        for target, endpoint in self._endpoints.items():
+            self._hand_back(self._engine.take(self._model, target))
+            endpoint.queue.queued = 0
+        if abort:
+            for target, taken, times, _, _ in self._engine.recall(self._model, self._table, time.monotonic()):
+                self._left(self._endpoints[target])
+                self._receiver.recalled(taken, times[2])
+            self._transport.driver.wake()
+
+    def land(self, now: float) -> tuple[Sequence[ArrivedAnswer], Sequence[FailedRequest]]:
+        """Take what has come out of the table, and send what may leave; returns what others have sent."""
+        landed, failed, turned, missed = self._engine.land(self._table, now, self._watched)
+        for found in turned:
+            self._turned(found, now)
+        for lost in missed:
+            self._missed(lost)
+        if self._asked or turned:
+            self._send(now)
+        return landed, failed
+
+    def act(
+        self, now: float
+    ) -> tuple[
+        Sequence[tuple[int, int]], Sequence[tuple[int, int, bytes, bool]], Sequence[int], Sequence[int], float | None
+    ]:
+        """Take what is to be done out of the table."""
+        return self._engine.act(self._table, now)
+
+    def refused(self, token: int, error: BaseException) -> None:
+        """No connection could be made for a request."""
+        target, taken, (queued, _, took), _, _ = self._engine.refused(token, time.monotonic())
+        endpoint = self._endpoints[target]
+        self._left(endpoint)
+        if not isinstance(error, TransportError):
+            error = TransportError(f"{CONNECTION_BROKE} ({type(error).__name__})")
+        self._receiver.missed(taken, FirstAttempt(endpoint, error, queued, took))
+
+    def _send(self, now: float) -> None:
+        self._asked = False
+        engine, router = self._engine, self._router
+        waiting = engine.gather(self._model, now)
+        if waiting and len(router.endpoints) == 1 and (endpoint := router.choose(waiting[0])) is not None:
+            self._route(endpoint, len(waiting))
+        elif waiting:
+            for key in waiting:
+                endpoint = router.choose(key)
+                if endpoint is None:
+                    self._hand_back(engine.take(self._model))
+                    break
+                self._route(endpoint, 1)
+        for target, endpoint in self._endpoints.items():
+            queue = endpoint.queue
+            if not queue.queued:
+                continue
+            if queue.closed or endpoint.ejected or queue.rate_limits.known or self._limiter.counts_tokens:
+                queue.queued = 0
+                self._hand_back(engine.take(self._model, target))
+                continue
+            most = self._limiter.grant(queue, queue.queued)
+            if most:
+                if queue.window.narrow:
+                    self._limiter.begun(queue)
+                engine.send(target, most, self._table, self._limit, now)
+                queue.queued -= most
+                self.in_flight += most
+
+    def _route(self, endpoint: Endpoint, count: int) -> None:
+        self._engine.route(self._model, self._targets[endpoint], count)
+        endpoint.queue.queued += count
+
+    def _hand_back(self, taken: Sequence[Taken]) -> None:
+        for one in taken:
+            self._receiver.missed(one, None)
+
+    def _turned(self, turned: Turned, now: float) -> None:
+        (target, _, queued, _, took), (_, _, generated, _), _, draws, _, headers = turned
+        endpoint = self._endpoints[target]
+        queue = endpoint.queue
+        if headers is not None:
+            self._watch(endpoint, headers)
+        endpoint.refusals = 0
+        self._router.served(endpoint)
+        queue.window.replied(took - queued, max(0, generated) // draws, queue.in_flight, now)
+        self._left(endpoint)
+        self._receiver.turned(endpoint, turned)
+
+    def _watch(self, endpoint: Endpoint, headers: dict[bytes, bytes]) -> None:
+        """Read the headers of an endpoint's first answers."""
+        read = Headers(headers)
+        if not endpoint.reached:
+            endpoint.reached, endpoint.software = True, read.get("Server", "")
+        endpoint.learn(200, read)
+        if not endpoint.good:
+            endpoint.good = True
+            self._limiter.open(endpoint.queue)
+        self._watched = any(not one.good or one.queue.rate_limits.silent < SILENT for one in self._router.endpoints)
+
+    def _missed(self, missed: Missed) -> None:
+        target, taken, (queued, first, took), answer, (fault, detail) = missed
+        endpoint = self._endpoints[target]
+        outcome: Answer | TransportError
+        if answer is None:
+            outcome = self._transport.error(fault, detail, self._limit)
+        else:
+            status, headers, body = answer
+            outcome = Answer(status, Headers(headers), body, first)
+        self._left(endpoint)
+        self._receiver.missed(taken, FirstAttempt(endpoint, outcome, queued, took))
+
+    def _left(self, endpoint: Endpoint) -> None:
+        self.in_flight -= 1
+        self._limiter.leave(endpoint.queue)
