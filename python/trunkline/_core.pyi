@@ -177,8 +177,9 @@ class TurnEngine(Generic[_Waiter]):
     """
 
     def __new__(cls, choice: Any, call: Any, turn: Any, /) -> Self:
-        """The arguments make a turn's choice (content, reasoning, calls, finish), a call (id, name, arguments), and the
-        turn (choice, node, bytes).
+        """Take what makes a choice (content, reasoning, calls, finish), a call (id, name, arguments), and a turn.
+
+        A turn is made of its choice, its node, and the bytes of its message.
         """
 
     def model(self, siblings: bool, /) -> int:

@@ -41,6 +41,8 @@ class BoundDialect:
         self._name = dialects.label(self._dialect)
         self._tools = [tool.definition for tool in tools]
         self.native = self._dialect.native
+        # Results are messages that the core can make itself.
+        self.plain_results = type(self._dialect) is Native
         check_bool(f"dialect {self._name}: native", self.native)
         self.prompt = check_text(f"dialect {self._name}: prompt", self._ask(ConfigError, "prompt", str, self._tools))
         self.sampling = self._ask(ConfigError, "sampling", Sampling, sampling)

@@ -191,13 +191,17 @@ class Rollout:
         self.activity.run()
         self.place = "program"
         agent = self.sampler.name(compiled.agent.name)
-        size = 0
-        for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
-            # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
-            message = compiled.dialect.observation(call, seen.text, messages.call_id(self.turn - 1, index))
-            self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
-            self.tool_calls += 1
-            size += len(message)
+        if compiled.dialect.plain_results:
+            results = [(seen.text, seen.micros, not seen.ok) for seen in observations]
+            self.leaf, size = self.core.observe_results(self.id, agent, self.turn - 1, results)
+        else:
+            size = 0
+            for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
+                # The ids in the history are made from the position: a server's may be missing, repeated or hostile.
+                message = compiled.dialect.observation(call, seen.text, messages.call_id(self.turn - 1, index))
+                self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
+                size += len(message)
+        self.tool_calls += len(calls)
         self.effects.known(origin.turn, range(len(calls)))
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)

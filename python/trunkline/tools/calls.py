@@ -55,7 +55,10 @@ class Origin(NamedTuple):
         return Call(digest.hexdigest(), self.task, self.rollout, self.turn, index)
 
 
-_current: Final[ContextVar[Call | None]] = ContextVar("trunkline_call", default=None)
+CallPlace = tuple[Origin, int]
+"""The turn that makes a call, and the call's index in it; its id is made where it is wanted."""
+
+CURRENT: Final[ContextVar[Call | CallPlace | None]] = ContextVar("trunkline_call", default=None)
 
 
 def current_call() -> Call:
@@ -67,10 +70,15 @@ def current_call() -> Call:
     Raises:
         UsageError: No call of a rollout is running here.
     """
-    call = _current.get()
+    call = call_at(CURRENT.get())
     if call is None:
         raise UsageError("no tool is being called by a rollout here; current_call() is for the inside of a tool")
     return call
+
+
+def call_at(place: Call | CallPlace | None) -> Call | None:
+    """Return the call at a place."""
+    return place[0].call(place[1]) if isinstance(place, tuple) else place
 
 
 class calling:  # noqa: N801 - it reads as a function
@@ -82,10 +90,10 @@ class calling:  # noqa: N801 - it reads as a function
         self._call = call
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._call)
+        self._token = CURRENT.set(self._call)
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
+        CURRENT.reset(self._token)
 
 
 LIMIT: Final = 100_000

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import sys
 import threading
 import traceback
 from collections import deque
@@ -18,13 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trunkline._internal.text import format_error, printable
-from trunkline.tools.calls import as_text, describe
+from trunkline.tools.calls import as_text, call_at, describe
 from trunkline.tools.isolation.process_pool import ToolProcessPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from trunkline.tools.calls import Call
+    from trunkline.tools.calls import Call, CallPlace
     from trunkline.tools.tool import Tool
 
 STUCK_FACTOR: Final = 4
@@ -142,13 +143,16 @@ class UserCodeRunner:
             if not inspect.isawaitable(value):
                 return value
             function = partial(_same, value)
-        task = asyncio.ensure_future(_awaited(function))
+        task = _started(_awaited(function))
         try:
-            done, _ = await asyncio.wait({task}, timeout=timeout)
+            if not task.done():
+                await asyncio.sleep(0)  # a task begins in the next pass of the event loop, and many end in it
+            if not task.done():
+                await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
             await self._stop(task)
             raise
-        if not done:
+        if not task.done():
             await self._stop(task)
             raise TimeoutError
         if task.cancelled():
@@ -171,6 +175,14 @@ class UserCodeRunner:
             # It ignores its cancellation. Held, so that it is neither collected nor reported as lost.
             self._left.add(task)
             task.add_done_callback(self._left.discard)
+
+
+def _started(work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
+    """Run work in a task, at once where Python can (from 3.12 on)."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
 
 
 def _guarded(function: Callable[[], Any]) -> object:
@@ -207,17 +219,20 @@ class Executor:
         self._timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
         self._processes = ToolProcessPool(tool) if policy.isolated else None
-        self._gate = contextlib.nullcontext() if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
+        self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
         self._warned = False
 
     async def run(
-        self, positional: list[Any], named: dict[str, Any], arguments: str, call: Call | None
+        self, positional: list[Any], named: dict[str, Any], arguments: str, call: Call | CallPlace | None
     ) -> tuple[str, bool]:
         """Run a call; return what the model is told, and whether the tool returned."""
         if self._processes is not None:
-            return await self._processes.run(arguments, call, self._limit, self._timeout)
+            return await self._processes.run(arguments, call_at(call), self._limit, self._timeout)
+        function = partial(self._tool.__wrapped__, *positional, **named)
+        if self._gate is None:
+            return await self._run_here(function)
         async with self._gate:
-            return await self._run_here(partial(self._tool.__wrapped__, *positional, **named))
+            return await self._run_here(function)
 
     async def close(self) -> None:
         if self._processes is not None:

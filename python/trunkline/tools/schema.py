@@ -98,7 +98,7 @@ class EnvironmentSlot(NamedTuple):
 class Schema:
     """JSON Schema and decoder of a function's arguments, with its docstring and its slot for an environment, if any."""
 
-    __slots__ = ("_decoder", "_names", "_positional", "_struct", "docstring", "parameters", "slot")
+    __slots__ = ("_decoder", "_names", "_plain", "_positional", "_struct", "docstring", "parameters", "slot")
 
     def __init__(
         self,
@@ -113,21 +113,20 @@ class Schema:
         self._struct = struct
         self._names = struct.__struct_fields__
         self._positional = positional
+        # Every argument is given, and by name.
+        self._plain = not positional and not struct.__struct_defaults__
         self.parameters = parameters
         self.docstring = docstring
         self.slot = slot
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
         """Read the JSON text of a call's arguments; return the positional and keyword arguments that it gives."""
-        text = scrub(arguments) if arguments.strip() else "{}"
         try:
-            values = self._read(text)
-        except msgspec.ValidationError as error:
-            raise BadArguments(self._explain(str(error))) from None
-        except RecursionError:
-            raise BadArguments("the arguments are nested too deeply") from None
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise BadArguments(f"the arguments are not valid JSON: {fault(text, str(error))}") from None
+            values = self._decoder.decode(arguments)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            values = self._read_odd(arguments)
+        if self._plain:
+            return [], msgspec.structs.asdict(values)
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for index, name in enumerate(self._names):
@@ -141,6 +140,18 @@ class Schema:
             else:
                 named[name] = value
         return positional, named
+
+    def _read_odd(self, arguments: str) -> msgspec.Struct:
+        """Read arguments that are blank, hold what no text can, or are wrong."""
+        text = scrub(arguments) if arguments.strip() else "{}"
+        try:
+            return self._read(text)
+        except msgspec.ValidationError as error:
+            raise BadArguments(self._explain(str(error))) from None
+        except RecursionError:
+            raise BadArguments("the arguments are nested too deeply") from None
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise BadArguments(f"the arguments are not valid JSON: {fault(text, str(error))}") from None
 
     def _read(self, text: str) -> msgspec.Struct:
         try:

@@ -17,10 +17,10 @@ from trunkline._internal.aio import SharedTasks
 from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
-from trunkline.tools.calls import LIMIT, Call, bounded, calling, unreadable
+from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
 from trunkline.tools.executor import Executor, Raised, UserCodeRunner
 from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
-from trunkline.tools.schema import BadArguments
+from trunkline.tools.schema import BadArguments, EnvironmentSlot
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ class Toolbox:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
             self._executors[item.name] = Executor(item, self._user_code, timeout, limit)
+        self._acting = any(item.policy.side_effects for item in self._tools.values())
         self._limit = limit
         self._parallel = parallel
         self._definitions = msgspec.json.encode([item.definition for item in self._tools.values()])
@@ -149,14 +150,23 @@ class Toolbox:
         return self._definitions
 
     async def call(
-        self, name: str, arguments: str, environment: Environment | None = None, call: Call | None = None
+        self,
+        name: str,
+        arguments: str,
+        environment: Environment | None = None,
+        call: Call | CallPlace | None = None,
     ) -> Observation:
         """Run one call; all failures become errors for the model, but cancels and failed imports of isolated tools."""
         start = time.perf_counter_ns()
-        with calling(call):
+        before = CURRENT.set(call)
+        try:
             text, ok, shared = await self._call(name, arguments, environment, call)
+        finally:
+            CURRENT.reset(before)
         micros = 0 if shared else (time.perf_counter_ns() - start) // 1000
-        return Observation(bounded(text, self._limit + 100), ok, micros)
+        if not ok or len(text) > self._limit + 100:
+            text = bounded(text, self._limit + 100)
+        return Observation(text, ok, micros)
 
     async def call_all(
         self,
@@ -166,23 +176,28 @@ class Toolbox:
         begin: OnBegin | None = None,
     ) -> list[Observation]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
-        turn = await self._mended(calls, origin)
-        if begin is not None:
-            risky = [(one.call.name, call) for one, call in turn if call and self._acts(one)]
+        turn = await self._mended(calls) if self._repair else [RepairedCall(call) for call in calls]
+        places = [None if origin is None else (origin, index) for index in range(len(turn))]
+        if begin is not None and self._acting:
+            risky = [
+                (one.call.name, place[0].call(place[1]))
+                for one, place in zip(turn, places, strict=True)
+                if place and self._acts(one)
+            ]
             if risky:
                 await begin(risky)
         if len(turn) == 1:
-            return [await self._run(*turn[0], environment)]
+            return [await self._run(turn[0], places[0], environment)]
         lock, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
-        async def gated(mended: RepairedCall, call: Call | None) -> Observation:
+        async def gated(mended: RepairedCall, place: CallPlace | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
             async with line if self._stateful(mended) else nullcontext(), lock:
-                return await self._run(mended, call, environment)
+                return await self._run(mended, place, environment)
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(gated(*one)) for one in turn]
+                tasks = [group.create_task(gated(*one)) for one in zip(turn, places, strict=True)]
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
@@ -191,15 +206,20 @@ class Toolbox:
         self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
     ) -> list[Observation | None]:
         """Run the calls of a recorded turn again that take the environment; the others give None."""
-        turn = await self._mended(calls, origin)
-        stateful = [mended.call.name for mended, _ in turn if self._stateful(mended)]
+        turn = await self._mended(calls)
+        stateful = [mended.call.name for mended in turn if self._stateful(mended)]
         fixed = [name for name in stateful if not (environment.replay and self._tools[name].policy.replay)]
         if fixed:
             raise ForkRefused(
                 f"there is no snapshot to go back to, and calls of {fixed[0]} on {type(environment).__name__} must not "
                 "run again (replay is false)"
             )
-        return [await self._run(*one, environment) if self._stateful(one[0]) else None for one in turn]
+        return [
+            await self._run(one, None if origin is None else (origin, index), environment)
+            if self._stateful(one)
+            else None
+            for index, one in enumerate(turn)
+        ]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
         """Await a method of an environment, which is user code."""
@@ -213,13 +233,11 @@ class Toolbox:
             raise EnvironmentFailed(f"{place} raised {what}") from value.error
         return value
 
-    async def _mended(self, calls: Sequence[ToolCall], origin: Origin | None) -> list[tuple[RepairedCall, Call | None]]:
-        """Return the calls of a turn, repaired where that is needed, each with its id."""
+    async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
+        """Return the calls of a turn, repaired where that is needed."""
         if not self._repair or all(map(sound, calls)):
-            turn = [RepairedCall(call) for call in calls]
-        else:
-            turn = await asyncio.to_thread(mend, calls)  # hostile text can take long
-        return [(one, None if origin is None else origin.call(index)) for index, one in enumerate(turn)]
+            return [RepairedCall(call) for call in calls]
+        return await asyncio.to_thread(mend, calls)  # hostile text can take long
 
     def _stateful(self, mended: RepairedCall) -> bool:
         found = self._tools.get(mended.call.name)
@@ -236,8 +254,8 @@ class Toolbox:
             return False
         return True
 
-    async def _run(self, mended: RepairedCall, call: Call | None, environment: Environment | None) -> Observation:
-        seen = await self.call(mended.call.name, mended.call.arguments, environment, call)
+    async def _run(self, mended: RepairedCall, place: CallPlace | None, environment: Environment | None) -> Observation:
+        seen = await self.call(mended.call.name, mended.call.arguments, environment, place)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
     async def close(self) -> None:
@@ -246,7 +264,7 @@ class Toolbox:
         await self._user_code.close()
 
     async def _call(
-        self, name: str, arguments: str, environment: Environment | None, call: Call | None
+        self, name: str, arguments: str, environment: Environment | None, call: Call | CallPlace | None
     ) -> tuple[str, bool, bool]:
         """Return the text for the model, whether the tool returned, and whether another call had worked for it."""
         found = self._tools.get(name)
@@ -254,13 +272,15 @@ class Toolbox:
             return self._unknown(name, arguments), False, False
         try:
             positional, named = found.schema.decode(arguments)
-            named |= _filled(found, environment)
+            if found.schema.slot is not None:
+                named |= _filled(found, found.schema.slot, environment)
         except BadArguments as error:
             return f"Error: {error}.", False, False
-        work = partial(self._executors[name].run, positional, named, arguments, call)
+        run = self._executors[name].run
         if found.policy.pure:
+            work = partial(run, positional, named, arguments, call)
             return await self._results.get(name, key_of(name, positional, named, arguments), work)
-        return *await work(), False
+        return *await run(positional, named, arguments, call), False
 
     def _unknown(self, name: str, arguments: str) -> str:
         if not name:
@@ -269,10 +289,7 @@ class Toolbox:
         return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
 
 
-def _filled(found: Tool[..., Any], environment: Environment | None) -> dict[str, Environment]:
-    slot = found.schema.slot
-    if slot is None:
-        return {}
+def _filled(found: Tool[..., Any], slot: EnvironmentSlot, environment: Environment | None) -> dict[str, Environment]:
     if not isinstance(environment, slot.kind):
         raise BadArguments(f"{found.name} works on an environment, {slot.kind.__name__}, which is not there")
     return {slot.name: environment}
