@@ -37,6 +37,8 @@ def cells(text: str) -> int:
 
 def printable(text: str, width: int | None = None) -> str:
     """Escape all that could steer a terminal, line breaks included; cut to ``width`` cells with an ellipsis."""
+    if text.isascii() and text.isprintable() and (width is None or len(text) <= width):
+        return text
     # Backslashes stay: escaping twice changes nothing.
     if width is None:
         return "".join(map(_escape, text))

@@ -28,12 +28,6 @@ _SPACE = re.compile(r"\s")
 _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
 
 
-def _tagged(text: str) -> str | None:
-    # Without the closing tag the rest is the answer: servers drop a stop string from the reply.
-    _, opened, rest = text.rpartition("<answer>")
-    return rest.partition("</answer>")[0].strip() if opened else None
-
-
 def _boxed(text: str) -> str | None:
     # One pass with a stack, so that unbalanced braces cannot make it quadratic.
     starts = {match.end() for match in _BOXED.finditer(text)}
@@ -56,11 +50,15 @@ def extract_answer(text: str) -> str:
 
     It is the last ``<answer>`` region, else the last ``\boxed{...}`` with balanced braces, else the whole text.
     """
-    text = spoken(text)
-    tagged = _tagged(text)
-    if tagged is not None:
-        return tagged
-    boxed = _boxed(text)
+    return _final(spoken(text))
+
+
+def _final(text: str) -> str:
+    """The final answer in a text without thinking."""
+    if "<answer>" in text:
+        # Without the closing tag the rest is the answer: servers drop a stop string from the reply.
+        return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
+    boxed = _boxed(text) if "\\boxed" in text else None
     return text.strip() if boxed is None else boxed
 
 
@@ -85,6 +83,8 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+_quote = json.JSONEncoder().encode
+
 # Dialects whose calls stand in the text, with what they must know of tools to read one.
 _WRITTEN = (Hermes(), SearchR1())
 _TOOLS = [{"function": {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}}}]
@@ -96,18 +96,24 @@ def action(turn: Message) -> str:
     Calls are read from ``tool_calls`` and from text in the ``hermes`` or ``search-r1`` form, without thinking. The
     order of calls and arguments, and case and white space of texts, make no difference.
     """
-    native = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
-    calls = native or _written(message_text(turn))
-    said: JSON = sorted([name, _plain(arguments)] for name, arguments in calls)
-    if not calls:
-        said = normalise(extract_answer(message_text(turn)))
+    calls = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
+    text = message_text(turn)
+    said = spoken(text)
+    if not calls and ("<tool_call>" in said or "<search>" in said):
+        calls = _written(text)
+    if calls:
+        key = json.dumps(sorted([name, _plain(arguments)] for name, arguments in calls))
+    else:
+        key = _quote(normalise(_final(said)))
     # ASCII, so that lone surrogates can be hashed.
-    return blake2b(json.dumps(said).encode(), digest_size=8).hexdigest()
+    return blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 def called_functions(message: Message) -> list[dict[str, Any]]:
     """The function objects of a message's native tool calls; entries of another form are left out."""
     listed = message.get("tool_calls")
+    if not listed:
+        return []
     found = [call.get("function") for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
     return [function for function in found if isinstance(function, dict)]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 LONG = 4_000
 """Characters of the longest answer that is folded; a longer one is a text, and compares as one."""
@@ -21,8 +21,7 @@ DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+
 """Pattern of a number without sign and exponent: thousands in groups of three, or plain digits; a fraction."""
 
 _ARTICLES = frozenset({"a", "an", "the"})
-_QUOTES = {ord(char): None for char in "'\u2018\u2019`\u00b4"}
-_SIGNS = str.maketrans({"\u2212": "-"})
+_QUOTES = frozenset("'\u2018\u2019`\u00b4")
 # A number on its own, with a small exponent. A sign counts only where a number can begin, so that "1990-1995" is two
 # positive numbers.
 _NUMBER = re.compile(rf"(?<![\w.])(?:(?<![^\s(=$€£¥])[-+])?[$€£¥]?{DIGITS}(?:e[-+]?[0-9]{{1,2}})?(?!\w)")
@@ -31,6 +30,37 @@ _CURRENCY = re.compile(r"[$€£¥,+]")
 _MIXED = re.compile(r"(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215f\u2189])")
 _INITIALS = re.compile(r"(?<=[^\W\d_])\.(?=[^\W\d_]|\s|$)")
 _LANGUAGE = re.compile(r"(?<!\w)([^\W\d_])(\+\+|#)(?!\w)")
+_DIGIT = re.compile("[0-9]")
+_MOST_CHARS = 1 << 14  # different characters that a table remembers
+
+
+class _CharTable(dict[int, int | str | None]):
+    """A table for ``str.translate`` whose entries are worked out as characters are met."""
+
+    def __init__(self, entry: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self._entry = entry
+
+    def __missing__(self, code: int) -> str | None:
+        if len(self) >= _MOST_CHARS:
+            self.clear()
+        found = self[code] = self._entry(chr(code))
+        return found
+
+
+def _plain(char: str) -> str | None:
+    """A character of an answer: none for quotes and formats, a hyphen for a minus sign."""
+    if char in _QUOTES or unicodedata.category(char) == "Cf":
+        return None
+    return "-" if char == "\u2212" else char
+
+
+def _of_word(char: str) -> str:
+    return char if char.isalnum() or unicodedata.category(char)[0] == "M" else " "
+
+
+_PLAIN = _CharTable(_plain)
+_OF_WORD = _CharTable(_of_word)
 
 
 class Votes(msgspec.Struct, frozen=True):
@@ -42,6 +72,8 @@ class Votes(msgspec.Struct, frozen=True):
 
 
 def _number(text: str) -> str:
+    if text.isdecimal():
+        return text.lstrip("0") or "0"
     plain = _CURRENCY.sub("", text.replace("e+", "e"))
     # Digits are moved as text: a float, or a decimal context, would round long ones.
     plain = format(Decimal(plain), "f")
@@ -55,10 +87,10 @@ def _number(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    kept = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in text)
-    words = "".join(kept).split()
+    words = text.translate(_OF_WORD).split()
     # What punctuation cut free may be a number after all, as in "v.05".
-    return [_number(word) if _NUMBER.fullmatch(word) else word for word in words]
+    numbers = _DIGIT.search(text) is not None
+    return [_number(word) if _NUMBER.fullmatch(word) else word for word in words] if numbers else words
 
 
 def compatible(text: str) -> str:
@@ -67,9 +99,8 @@ def compatible(text: str) -> str:
 
 
 def _fold(text: str) -> str:
-    text = compatible(text).casefold()
-    text = unicodedata.normalize("NFKC", text).translate(_QUOTES).translate(_SIGNS)
-    return "".join(char for char in text if unicodedata.category(char) != "Cf")
+    text = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", compatible(text).casefold())
+    return text.translate(_PLAIN)
 
 
 def normalise(answer: str) -> str:

@@ -107,6 +107,8 @@ def spoken(text: str) -> str:
     It goes from ``<think>`` to the next ``</think>`` or the end. An unopened ``</think>`` ends thinking that began in
     the prompt. In doubt text is thinking, since what is only thought must not be run.
     """
+    if "think>" not in text:
+        return text
     kept: list[str] = []
     thinking = False
     for piece in _TAG.split(text):
