@@ -48,6 +48,8 @@ class BoundDialect:
         self.sampling = self._ask(ConfigError, "sampling", Sampling, sampling)
         digest = hashlib.blake2b(self.prompt.encode(), digest_size=8).hexdigest()
         self.mark = "" if isinstance(self._dialect, Native) else f" dialect:{self._name}:{digest}"
+        # The encoded system message of every tree, by the agent's own part of it.
+        self._systems: dict[str, list[bytes]] = {}
 
     def opening(self, system: str, conversation: Sequence[Message]) -> list[bytes]:
         """Encode a tree's first messages; the dialect's prompt ends the system prompt, the agent's or the task's."""
@@ -55,8 +57,10 @@ class BoundDialect:
         if self.prompt and not system and first.get("role") == "system" and isinstance(first.get("content"), str):
             merged = {**first, "content": _joined(str(first["content"]), self.prompt)}
             return [messages.encode(message) for message in (merged, *rest)]
-        full = _joined(system, self.prompt)
-        return [*([messages.system(full)] if full else []), *map(messages.encode, conversation)]
+        if system not in self._systems:
+            full = _joined(system, self.prompt)
+            self._systems[system] = [messages.system(full)] if full else []
+        return [*self._systems[system], *map(messages.encode, conversation)]
 
     def read(self, choice: ReplyChoice) -> Parsed:
         """Read a reply."""
@@ -65,15 +69,21 @@ class BoundDialect:
                 f"the server parsed tool calls itself, although the dialect {self._name} sends no tools: switch its "
                 "tool parser off, or use dialect='native'"
             )
+        ours = type(self._dialect) is Native
+        found = self._dialect.parse(choice, self._tools) if ours else self._parsed(choice)
+        if len(found.calls) > MOST_CALLS:
+            return Parsed(problem=f"Error: this turn makes more than {MOST_CALLS} tool calls; none was run.")
+        # A dialect that reads JSON can make answers that no text can hold.
+        return found if ours or found.answer is None else Parsed(found.calls, scrub(found.answer), found.problem)
+
+    def _parsed(self, choice: ReplyChoice) -> Parsed:
+        """Read a reply by a dialect that may be user code."""
         found = self._ask(LLMError, "parse", Parsed, choice, self._tools)
         if not _typed(found):
             raise LLMError(f"dialect {self._name}: parse returned wrong types: {short_repr(found)}")
-        if len(found.calls) > MOST_CALLS:
-            return Parsed(problem=f"Error: this turn makes more than {MOST_CALLS} tool calls; none was run.")
         if not found.calls and found.answer is None and not found.problem:
             raise LLMError(f"dialect {self._name}: parse returned neither calls nor an answer nor a problem")
-        # A dialect that reads JSON can make answers that no text can hold.
-        return found if found.answer is None else Parsed(found.calls, scrub(found.answer), found.problem)
+        return found
 
     def observation(self, call: ToolCall, result: str, id: str) -> bytes:
         """Encode the message that brings a call's result back."""

@@ -66,6 +66,8 @@ def accepted(name: str, value: object) -> tuple[str, ...]:
     Raises:
         ConfigError: One is neither text nor a finite number.
     """
+    if type(value) is str:
+        return (value,) if value.strip() else ()
     listed = value if isinstance(value, list | tuple) else () if value is None else (value,)
     for position, item in enumerate(listed):
         finite = not isinstance(item, float) or math.isfinite(item)
@@ -94,6 +96,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, JSON] = {}
 
     def __post_init__(self) -> None:
+        plain = type(self.id) is str and type(self.messages) is list and type(self.reference) is tuple
+        known = plain and {*map(type, self.messages)} == {dict} and {*map(type, self.reference)} <= {str}
+        if not (known and type(self.metadata) is dict and self.id.strip()):
+            self._check()
+
+    def _check(self) -> None:
         given: Any = self  # values need not have the annotated types
         messages, reference = given.messages, given.reference
         if not isinstance(given.id, str):
@@ -140,11 +148,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         if not given.strip():
             raise ConfigError("question is empty")
         name = question if id is None else id
-        return cls(
-            id=name,
-            messages=[{"role": "user", "content": question}],
-            reference=accepted(f"task {quoted(str(name))}: answer", answer),
-        )
+        try:
+            reference = accepted("answer", answer)
+        except ConfigError as problem:
+            raise ConfigError(f"task {quoted(str(name))}: {problem}") from None
+        return cls(id=name, messages=[{"role": "user", "content": question}], reference=reference)
 
     @property
     def question(self) -> str:

@@ -36,18 +36,21 @@ _FIELDS: Final = ("role", "content", "reasoning_content", "refusal", "name", "to
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
+_HEADS: Final = {role: f'{{"role":"{role}","content":'.encode() for role in ROLES}
+"""How a message begins that has a role and a text alone."""
+
 _encoder = msgspec.json.Encoder()
 _sorted = msgspec.json.Encoder(order="sorted")
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def system(text: str) -> bytes:
-    return b'{"role":"system","content":' + _encoded(text) + b"}"
+    return _HEADS["system"] + _encoded(text) + b"}"
 
 
 def user(text: str) -> bytes:
     """Encode a user message, with the bytes of one that is cut into pieces."""
-    return b'{"role":"user","content":' + _encoded(text) + b"}"
+    return _HEADS["user"] + _encoded(text) + b"}"
 
 
 def piece(text: str) -> bytes:
@@ -117,6 +120,9 @@ def encode(message: Message) -> bytes:
     """Encode one message of a task; raises ConfigError for what cannot be sent."""
     if not isinstance(message, dict):
         raise ConfigError(f"a message must be an object with role and content, not {type_phrase(message)}")
+    match message:
+        case {"role": "system" | "developer" | "user" | "assistant" as role, "content": str(text), **rest} if not rest:
+            return _HEADS[role] + _encoded(text) + b"}"
     role = message.get("role")
     if role not in ROLES:
         raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {short_repr(role)}")

@@ -276,17 +276,26 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
             messages.check(task.messages)
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
-        for field in Task.__struct_fields__:
-            _check_kept(f"task {task.id!r}: {field}", getattr(task, field))
+        try:
+            _encode(task)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            for field in Task.__struct_fields__:
+                _check_kept(f"task {task.id!r}: {field}", getattr(task, field))
+            _check_kept(f"task {task.id!r}", task)
     return listed
+
+
+def _encode(value: object) -> None:
+    """Encode a value as the run file and the protocol of workers do; raises what msgspec does."""
+    msgspec.json.encode(value)
+    # On the way to a worker there are no whole numbers beyond 64 bits.
+    msgspec.msgpack.encode(value)
 
 
 def _check_kept(name: str, value: object) -> None:
     """Refuse a value that the run file or the protocol of workers cannot hold."""
     try:
-        msgspec.json.encode(value)
-        # On the way to a worker there are no whole numbers beyond 64 bits.
-        msgspec.msgpack.encode(value)
+        _encode(value)
     except UnicodeEncodeError as problem:
         held = short_repr(problem.object[problem.start])
         raise ConfigError(f"{name} holds a lone surrogate, {held}, which no file can: remove it") from None
