@@ -15,9 +15,8 @@ from trunkline.strategies.base import _TOOK
 from trunkline.tree.records import read_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trunkline._core import CoreTree
+    from trunkline.errors import UnknownEffect
     from trunkline.strategies.base import Fork
 
 
@@ -45,10 +44,10 @@ class ForkRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     sampling: Sampling | None = None
 
     @classmethod
-    def by(cls, fork: Fork, numbers: Sequence[int]) -> ForkRecord:
-        """Return the record of a fork that opened these rollouts."""
+    def by(cls, fork: Fork, first: int) -> ForkRecord:
+        """Return the record of a fork whose first rollout this is."""
         inside = fork.point if fork.at is not None else None
-        return cls(numbers[0], len(numbers), inside, fork.at, fork.steps, fork.sampling)
+        return cls(first, fork.n, inside, fork.at, fork.steps, fork.sampling)
 
     @property
     def kept(self) -> KeptPrefix | None:
@@ -127,13 +126,16 @@ class Checkpoint:
         self.told: set[int] = set()
         self.endings: list[CutMark | RefusedMark] = []
         self.judged = False
-        self.unresolved = unresolved_effects(core)
+        self.unresolved: dict[int, UnknownEffect] = {}
         self._core = core
         self._forks: dict[int, ForkRecord] = {}
         self._served = ServedMark({})
         self._spent: Counter[str] = Counter()
         # By rollout since the last service: one that was served a second time, after a break, did spend once.
         self._since: dict[int, Counter[str]] = {}
+        if not core.marks():
+            return
+        self.unresolved = unresolved_effects(core)
         for number, mark in read_marks(core, _KINDS, "the tree"):
             if isinstance(mark, RoundMark):
                 for fork in mark.forks:

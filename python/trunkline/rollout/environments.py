@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.batch.activity import RolloutActivity
+    from trunkline.llm.batch.activity import RolloutActivity, UnreadActivity
     from trunkline.llm.types import ReplyChoice
-    from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
@@ -102,27 +101,26 @@ class RolloutPosition(Protocol):
     task: Task
     leaf: int
     turn: int
-    activity: RolloutActivity
+    activity: RolloutActivity | UnreadActivity
 
 
 class EnvironmentManager:
-    """Makes, snapshots and closes the environments of one tree."""
+    """Makes, snapshots and closes the environments of one tree; ``forks``: something may fork beyond the prompt."""
 
     def __init__(
         self,
         tree: Tree,
         compiled: CompiledAgent,
-        strategy: Strategy,
         read_turn: Callable[[int], ReplyChoice],
         seed: int,
+        *,
+        forks: bool,
     ) -> None:
         self.tree = tree
         self.compiled = compiled
         self.read_turn = read_turn
         self._seed = seed
-        # Without these hooks nothing forks but the prompt.
-        hooks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
-        self._forks = bool(getattr(strategy, "branches", hooks))
+        self._forks = forks
         self._snapshots: SnapshotCache | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
@@ -132,10 +130,8 @@ class EnvironmentManager:
         if self._snapshots is not None:
             self._snapshots.next_round()
 
-    def of(self, rollout: RolloutPosition) -> EnvironmentHandle | None:
-        """Return the environment of a rollout that begins in this round; None where the agent has none."""
-        if self.compiled.agent.environment is None:
-            return None
+    def of(self, rollout: RolloutPosition) -> EnvironmentHandle:
+        """Return the environment of a rollout that begins in this round."""
         path = self.tree.core.path(rollout.leaf)
         kept = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
         return EnvironmentHandle(self, rollout, path, kept)

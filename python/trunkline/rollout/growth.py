@@ -16,50 +16,48 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
 
 
+_FINISHED = TreeEnding()
+
+
 class Barrier:
     """Counts growing rollouts and holds those that wait for the next round."""
 
     def __init__(self) -> None:
-        self._growing = 0
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._still = asyncio.Event()
+        self.growing = 0
+        self.waiting: dict[int, asyncio.Future[None]] = {}
+        self._still: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         """Count one more growing rollout."""
-        self._growing += 1
-        self._still.clear()
+        self.growing += 1
 
     def end(self) -> None:
         """Count one growing rollout less."""
-        self._growing -= 1
-        if not self._growing:
-            self._still.set()
+        self.growing -= 1
+        if not self.growing and self._still is not None and not self._still.done():
+            self._still.set_result(None)
 
     async def wait(self, rollout: int) -> None:
         """Hold a growing rollout until :meth:`go`, whose exception is raised here."""
-        turn = self._waiting[rollout] = asyncio.get_running_loop().create_future()
+        turn = self.waiting[rollout] = asyncio.get_running_loop().create_future()
         self.end()
         try:
             await turn
         except asyncio.CancelledError:
-            if self._waiting.pop(rollout, None) is not None:
+            if self.waiting.pop(rollout, None) is not None:
                 self.start()  # it is stopped where it waits, and ends as one that grows
             raise
 
-    @property
-    def waiting(self) -> set[int]:
-        """Rollouts that wait."""
-        return set(self._waiting)
-
     async def rest(self) -> list[int]:
         """Wait until no rollout grows; return those that wait, ascending."""
-        while self._growing:
-            await self._still.wait()
-        return sorted(self._waiting)
+        while self.growing:
+            self._still = asyncio.get_running_loop().create_future()
+            await self._still
+        return sorted(self.waiting)
 
     def go(self, rollout: int, end: Exception | None = None) -> None:
         """Release a waiting rollout, or end it with an exception."""
-        turn = self._waiting.pop(rollout)
+        turn = self.waiting.pop(rollout)
         self.start()
         if end is None:
             turn.set_result(None)
@@ -71,7 +69,7 @@ class RunningRollouts:
     """Tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
 
     def __init__(self, core: CoreTree, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
-        self.ending = TreeEnding()
+        self.ending = _FINISHED
         self.over = False
         self.sealed = False
         self._core = core
@@ -79,6 +77,8 @@ class RunningRollouts:
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._leaving: set[int] = set()
         self._cut: set[int] = set()
+        # Those whose task was cancelled for it, until they have noticed.
+        self._struck: set[int] = set()
         self._spared: frozenset[int] = frozenset()
         self._keep = False
         for mark in checkpoint:
@@ -88,12 +88,11 @@ class RunningRollouts:
         """How many rollouts can be cut, those whose task has not run yet included."""
         return len(set(self._core.growing) - self._leaving)
 
-    def enter(self, rollout: int) -> None:
-        """Register the current task as a rollout's; raises :class:`Finished` if growth is over."""
+    def enter(self, rollout: int, task: asyncio.Task[None] | None) -> None:
+        """Register the task that plays a rollout; raises :class:`Finished` if growth is over."""
         if self.over and rollout not in self._spared:
             self._cut.add(rollout)
             raise self._end()
-        task = asyncio.current_task()
         assert task is not None
         self._playing[rollout] = task
 
@@ -120,14 +119,22 @@ class RunningRollouts:
             if rollout in self._barrier.waiting:
                 self._barrier.go(rollout, self._end())
             else:
+                self._struck.add(rollout)
                 task.cancel()
 
     def caught(self, rollout: int) -> Finished:
         """Return the end of a rollout whose cancellation was a cut; raise any other cancellation again."""
         task = asyncio.current_task()
+        self._struck.discard(rollout)
         if task is None or rollout not in self._cut or task.uncancel():
             raise asyncio.CancelledError
         return self._end()
+
+    def survived(self, rollout: int, task: asyncio.Task[None]) -> None:
+        """Take back the cancellation of a cut that a rollout's program swallowed: its task scores it next."""
+        if rollout in self._struck:
+            self._struck.discard(rollout)
+            task.uncancel()
 
     def refuse(self, why: str, rollouts: int = 0) -> None:
         """Record that a budget refused to pay, and for how many new rollouts."""

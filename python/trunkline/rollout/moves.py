@@ -10,7 +10,7 @@ from trunkline._internal.text import describe_error
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
-from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prompt
+from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prompt, stepwise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,36 +21,49 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-def write_prompt(tree: Tree, agent: Agent) -> None:
-    """Write system prompt, dialect and task messages into an empty tree."""
+def write_prompt(tree: Tree, agent: Agent, dialect: BoundDialect) -> int:
+    """Write system prompt, dialect and task messages into an empty tree; return the last node of the prompt."""
     core, node = tree.core, ROOT
     if len(core) > 1:
-        return
-    dialect = BoundDialect(agent.dialect, agent.tools, agent.sampling)
+        return prompt(core)
     for message in dialect.opening(agent.system, tree.task.messages):
         node = core.append(node, PROMPT, message)
+    return node
 
 
 def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:
     """Write the prompt and open the first forks of a tree that will not be grown."""
-    write_prompt(tree, agent)
-    for move in moves(strategy, "start", View(tree, [], seed)):
+    end = write_prompt(tree, agent, BoundDialect(agent.dialect, agent.tools, agent.sampling))
+    for move in moves(BoundStrategy(strategy), "start", View(tree, [], seed)):
         if isinstance(move, Fork):
-            open_fork(tree.core, move)
+            open_fork(tree.core, move, end)
 
 
-def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
+class BoundStrategy:
+    """A strategy, and what it says of itself, which is the same for all trees of a run."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.name = type(strategy).__name__
+        self.planned = strategy.rollouts()
+        self.stepwise = stepwise(strategy)
+        self.value = getattr(strategy, "value", None)
+        self.hooks = {hook: getattr(strategy, hook, None) for hook in ("start", "ended", "stepped")}
+        # Without these hooks nothing forks but the prompt.
+        hooks = self.hooks["ended"] is not None or self.hooks["stepped"] is not None
+        self.branches = bool(getattr(strategy, "branches", hooks))
+
+
+def moves(strategy: BoundStrategy, hook: str, view: View) -> list[Move]:
     """Call a strategy's hook and check its moves: ConfigError before anything was paid for, StrategyError later."""
-    name, task = type(strategy).__name__, view.tree.task.id
-    error = ConfigError if hook == "start" and not view.taken else StrategyError
-    ask = getattr(strategy, hook, None)
+    ask = strategy.hooks[hook]
     if ask is None:
         return []
-    own = current_task()
+    name, task = strategy.name, view.tree.task.id
+    error = ConfigError if hook == "start" and not view.taken else StrategyError
     try:
         listed = list(ask(view))
     except BaseException as problem:
-        if not raised_by_user_code(problem, own):
+        if not raised_by_user_code(problem, current_task()):
             raise
         raise error(f"strategy {name} raised in {hook}() of task {task!r}: {describe_error(problem)}") from problem
     for move in listed:
@@ -61,37 +74,60 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
     return listed
 
 
-def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
-    """Refuse forks beyond the planned rollouts, so that a strategy cannot grow for ever."""
-    asked, planned = sum(move.n for move in wanted if isinstance(move, Fork)), strategy.rollouts()
-    if opened + asked > planned:
-        error = StrategyError if opened else ConfigError
-        state = f"has opened {opened} rollouts and wants {asked} more, but its rollouts() plans {planned} at most"
-        raise error(f"strategy {type(strategy).__name__} {state}")
+def sort_moves(
+    strategy: BoundStrategy,
+    wanted: Sequence[Move],
+    core: CoreTree,
+    taken: int,
+    waiting: Collection[int],
+    *,
+    inside: bool,
+    program: bool,
+) -> tuple[list[Fork], dict[int, str], list[Drop]]:
+    """Return forks, stopped rollouts with the reason, and drops; refuses impossible moves with a StrategyError.
 
-
-def check_moves(
-    strategy: Strategy, wanted: Sequence[Move], core: CoreTree, waiting: Collection[int], *, inside: bool, program: bool
-) -> None:
-    """Refuse impossible moves with a StrategyError before any of them is made."""
+    Forks beyond the planned rollouts are refused, so that a strategy cannot grow for ever.
+    """
+    forks, stopped, drops = list[Fork](), dict[int, str](), list[Drop]()
+    opened = core.rollouts - taken
+    asked = 0
     for move in wanted:
-        if isinstance(move, Drop) and move.rollout >= core.rollouts:
-            raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
-        if isinstance(move, Stop) and move.rollout not in waiting:
-            raise StrategyError(f"rollout {move.rollout} does not wait between two steps, so it cannot be stopped")
-        if isinstance(move, Fork) and move.at is not None and not inside:
-            raise StrategyError(f"{type(strategy).__name__} forks inside a turn, which needs {INSIDE}")
-        if isinstance(move, Fork) and move.at is None and not program and _is_turn(core, move.point):
-            raise StrategyError(f"node {move.point} is no fork point: it is a turn, and nothing was observed yet")
+        match move:
+            case Fork():
+                forks.append(move)
+                asked += move.n
+            case Stop():
+                stopped[move.rollout] = move.reason
+            case Drop():
+                drops.append(move)
+    if opened + asked > strategy.planned:
+        error = StrategyError if opened else ConfigError
+        plan = f"its rollouts() plans {strategy.planned} at most"
+        raise error(f"strategy {strategy.name} has opened {opened} rollouts and wants {asked} more, but {plan}")
+    for fork in forks:
+        if fork.at is not None and not inside:
+            raise StrategyError(f"{strategy.name} forks inside a turn, which needs {INSIDE}")
+        if fork.at is None and fork.point is not None and not program and _is_turn(core, fork.point):
+            raise StrategyError(f"node {fork.point} is no fork point: it is a turn, and nothing was observed yet")
+    for rollout in stopped:
+        if rollout not in waiting:
+            raise StrategyError(f"rollout {rollout} does not wait between two steps, so it cannot be stopped")
+    for drop in drops:
+        if drop.rollout >= core.rollouts:
+            raise StrategyError(f"there is no rollout {drop.rollout}, so it cannot be dropped")
+    return forks, stopped, drops
 
 
-def _is_turn(core: CoreTree, point: int | None) -> bool:
-    return point is not None and point < len(core) and core.node(point).kind == TURN
+def _is_turn(core: CoreTree, point: int) -> bool:
+    return point < len(core) and core.node(point).kind == TURN
 
 
-def open_fork(core: CoreTree, fork: Fork) -> list[int]:
-    """Open the rollouts of a fork and return their ids in draw order; StrategyError where the point is no state."""
-    point = prompt(core) if fork.point is None else fork.point
+def open_fork(core: CoreTree, fork: Fork, end: int) -> list[int]:
+    """Open the rollouts of a fork and return their ids in draw order; StrategyError where the point is no state.
+
+    ``end`` is the last node of the prompt, where a fork without a point begins.
+    """
+    point = end if fork.point is None else fork.point
     group = fork.subgroup
     if fork.at is not None:
         state = _before(core, point, fork.at)
@@ -100,11 +136,11 @@ def open_fork(core: CoreTree, fork: Fork) -> list[int]:
     try:
         path, turn, first, subgroup = core.state(point)
         if fork.say:
-            point = core.append(point, MESSAGE, messages.encode({"role": "user", "content": fork.say}))
+            point = core.append(point, MESSAGE, messages.user(fork.say))
     except TreeError as error:
         raise StrategyError(str(error)) from None
-    draws: Sequence[int] = range(first, first + fork.n)
     group = subgroup if group is None else group
+    draws = range(first, first + fork.n)
     return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from trunkline._core import TURN
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
+from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.sampling.dispatcher import WantedTurn
 from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.rollout.types import Finished
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.environments import EnvironmentHandle
-    from trunkline.rollout.sampling.dispatcher import TurnFuture
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.sampler import Sampler
     from trunkline.rollout.task_budget import Reservation, TaskBudget
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 """Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
+
+_UNUSABLE = _BROKEN_OFF | {"content_filter"}
 
 
 class Rollout:
@@ -87,8 +89,8 @@ class Rollout:
             self.place = "strategy"
             await self.between(self)
         reservation = None if self.task_budget is None else await self._pay(self.task_budget, compiled)
+        kept, self._kept = self._kept, None
         try:
-            kept, self._kept = self._kept, None
             turn = await self._fly(compiled, kept, reservation)
         except BaseException:
             if reservation is not None:
@@ -97,7 +99,7 @@ class Rollout:
         self.leaf = turn.node
         self.turn += 1
         self.sink.grew(turn.size, 1)
-        return usable(turn.choice)
+        return usable(turn.choice) if turn.choice.finish in _UNUSABLE else turn.choice
 
     def catch_up(self) -> None:
         """Move to the rollout's position on the tree, which a program's replay has changed."""
@@ -123,55 +125,56 @@ class Rollout:
         return await task_budget.turn(self.id, self.leaf, compiled, 0 if self._kept is None else self._kept.tokens)
 
     async def _fly(self, compiled: CompiledAgent, kept: KeptPrefix | None, reservation: Reservation | None) -> Turn:
-        """Get the next turn once one more may be in flight."""
-        self.activity.ask(compiled.agent.llm)
+        """Get the next turn, in one request with other draws of its state, once one more may be in flight."""
+        if self.activity is not UNREAD:
+            self.activity.ask(compiled.agent.llm)
         self.place = "run file"
         await self.sink.reserve()
         self.place = "model"
         recorder = self.sampler.recorder
         try:
-            if recorder is None or not recorder.traced:
-                return await self._next(compiled, kept, reservation)
-            return await self._traced(compiled, kept, reservation, recorder)
+            wanted = WantedTurn(
+                self.sampler, compiled, self.id, asyncio.get_running_loop().create_future(), kept, reservation
+            )
+            if recorder is not None and recorder.traced:
+                outcome = await self._traced(wanted, recorder)
+            else:
+                outcome = await self._next(wanted)
+            if isinstance(outcome, RolloutError):
+                raise outcome
         except BaseException:
             self.sink.release()
             raise
         finally:
-            self.activity.run()
+            if self.activity is not UNREAD:
+                self.activity.run()
             self.place = "program"
+        return outcome
 
-    async def _traced(
-        self,
-        compiled: CompiledAgent,
-        kept: KeptPrefix | None,
-        reservation: Reservation | None,
-        recorder: TraceRecorder,
-    ) -> Turn:
-        started, node, failed = recorder.now(), None, None
+    async def _traced(self, wanted: WantedTurn, recorder: TraceRecorder) -> Turn | RolloutError:
+        started, node = recorder.now(), None
+        failed: BaseException | None = None
         try:
-            turn = await self._next(compiled, kept, reservation)
-            node = turn.node
+            outcome = await self._next(wanted)
+            if isinstance(outcome, RolloutError):
+                failed = outcome
+            else:
+                node = outcome.node
         except BaseException as error:
             failed = error
             raise
         else:
-            return turn
+            return outcome
         finally:
-            recorder.turned(self.id, compiled, started, node, failed)
+            recorder.turned(self.id, wanted.compiled, started, node, failed)
 
-    async def _next(self, compiled: CompiledAgent, kept: KeptPrefix | None, reservation: Reservation | None) -> Turn:
-        """Get the next turn, in one request with other draws of its state."""
-        future: TurnFuture = asyncio.get_running_loop().create_future()
-        wanted = WantedTurn(self.sampler, compiled, self.id, future, kept, reservation)
+    async def _next(self, wanted: WantedTurn) -> Turn | RolloutError:
         self.sampler.want(self.seed, wanted)
         try:
-            outcome = await future
+            return await wanted.turn
         except asyncio.CancelledError:
             self.sampler.give_up(wanted)
             raise
-        if isinstance(outcome, RolloutError):
-            raise outcome
-        return outcome
 
     async def use(self, compiled: CompiledAgent, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn concurrently and append their observations in call order."""

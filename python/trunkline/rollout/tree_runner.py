@@ -5,32 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import InfrastructureError, UsageError
+from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop
 from trunkline.rollout.environments import EnvironmentManager
 from trunkline.rollout.growth import Barrier, RunningRollouts
-from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, write_prompt
+from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
 from trunkline.rollout.rollout import Rollout, calls_before
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
-from trunkline.rollout.types import Finished, TurnSink, ending_of
+from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
 from trunkline.scoring.rewards.base import full_name
 from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
-from trunkline.strategies.base import TOOK, Drop, Fork, Stop, View, stepwise
+from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
 from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.programs.resources import Program
@@ -59,22 +59,29 @@ class RoundScorer:
         if spent and self._value is not None:
             name, said = full_name(self._value), await score(self._value, trajectory, cut=True)
         elif not spent and self._grader is not None and termination not in UNSCORED:
-            name, said = self._grader.name, await self._grader.score(trajectory)
+            name, said = self._grader.name, await self._grader.ask(trajectory)
         else:
             return
-        report(trajectory, said)
+        if said.problem is not None:
+            report(trajectory, said)
         self._scored[number] = name, said
 
-    def write(self) -> None:
+    def write(self) -> bool:
         """Write a round's scores in logical order, as sums of rewards decide ties and must not depend on timing."""
-        for number in sorted(self._scored):
-            name, said = self._scored[number]
-            self._tree.core.score(number, said.value)
-            grade(self._tree.core, number, *as_noted(name, said))
-        self._scored.clear()
+        if not self._scored:
+            return False
+        core, scored, self._scored = self._tree.core, self._scored, {}
+        for number in sorted(scored):
+            name, said = scored[number]
+            core.score(number, said.value)
+            if said.parts or said.problem is not None or core.rollout(number).note:
+                grade(core, number, *as_noted(name, said))
+        return True
 
 
 logger = logging.getLogger(__name__)
+
+_NO_STOPPING = Stopping()
 
 _LEAVE_WITHIN = 2.0
 """Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
@@ -87,7 +94,7 @@ class TreeRunner:
         self,
         tree: Tree,
         compiled: CompiledAgent,
-        strategy: Strategy,
+        strategy: Strategy | BoundStrategy,
         reward: Reward | Grader | None,
         seed: int,
         client: CompletionClient | CompletionClients,
@@ -100,54 +107,61 @@ class TreeRunner:
         program: Program | None = None,
         recorder: TraceRecorder | None = None,
     ) -> None:
+        core = tree.core
         self.tree = tree
         self._compiled = compiled
-        self._strategy = strategy
-        self._stepwise = stepwise(strategy)
+        self._strategy = strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
         self._seed = seed
         self._sink = sink
         self._filters = filters
-        self._taken = CarriedOver.of(tree.core) if taken is None else taken
-        self._checkpoint = checkpoint = Checkpoint(tree.core, self._taken)
-        self._sampler = Sampler(tree.core, tree.task.id, client, sink, recorder)
+        self._taken = taken = CarriedOver.of(core) if taken is None else taken
+        self._checkpoint = checkpoint = Checkpoint(core, taken)
+        self._sampler = Sampler(core, tree.task.id, client, sink, recorder)
+        self._read_turn = partial(self._sampler.recorded, compiled)
         self._calls = partial(self._sampler.calls, compiled)
         self._barrier = Barrier()
-        self._environments = EnvironmentManager(
-            tree, compiled, strategy, partial(self._sampler.recorded, compiled), seed
+        self._environments = (
+            None
+            if compiled.agent.environment is None
+            else EnvironmentManager(tree, compiled, self._read_turn, seed, forks=strategy.branches)
         )
-        self._stopping = Stopping() if stopping is None else stopping
-        self._running = RunningRollouts(tree.core, self._barrier, checkpoint.endings)
-        started = tree.core.rollouts - self._taken.rollouts
-        self._task_budget = (
-            None if sources is None else TaskBudget(sources, tree.core, self._barrier, checkpoint, started)
-        )
-        self._seconds = None if sources is None or sources.task is None else sources.task.seconds
-        self._driver = None if program is None else ProgramDriver(program, tree.core, seed)
+        self._stopping = _NO_STOPPING if stopping is None else stopping
+        self._running = RunningRollouts(core, self._barrier, checkpoint.endings)
+        self._task_budget: TaskBudget | None = None
+        self._seconds: float | None = None
+        if sources is not None:
+            started = core.rollouts - taken.rollouts
+            self._task_budget = TaskBudget(sources, core, self._barrier, checkpoint, started)
+            self._seconds = None if sources.task is None else sources.task.seconds
+        self._driver = None if program is None else ProgramDriver(program, core, seed)
         self._done = 0
-        self._round = 0 if checkpoint.last is None else checkpoint.last.round + 1
-        self._released, self._stopped = checkpoint.released, checkpoint.stopped
+        self._round, self._released, self._stopped = 0, set[int](), dict[int, str]()
+        if checkpoint.last is not None:
+            self._round = checkpoint.last.round + 1
+            self._released, self._stopped = checkpoint.released, checkpoint.stopped
         self._steps: dict[int, int] = {}
         self._spent: set[int] = set()
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
-        self._scorer = RoundScorer(tree, reward, getattr(strategy, "value", None))
-        self._planned = self._taken.rollouts + strategy.rollouts()
+        self._scorer = RoundScorer(tree, reward, strategy.value)
+        self._planned = taken.rollouts + strategy.planned
+        # A single rollout that waits for nothing of its tree needs no task of its own.
+        own_way = program is None and sources is None and not strategy.stepwise
+        self._single = own_way and self._planned == 1 and not core.rollouts
+        self._group: asyncio.TaskGroup | None = None
+        self._begun: Rollout | None = None
 
-    async def run(self) -> None:
+    async def run(self, task: asyncio.Task[None] | None = None) -> None:
         """Grow and score all rollouts, then filter them; raises ConfigError, StrategyError, EndpointError."""
-        write_prompt(self.tree, self._compiled.agent)
-        deadline = self._deadline()
+        self._task = task or asyncio.current_task()
+        self._end = write_prompt(self.tree, self._compiled.agent, self._compiled.dialect)
+        deadline = None if self._seconds is None else self._deadline(self._seconds)
         try:
-            async with asyncio.TaskGroup() as group:
-                self._take_over(group)
-                waiting = await self._rest()
-                ended, self._ended = self._ended, []
-                wanted = self._next(ended, waiting) if self._round else self._first()
-                while wanted or self._live:
-                    await self._move(wanted, ended, group)
-                    waiting = await self._rest()
-                    ended, self._ended = self._ended, []
-                    wanted = self._next(ended, waiting)
+            if self._single:
+                await self._grow()
+            else:
+                async with asyncio.TaskGroup() as self._group:
+                    await self._grow()
             if self._running.over and self._sampler.sent:
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
         finally:
@@ -161,6 +175,20 @@ class TreeRunner:
             judge(self._filters, Group(self.tree, self._compiled.dialect.read))
             write(self.tree.core, JudgedMark(self.tree.core.rollouts))
             self._sink.grew()
+
+    async def _grow(self) -> None:
+        """Play the rounds."""
+        waiting: list[int] = []
+        if self.tree.core.rollouts:
+            self._take_over()
+            waiting = await self._rest()
+        ended, self._ended = self._ended, []
+        wanted = self._next(ended, waiting) if self._round else self._first()
+        while wanted or self._live:
+            await self._move(wanted, ended)
+            waiting = await self._rest()
+            ended, self._ended = self._ended, []
+            wanted = self._next(ended, waiting)
 
     @property
     def ending(self) -> TreeEnding:
@@ -181,61 +209,76 @@ class TreeRunner:
         """End all growth now; see :meth:`RunningRollouts.cut`."""
         self._running.cut(word, why)
 
-    def _deadline(self) -> asyncio.TimerHandle | None:
+    def _deadline(self, seconds: float) -> asyncio.TimerHandle:
         """Cut the tree when the task's time is over."""
-        if self._seconds is None:
-            return None
-        why = f"deadline: {self._seconds:g} s for the task"
-        return asyncio.get_running_loop().call_later(self._seconds, self.cut, "deadline", why)
+        why = f"deadline: {seconds:g} s for the task"
+        return asyncio.get_running_loop().call_later(seconds, self.cut, "deadline", why)
 
     async def _rest(self) -> list[int]:
         """Wait until all rollouts are idle, grant budget requests, then write scores; return waiting rollouts."""
-        while True:
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            await self._play(begun)
+        waiting: list[int] = []
+        while self._barrier.growing or self._barrier.waiting:
             waiting = await self._barrier.rest()
             if self._task_budget is None or not self._task_budget.admit():
-                self._scorer.write()
-                self._sink.grew()
-                return waiting
+                break
+        if self._scorer.write():
+            self._sink.grew()
+        return waiting
 
     def _first(self) -> list[Move]:
-        return [] if self._is_over() else self._ask("start", [])
+        return [] if self._is_over() else moves(self._strategy, "start", self._view([]))
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         if self._running.over:
             return []
-        wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
+        wanted: list[Move] = []
+        if ended:
+            wanted += moves(self._strategy, "ended", self._view(ended))
+        if waiting:
+            wanted += moves(self._strategy, "stepped", self._view(waiting))
         if self._running.sealed:
             wanted = [move for move in wanted if not isinstance(move, Fork)]
         return [] if (wanted or waiting) and self._is_over() else wanted
 
     def _is_over(self) -> bool:
         """Whether growth is over; it is cut if the task is settled."""
-        if not self._running.over and (why := self._stopping.is_settled(self.tree.core, self._planned)) is not None:
-            self.cut("settled", why)
+        if self._stopping.settled is not None and not self._running.over:
+            why = self._stopping.is_settled(self.tree.core, self._planned)
+            if why is not None:
+                self.cut("settled", why)
         return self._running.over
 
-    def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
-        if not numbers and hook != "start":
-            return []
-        return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls))
+    def _view(self, numbers: Sequence[int]) -> View:
+        return View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls)
 
-    def _take_over(self, group: asyncio.TaskGroup) -> None:
+    def _start(self, rollout: Rollout) -> None:
+        """Let a rollout grow: in a task of the group, or in the runner's own where it is the only one."""
+        if self._group is None:
+            self._begun = rollout
+        self._barrier.start()
+        if self._group is not None:
+            self._group.create_task(self._play(rollout))
+
+    def _take_over(self) -> None:
         """Continue rollouts that have not ended, and finish the bookkeeping of those that have."""
         core = self.tree.core
         for number in core.growing:
             fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
             if self._driver is None:
-                rollout.take_up(self._compiled, partial(self._sampler.recorded, self._compiled), self._calls)
+                rollout.take_up(self._compiled, self._read_turn, self._calls)
             rollout.effects.before = self._checkpoint.unresolved.get(number)
-            rollout.environment = self._environments.of(rollout)
+            if self._environments is not None:
+                rollout.environment = self._environments.of(rollout)
         for rollout in self._live.values():
-            self._barrier.start()
-            group.create_task(self._play(rollout))
+            self._start(rollout)
         for number in set(range(core.rollouts)).difference(core.growing):
-            self._take_up(number, group)
+            self._take_up(number)
 
-    def _take_up(self, number: int, group: asyncio.TaskGroup) -> None:
+    def _take_up(self, number: int) -> None:
         """Count a rollout that ended before; score it and tell the strategy where that is still to be done."""
         old = number < self._taken.rollouts
         facts = self.tree.core.rollout(number)
@@ -246,54 +289,54 @@ class TreeRunner:
         if not old:
             self._ended.append(number)
         if math.isnan(facts.reward):
+            assert self._group is not None
             self._barrier.start()
-            group.create_task(self._rejudge(number, termination))
+            self._group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
         await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
         self._barrier.end()
 
-    async def _move(self, wanted: Sequence[Move], told: Sequence[int], group: asyncio.TaskGroup) -> None:
+    async def _move(self, wanted: Sequence[Move], told: Sequence[int]) -> None:
         """Begin a round: drop, fork, stop and continue rollouts in one step, so that no delta has a part of it."""
-        core = self.tree.core
-        check_size(self._strategy, wanted, core.rollouts - self._taken.rollouts)
+        core, live = self.tree.core, self._live
         inside, program = self._sampler.inside, self._driver is not None
-        check_moves(self._strategy, wanted, core, self._live, inside=inside, program=program)
-        forks = [move for move in wanted if isinstance(move, Fork)]
+        forks, stopped, drops = sort_moves(
+            self._strategy, wanted, core, self._taken.rollouts, live, inside=inside, program=program
+        )
         if self._task_budget is not None:
             forks = await self._task_budget.paid(forks, self._running.refuse)
         # From here on in one step, so that a delta has all of it or nothing.
-        for move in wanted:
-            if isinstance(move, Drop):
-                note(core, move.rollout, Verdict(type(self._strategy).__name__, "drop", move.reason))
+        for drop in drops:
+            note(core, drop.rollout, Verdict(self._strategy.name, "drop", drop.reason))
         if self._running.over:
             return  # it was cut meanwhile
-        self._environments.next_round()
-        stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
-        waiting = [self._live[number] for number in sorted(self._barrier.waiting)]
-        opened = [ForkRecord.by(fork, open_fork(core, fork)) for fork in forks]
-        going = {rollout.id: rollout.turn for rollout in waiting if rollout.id not in stopped}
+        if self._environments is not None:
+            self._environments.next_round()
+        opened = [ForkRecord.by(fork, open_fork(core, fork, self._end)[0]) for fork in forks]
+        waiting = sorted(self._barrier.waiting)
+        going = {number: live[number].turn for number in waiting if number not in stopped}
         write(core, RoundMark(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
         self._round += 1
         for fork in opened:
-            self._open(fork, group)
-        for rollout in waiting:
-            reason = stopped.get(rollout.id)
-            self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
+            self._open(fork)
+        for number in waiting:
+            reason = stopped.get(number)
+            self._barrier.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self._sink.grew()
 
-    def _open(self, fork: ForkRecord, group: asyncio.TaskGroup) -> None:
-        core = self.tree.core
-        point = core.rollout(fork.first).point
-        made = calls_before(core, point, self._compiled, self._calls)
+    def _open(self, fork: ForkRecord) -> None:
+        made, limited = 0, self._compiled.agent.max_tool_calls is not None
         for number in range(fork.first, fork.first + fork.n):
             rollout = self._made(number, fork)
             if self._driver is not None:
                 self._driver.opened(number)
+            if limited and number == fork.first:
+                made = calls_before(self.tree.core, rollout.leaf, self._compiled, self._calls)
             rollout.tool_calls = made
-            rollout.environment = self._environments.of(rollout)
-            self._barrier.start()
-            group.create_task(self._play(rollout))
+            if self._environments is not None:
+                rollout.environment = self._environments.of(rollout)
+            self._start(rollout)
 
     def _made(self, number: int, fork: ForkRecord | None, *, silent: bool = True) -> Rollout:
         """Make a rollout as its fork says; sampling and prefix count only before its first turn."""
@@ -306,7 +349,7 @@ class TreeRunner:
             self._sampler,
             self._sink,
             None if told is None else told.sampling,
-            self._between if self._stepwise or (fork is not None and fork.steps is not None) else None,
+            self._between if self._strategy.stepwise or (fork is not None and fork.steps is not None) else None,
             None if told is None else told.kept,
             self._task_budget,
         )
@@ -321,60 +364,78 @@ class TreeRunner:
             raise Finished(Termination.CENSORED, None, TOOK)
         if rollout.id in self._released:
             self._released.discard(rollout.id)
-        elif self._stepwise and rollout.id >= self._taken.rollouts:
+        elif self._strategy.stepwise and rollout.id >= self._taken.rollouts:
             await self._barrier.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:
-        own = asyncio.current_task()
+        number, running = rollout.id, self._running
+        own = self._task if self._single else asyncio.current_task()
         try:
-            self._running.enter(rollout.id)
-            rollout.effects.check()
-            if rollout.id in self._stopped:
-                raise Finished(Termination.CENSORED, None, self._stopped[rollout.id])
-            await self._program(rollout)
+            running.enter(number, own)
+            if rollout.effects.before is not None:
+                raise rollout.effects.before
+            if number in self._stopped:
+                raise Finished(Termination.CENSORED, None, self._stopped[number])
+            if rollout.environment is None:
+                await self._program(rollout)
+            else:
+                async with rollout.environment.entered():
+                    try:
+                        await self._program(rollout)
+                    finally:
+                        # Before its environment is closed: it has ended, and is not cut any more.
+                        running.leave(number)
         except (InfrastructureError, UsageError):
             raise
-        except BaseException as error:
-            if cancelled() if isinstance(error, asyncio.CancelledError) else not raised_by_user_code(error, own):
-                raise
-            end = ending_of(rollout.effects.unresolved_effect or error)
-            if end.termination is Termination.LOST:
-                about = {"task": self.tree.task.id, "rollout": rollout.id}
-                logger.exception("task %r, rollout %d broke", *about.values(), extra=about)
-        rollout.activity.end()
-        self._running.leave(rollout.id)
-        if not self._running.kept(rollout.id):
-            self.tree.core.close(rollout.id, end.termination.value, end.answer, end.failure)
-            self._running.left(rollout.id)
+        except BaseException as error:  # noqa: BLE001 - what is none of the rollout's is raised again
+            end = self._ending(rollout, error, own)
+        if rollout.activity is not UNREAD:
+            rollout.activity.end()
+        running.leave(number)
+        if not (running.over and running.kept(number)):
+            core, termination = self.tree.core, end.termination
+            core.close(number, termination, end.answer, end.failure)
+            running.left(number)
             if self._sampler.recorder is not None and self._sampler.recorder.traced:
                 name = self._compiled.agent.name
-                self._sampler.recorder.ended(rollout.id, name, rollout.began, end.termination.value, end.failure)
-            self._count(end.termination)
+                self._sampler.recorder.ended(number, name, rollout.began, termination.value, end.failure)
+            self._done += termination not in UNSCORED
+            if self._stopping.enough is not None:
+                self._cut_if_enough(self._stopping.enough)
             self._sink.grew()
-            await self._scorer.ask(rollout.id, end.termination, spent=rollout.id in self._spent)
-        del self._live[rollout.id]
-        self._ended.append(rollout.id)
+            await self._scorer.ask(number, termination, spent=number in self._spent)
+        del self._live[number]
+        self._ended.append(number)
         self._barrier.end()
 
-    async def _program(self, rollout: Rollout) -> None:
-        """Play a rollout's program; a cut or refused budget finishes it."""
-        try:
-            async with nullcontext() if rollout.environment is None else rollout.environment.entered():
-                try:
-                    await (agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout))
-                finally:
-                    # Before its environment is closed: it has ended, and is not cut any more.
-                    self._running.leave(rollout.id)
-        except asyncio.CancelledError:
-            raise self._running.caught(rollout.id) from None
-        except OutOfBudget as end:
-            self._running.refuse(end.reason)
-            raise
+    def _program(self, rollout: Rollout) -> Awaitable[None]:
+        return agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout)
 
-    def _count(self, termination: Termination) -> None:
-        """Count an ended rollout, and cut the others once there are enough."""
-        self._done += termination not in UNSCORED
-        enough = self._stopping.enough
-        if enough is not None and self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):
+    def _ending(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Ending:
+        """Return how a rollout ended; a cut or refused budget finishes it. Errors that are not its own are raised."""
+        match error:
+            case OutOfBudget():
+                self._running.refuse(error.reason)
+            case Finished():
+                pass
+            case asyncio.CancelledError():
+                try:
+                    error = self._running.caught(rollout.id)
+                except asyncio.CancelledError:
+                    if cancelled():
+                        raise
+            case _ if not raised_by_user_code(error, own):
+                raise error
+        if self._running.over and own is not None:
+            self._running.survived(rollout.id, own)
+        end = ending_of(rollout.effects.unresolved_effect or error)
+        if end.termination is Termination.LOST:
+            about = {"task": self.tree.task.id, "rollout": rollout.id}
+            logger.error("task %r, rollout %d broke", *about.values(), extra=about, exc_info=error)
+        return end
+
+    def _cut_if_enough(self, enough: int) -> None:
+        """Cut the other rollouts once there are enough."""
+        if self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
             self._running.cut("enough", why, keep=self._stopping.tail == "keep")

@@ -45,13 +45,13 @@ class Finished(Exception):
     """Ends the program of a rollout; ``reason`` is recorded where the termination does not say it all."""
 
     def __init__(self, termination: Termination, answer: str | None, reason: str = "") -> None:
-        super().__init__(reason or termination.value)
+        super().__init__(reason or str(termination))
         self.termination = termination
         self.answer = answer
         self.reason = reason
 
 
-class Ending(NamedTuple):
+class Ending(msgspec.Struct, frozen=True):
     """Termination, answer and recorded failure of a rollout."""
 
     termination: Termination

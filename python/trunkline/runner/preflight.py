@@ -19,7 +19,6 @@ from trunkline.rollout.budget import prompt_bound, turn_cost
 from trunkline.rollout.moves import write_prompt
 from trunkline.store.sqlite import describe
 from trunkline.store.stats.summary import TakenOver
-from trunkline.strategies.base import prompt
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.views import Tree
 from trunkline.worker.outbox import settle
@@ -219,5 +218,5 @@ def _cheapest(job: Job, asker: Agent, tasks: Sequence[Task]) -> tuple[int, int |
 
 def _prompt(task: Task, compiled: CompiledAgent) -> int:
     tree = Tree(task, CoreTree())
-    write_prompt(tree, compiled.agent)
-    return prompt_bound(tree.core, prompt(tree.core), compiled)
+    end = write_prompt(tree, compiled.agent, compiled.dialect)
+    return prompt_bound(tree.core, end, compiled)

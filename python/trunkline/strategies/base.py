@@ -211,7 +211,6 @@ class View:
     Attributes:
         taken: How many rollouts, the first ones, were taken over from an earlier run.
         tree: The tree; ``tree.core`` has the columns that selection in the core is fed with.
-        rollouts: Those that the hook is asked about, in logical order: as they were opened.
     """
 
     def __init__(
@@ -225,8 +224,16 @@ class View:
         self.tree = tree
         self.taken = taken
         self._read_turn = read_turn
-        self.rollouts = [Trajectory(tree, number) for number in sorted(numbers)]
+        self._numbers = numbers
+        self._rollouts: list[Trajectory] | None = None
         self._seed = seed
+
+    @property
+    def rollouts(self) -> list[Trajectory]:
+        """Those that the hook is asked about, in logical order: as they were opened."""
+        if self._rollouts is None:
+            self._rollouts = [Trajectory(self.tree, number) for number in sorted(self._numbers)]
+        return self._rollouts
 
     def seed(self, number: int = 0) -> int:
         """Return a seed for a decision, 0 to 2**64 - 1: a function of run seed, task and how far the tree has grown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -87,13 +88,14 @@ class Chain(msgspec.Struct, frozen=True):
 
     def start(self, view: View) -> Iterable[Fork]:
         """Yield the chains that begin at once: forks of the prompt."""
-        yield from self._next(view)
+        return self._next(view)
 
     def ended(self, view: View) -> Iterable[Fork]:
         """Yield the chains that begin next, if those that began last have all ended."""
+        if self.wave is None and not self.avoid:
+            return ()  # all began at once
         # Of a round that opens one chain alone, the newest has either ended or taken a step: one hook follows it.
-        if view.rollouts[-1].id == view.tree.core.rollouts - 1:
-            yield from self._next(view)
+        return self._next(view) if view.rollouts[-1].id == view.tree.core.rollouts - 1 else ()
 
     def stepped(self, view: View) -> Iterable[Fork]:
         """Yield the next chain, if the one before it has just begun."""
@@ -102,10 +104,12 @@ class Chain(msgspec.Struct, frozen=True):
     def _next(self, view: View) -> Iterable[Fork]:
         """Yield the next chains: all, a wave, or one that is told how the earlier ones began."""
         begun = view.tree.core.rollouts - view.taken
-        size = 1 if self.avoid else self.at_once()
-        say = _told(view) if self.avoid else ""
-        for sampling, draws in groupby(self._samplings()[begun : begun + size]):
-            yield Fork(n=len(list(draws)), say=say, sampling=sampling)
+        return self._forks(begun, 1, _told(view)) if self.avoid else _plain(self, begun)
+
+    def _forks(self, begun: int, size: int, say: str) -> tuple[Fork, ...]:
+        """The forks of some chains; equal ones stand together."""
+        rungs = groupby(self._samplings()[begun : begun + size])
+        return tuple(Fork(n=len(list(draws)), say=say, sampling=sampling) for sampling, draws in rungs)
 
     def _samplings(self) -> list[Sampling | None]:
         """The sampling of each draw's first turn; equal ones stand together and go out as one request."""
@@ -113,6 +117,12 @@ class Chain(msgspec.Struct, frozen=True):
             return [None] * self.n
         rungs = zip(split_evenly(self.n, len(self.temperatures)), self.temperatures, strict=True)
         return [sampling for size, rung in rungs for sampling in [Sampling(temperature=rung)] * size]
+
+
+@lru_cache(maxsize=64)
+def _plain(chain: Chain, begun: int) -> tuple[Fork, ...]:
+    """The forks of the next chains, which are the same for all trees."""
+    return chain._forks(begun, chain.at_once(), "")
 
 
 def _told(view: View) -> str:

@@ -20,6 +20,7 @@ from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages
 from trunkline.protocol.job import slots_for
 from trunkline.rollout.checkpoint import CarriedOver
+from trunkline.rollout.moves import BoundStrategy
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
 from trunkline.rollout.sampling.dispatcher import turn_engine
@@ -160,6 +161,9 @@ class _BegunTask(NamedTuple):
         return core, taken
 
 
+_NOTHING_TAKEN = CarriedOver()
+
+
 class Engine:
     """Grows trees for the controller in one event loop; ``lag`` returns the seconds that the loop was late."""
 
@@ -168,6 +172,7 @@ class Engine:
     ) -> None:
         self._job = job
         self._compiled = CompiledAgent(job.agent)
+        self._strategy = BoundStrategy(job.strategy)
         self._program = None if job.program is None else Program(job.program, self._compiled, job.llms)
         self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
@@ -180,8 +185,8 @@ class Engine:
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
-        self._runners: set[TreeRunner] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Tasks of the engine; those that grow a tree with its runner.
+        self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
         self._stopping = False
 
     def receive(self, message: messages.ToWorker) -> None:
@@ -195,13 +200,13 @@ class Engine:
                 self._outbox.acknowledge(batch)
             case messages.Ping():
                 state = collect_state(
-                    self._lag(), self._llms.completions, self._llms.llms, self._runners, time.monotonic()
+                    self._lag(), self._llms.completions, self._llms.llms, self._runners(), time.monotonic()
                 )
                 self._send(messages.Pong(state))
             case messages.StopRun(grace):
                 self._spawn(self._stop(grace))
             case messages.CutTasks(word, why):
-                for runner in list(self._runners):
+                for runner in self._runners():
                     runner.cut(word, why)
             case messages.HoldTurns(abort):
                 self._weights.hold(abort=abort, quiet=lambda: self._send(messages.TurnsHeld()))
@@ -213,6 +218,9 @@ class Engine:
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
 
+    def _runners(self) -> list[TreeRunner]:
+        return [runner for runner in self._tasks.values() if runner is not None]
+
     def _resized(self, requests: int) -> None:
         """Let as many turns wait for the run file as requests may be in flight, an equal part at least."""
         self._outbox.allow(max(requests, room(self._job)))
@@ -220,7 +228,7 @@ class Engine:
     async def close(self) -> None:
         self._outbox.close()
         self._leases.close()
-        await self._cancel(self._tasks)
+        await self._cancel(set(self._tasks))
         if self._grader is not None:
             await self._grader.close()
         await self._compiled.toolbox.close()
@@ -237,7 +245,7 @@ class Engine:
         self._stopping = True
         if grace:
             await self._llms.drain(grace)
-        await self._cancel(self._tasks - {asyncio.current_task()})
+        await self._cancel(self._tasks.keys() - {asyncio.current_task()})
         if self._run_account is not None:
             self._run_account.give_back()
         self._outbox.flush()
@@ -252,19 +260,20 @@ class Engine:
                 logger.warning("%d tasks did not end within %.0f s of being cancelled", len(left), _LEAVE_WITHIN)
 
     def _start(self, index: int, task: Task) -> None:
-        known = self._earlier.pop(index, _BegunTask([], 0))
+        begun = self._earlier.pop(index, None)
         if not self._stopping:
-            core, taken = known.rebuild()
+            core, taken = (CoreTree(), _NOTHING_TAKEN) if begun is None else begun.rebuild()
+            known = 0 if begun is None else len(begun.deltas)
             job = self._job
             recorder = TraceRecorder(core, job.traced)
-            sink = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), recorder, named=job.profiled)
+            sink = TreeSink(self._outbox, index, Tree(task, core), known, recorder, named=job.profiled)
             sources = None
             if self._run_account is not None or job.task_budget is not None:
                 sources = BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm)
             runner = TreeRunner(
                 sink.tree,
                 self._compiled,
-                job.strategy,
+                self._strategy,
                 self._grader,
                 job.seed,
                 self._llms.completions,
@@ -276,19 +285,18 @@ class Engine:
                 program=self._program,
                 recorder=recorder,
             )
-            # Added now: ``CutTasks`` may come before the task has begun.
-            self._runners.add(runner)
-            self._spawn(self._run(runner, sink))
+            self._spawn(self._run(runner, sink), runner)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = runner
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
         own = asyncio.current_task()
+        assert own is not None
         try:
-            await runner.run()
+            await runner.run(own)
         except BaseException as problem:
             if cancelled() if isinstance(problem, asyncio.CancelledError) else not raised_by_user_code(problem, own):
                 raise
@@ -303,7 +311,7 @@ class Engine:
             lose(core, Failure.of(error))
             unjudged(self._job.filters, core, sink.broke)
         finally:
-            self._runners.discard(runner)
+            self._tasks[own] = None  # nothing of it can be cut any more
         sink.ending = runner.ending
         sink.done = True
         self._outbox.note(sink)

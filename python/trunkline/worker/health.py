@@ -44,14 +44,14 @@ def collect_state(
     now: float,
 ) -> WorkerState:
     """Return a worker's state at this reading of :func:`time.monotonic`."""
-    activity, turn_gate = client.activity, client.turn_gate
+    turn_gate, runners = client.turn_gate, list(runners)
     requests, request = turn_gate.requests
     tools, tool, seconds = turn_gate.tools
     spoken_to = {name: llm for name, llm in llms.items() if isinstance(llm, HttpLLM)}
     return WorkerState(
         lag,
         resident(),
-        activity.running + activity.asking + activity.away,
+        sum(len(runner.tree.core.growing) for runner in runners),
         requests,
         request,
         tools,

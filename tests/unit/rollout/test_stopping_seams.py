@@ -282,7 +282,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
     running = RunningRollouts(_core.CoreTree(), Barrier())
 
     async def play() -> None:
-        running.enter(0)
+        running.enter(0, asyncio.current_task())
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -50,6 +50,26 @@ class Activity:
         return self._counter.away
 
 
+class UnreadActivity:
+    """Takes the place of :class:`Activity` and its rollouts where no LLM reads what rollouts do; counts nothing."""
+
+    __slots__ = ()
+
+    def open(self) -> UnreadActivity:
+        return self
+
+    def run(self) -> None: ...
+
+    def ask(self, *llms: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+UNREAD: Final = UnreadActivity()
+
+
 class RolloutActivity:
     """One growing rollout. Ending it is final; later calls have no effect."""
 

@@ -14,7 +14,7 @@ import msgspec
 from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
-from trunkline.llm.batch.activity import Activity
+from trunkline.llm.batch.activity import UNREAD, Activity
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap, unseeded
@@ -139,7 +139,7 @@ class CompletionClient:
     ) -> None:
         activity = getattr(llm, "activity", None)
         self.gathers = isinstance(activity, Activity)
-        self.activity = activity if isinstance(activity, Activity) else Activity()
+        self.activity = activity if isinstance(activity, Activity) else UNREAD
         self.turn_gate = turn_gate or TurnGate()
         self.token_prompts = token_prompts
         self.weights = weights or WeightGate()
@@ -375,7 +375,8 @@ class CompletionClients:
         self.weights = first.weights
         self.turn_gate = first.turn_gate
         self.engine = first.engine
-        self.activity = Activity(llms={name: one.activity for name, one in clients.items() if one.gathers})
+        read = {name: one.activity for name, one in clients.items() if isinstance(one.activity, Activity)}
+        self.activity = Activity(llms=read) if read else UNREAD
 
     def of(self, llm: str) -> CompletionClient:
         """Return who asks an LLM.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -62,6 +61,17 @@ class TurnRequest(NamedTuple):
     asked: int = 0
 
 
+class _NumberedNames(dict[str, int]):
+    """Strings of a tree and their numbers, each asked for once."""
+
+    def __init__(self, core: CoreTree) -> None:
+        self._core = core
+
+    def __missing__(self, text: str) -> int:
+        number = self[text] = self._core.name(text)
+        return number
+
+
 class Sampler:
     """Turns questions into requests, and replies into turns on the tree.
 
@@ -87,7 +97,7 @@ class Sampler:
         sink: TurnSink,
         recorder: TraceRecorder | None = None,
     ) -> None:
-        self.name = cache(core.name)
+        self.name = _NumberedNames(core).__getitem__
         self.recorder = recorder
         self.activity = client.activity
         self.turn_gate = client.turn_gate

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 300  # cells of a reason that are kept
+_VALUES: Final = frozenset({float, int, bool, type(None)})  # results that are there at once, as most are
 _MOST_PARTS: Final = 100  # parts of a dict that are kept; it may be what a judge wrote
 _log = logging.getLogger("trunkline.scoring")
 
@@ -84,22 +85,23 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
 
 async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[object, str | None]:
     """Call a reward in this thread; an exception of it becomes the returned problem."""
-    own = asyncio.current_task()
     seconds = REWARD_TIMEOUT if policy.timeout is None else policy.timeout
-    deadline = asyncio.timeout(None if math.isinf(seconds) else seconds)
+    own: asyncio.Task[Any] | None = None
+    deadline: asyncio.Timeout | None = None
     try:
         result: object = reward(given)
-        if inspect.isawaitable(result):
+        if type(result) not in _VALUES and inspect.isawaitable(result):
+            own, deadline = asyncio.current_task(), asyncio.timeout(None if math.isinf(seconds) else seconds)
             async with deadline:
                 result = await result
     except BaseException as problem:
         if isinstance(problem, asyncio.CancelledError) and cancelled():
             raise
-        if isinstance(problem, GeneratorExit) and not raised_by_user_code(problem, own):
+        if isinstance(problem, GeneratorExit) and deadline is not None and not raised_by_user_code(problem, own):
             raise
-        if not deadline.expired():
+        if deadline is None or not deadline.expired():
             return None, f"{_name(reward)} raised {describe_error(problem)}"
-    if deadline.expired():
+    if deadline is not None and deadline.expired():
         return None, f"{_name(reward)} gave no result within {seconds:g} s"
     return result, None
 
@@ -119,22 +121,26 @@ async def _asked(
 
 def _read(name: Callable[[], str], result: object) -> Scored:
     """Read the result of a reward for one trajectory."""
-    if result is None:
-        return Scored(math.nan)
-    if isinstance(result, Scored):
-        return _stated(name, result)
-    if isinstance(result, dict):
-        return _told(name, dict(result))
-    try:
-        # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
-        value = math.nan if isinstance(result, (str, bytes, bytearray)) else float(cast("float", result))
-    except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
-        value = math.nan
+    match result:
+        case None:
+            return Scored(math.nan)
+        case Scored():
+            return _stated(name, result)
+        case dict():
+            return _told(name, dict(result))
+        case str() | bytes() | bytearray():
+            value = math.nan
+        case _:
+            try:
+                # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
+                value = float(result)  # type: ignore[arg-type]
+            except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
+                value = math.nan
+    if -LARGEST <= value <= LARGEST:
+        return Scored(value)
     if not math.isfinite(value):
         return Scored(math.nan, f"{name()} returned {short_repr(result)}, expected a finite number, a bool or None")
-    if abs(value) > LARGEST:
-        return Scored(math.nan, f"{name()} returned {value}, which is beyond {LARGEST:g}: no mean could be taken of it")
-    return Scored(value)
+    return Scored(math.nan, f"{name()} returned {value}, which is beyond {LARGEST:g}: no mean could be taken of it")
 
 
 def _stated(name: Callable[[], str], result: Scored) -> Scored:
@@ -172,7 +178,8 @@ async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, thre
     """Ask a reward about one trajectory."""
     if policy.batch is not None:
         return (await ask_all(reward, [trajectory], policy, threads))[0]
-    result, problem = await _asked(reward, trajectory, policy, threads)
+    call = _asked(reward, trajectory, policy, threads) if policy.thread else _awaited(reward, trajectory, policy)
+    result, problem = await call
     return _read(lambda: _name(reward), result) if problem is None else Scored(math.nan, problem)
 
 
@@ -271,8 +278,10 @@ class Grader:
 
     async def score(self, trajectory: Trajectory, *, cut: bool = False) -> Scored:
         early = unseen(trajectory, cut=cut)
-        if early is not None:
-            return early
+        return await self.ask(trajectory) if early is None else early
+
+    async def ask(self, trajectory: Trajectory) -> Scored:
+        """Score a trajectory that rewards are shown."""
         if self._policy.batch is None:
             return await ask(self._reward, trajectory, self._policy, self._threads)
         return await self._gathered(trajectory, self._policy.batch)
