@@ -245,5 +245,5 @@ async def test_who_is_left_behind_between_two_steps_holds_nobody_up() -> None:
     grown = await asyncio.wait_for(play(Leaver(model="m"), Cast(), None, strategy), 10)
     core = grown.tree.core
     assert {core.rollout(number).termination for number in range(core.rollouts)} <= {"answer", "censored"}
-    await asyncio.wait(behind)
+    assert behind
     assert all(task.cancelled() or task.exception() is not None for task in behind)

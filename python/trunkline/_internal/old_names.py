@@ -93,7 +93,7 @@ llm.types: llm.protocol:Choice=ReplyChoice
 rollout.drivers: rollout.program:ProgramFunction=ProgramFunction
 rollout.programs.context: rollout.play:Play=ProgramContext rollout.said:Answered=ModelTurn
     rollout.said:Noted=ContextMessage
-rollout.programs.replay: rollout.standing:Standing=ReplayState
+rollout.programs.state: rollout.standing:Standing=ReplayState
 scoring.model_client: score.asking:Asked=ModelReply
 scoring.rewards: score.rewards:Part=RewardPart
 scoring.rewards.base: score.rewards.policy:Policy=RewardPolicy score.rewards.reward:Part=RewardPart

@@ -12,6 +12,7 @@ from trunkline.errors import ProgramError, UsageError
 from trunkline.llm.types import CUT_OFF
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.executor import ProgramExecutor
+from trunkline.rollout.programs.loop import misuse
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring.answers import extract_answer
 from trunkline.types import Termination
@@ -69,12 +70,10 @@ class ProgramDriver:
 
     async def play(self, rollout: Rollout) -> None:
         """Play a rollout from its position on the tree until :class:`Finished` or an error."""
-        rollout.catch_up()
         executor = ProgramExecutor(rollout)
         play = ProgramContext(rollout, executor, self._journal, self._program, self._seed)
         try:
-            # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.
-            answer = await asyncio.get_running_loop().create_task(self._run(play))
+            answer = await play.play(self._run(play))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - it, or what it stands for, is raised
@@ -94,7 +93,11 @@ class ProgramDriver:
             return await self._program.function(play)
         except UsageError as problem:
             raise ProgramError(describe_error(problem)) from problem
-        except (Exception, asyncio.CancelledError):
+        except asyncio.CancelledError:
+            raise
+        except Exception as problem:
+            if (refusal := misuse(problem)) is not None:
+                raise refusal from None
             raise
         except BaseException as problem:
             # No task can end with it: the event loop would.

@@ -101,11 +101,6 @@ class Rollout:
         self.sink.grew(turn.size, 1)
         return usable(turn.choice) if turn.choice.finish in _UNUSABLE else turn.choice
 
-    def catch_up(self) -> None:
-        """Move to the rollout's position on the tree, which a program's replay has changed."""
-        facts = self.core.rollout(self.id)
-        self.leaf, self.turn = facts.leaf, facts.turns
-
     def take_up(
         self,
         compiled: CompiledAgent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
@@ -13,12 +14,13 @@ from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, without_secrets
 from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
-from trunkline.rollout.programs.replay import Record, ReplayState, as_json, difference, failed, shown
+from trunkline.rollout.programs.replay import as_json, difference, failed, shown
+from trunkline.rollout.programs.state import ReplayState
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.sampling.turns import AskRecord
 from trunkline.rollout.types import Finished
 from trunkline.tools.toolbox import Observation
-from trunkline.tree.records import Failure
+from trunkline.tree.records import Failure, Record
 from trunkline.tree.views import message_text
 from trunkline.types import Termination
 
@@ -195,34 +197,28 @@ class ProgramContext(ReplayState):
             step, asked_before = self.step, place.nth - self._since.setdefault(compiled.agent.name, place.nth)
             if (record := place.record) is not None:
                 return await self._asked_before(compiled, place, record, leaf, context)
-            await self._watched(self._replay.caught_up(place))
             if self._asked >= self.agent.max_turns:
                 await self._turn(place)
                 self.finish(None, Termination.MAX_TURNS)
             self._asked += 1
-            compiled = self._executor.next_agent(compiled)
-            asked = AskRecord(self._executor.asked, leaf, context, self._executor.name(compiled.namespace))
+            number, compiled = self._executor.numbered(compiled)
+            asked = AskRecord(number, leaf, context, self._executor.name(compiled.namespace))
             place.data = asked, None
+            send = partial(self._executor.send, compiled, leaf, context, step, asked_before, number, joins=place.joins)
             try:
-                pending = await self._in_order(
-                    place, self._executor.send(compiled, leaf, context, step, asked_before, joins=place.joins)
-                )
+                pending = await self._turn(place, send, self._executor.drop)
             except LLMError as error:
-                await self._turn(place)
                 failure = Failure.of(error).encode()
                 self._write(place, [], asked, failure)
-                self._executor.grew()
                 raise failed(failure) from error
             try:
-                await self._turn(place)
                 noted = None if note is None else note(pending.choice)
                 kept = None if note is None else as_json(noted, "what is noted of a reply")
                 sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
-                appended = self._executor.land(pending, sent, place.nth, asked, kept, alone=place.alone)
+                appended = self._executor.land(pending, sent, place.nth, asked, kept, alone=self._alone(place))
             except BaseException:
                 self._executor.drop(pending)
                 raise
-            self._executor.grew(appended.size, 1)
             choice = pending.choice
             if not appended.first or choice.tool_calls or choice.reasoning is not None:
                 # As whoever runs it again reads it from the tree.
@@ -238,7 +234,7 @@ class ProgramContext(ReplayState):
             await self._turn(place)  # it was given up before it began
         (asked, was_leaf, was_context, how), failure, *noted = record.data
         if record.rollout == self._rollout.id:
-            self._executor.asked = max(self._executor.asked, asked + 1)
+            self._executor.passed(asked)
         self._asked += 1
         if context != was_context or (context is None and leaf != was_leaf):
             # The same text may have been cut into other pieces.
@@ -288,13 +284,10 @@ class ProgramContext(ReplayState):
                     what = f"runs calls of another turn at {shown(place.name)}"
                     raise self._ended(ReplayDiverged(f"run again, the program {what}"))
                 return self._seen(record.nodes, oks)
-            await self._watched(self._replay.caught_up(place))
-            seen = await self._in_order(place, self._executor.run(compiled, calls, reply.node))
-            await self._turn(place)
+            seen = await self._turn(place, partial(self._executor.run, compiled, calls, reply.node))
             nodes = self._executor.observed(compiled, calls, seen, reply.node)
             oks = [one.ok for one in seen]
             self._write(place, nodes, reply.node, oks)
-            self._executor.grew()
             return self._seen(nodes, oks)
 
     async def observe(
@@ -321,11 +314,9 @@ class ProgramContext(ReplayState):
                     raise self._ended(ReplayDiverged(f"run again, the program observes {difference(was, message)}"))
                 (noted,) = self._seen(record.nodes, [True])
                 return noted
-            await self._watched(self._replay.caught_up(place))
             await self._turn(place)
             node = self._executor.tell(message, by, seen)
             self._write(place, [node])
-            self._executor.grew()
             (noted,) = self._seen([node], [True])
             return noted
 

@@ -37,33 +37,32 @@ class ProgramExecutor:
         rollout: The rollout.
 
     Attributes:
-        asked: Turns it has asked for itself, those that never came included.
+        core: The tree.
+        facts: The rollout, as the tree had it at the beginning.
     """
 
-    def __init__(
-        self,
-        rollout: Rollout,
-    ) -> None:
-        self.asked = 0
+    def __init__(self, rollout: Rollout) -> None:
         self.core = core = rollout.core
+        self.facts = facts = core.rollout(rollout.id)
+        rollout.leaf, rollout.turn = facts.leaf, facts.turns
         self._rollout = rollout
         self._sampler = rollout.sampler
         self._sink = rollout.sink
         self._sampling = rollout.first_sampling
         self._between = rollout.between
         self._task_budget = rollout.task_budget
-        *trunk, start, draw = core.rollout(rollout.id).path
+        self._path = facts.path
+        *trunk, start, draw = facts.path
         self._first_seed = base_seed(rollout.seed, rollout.task.id, trunk, start) + draw
         self._run_seed = rollout.seed
+        self._asked = 0
         self._gate = asyncio.Lock()
         # When tool calls began that are not on record yet, by their turn, or their number beyond those of turns.
         self._started: dict[int, int] = {}
-        self._requests: set[asyncio.Task[PendingTurn]] = set()
         self._out: list[str] = []
-        self._waiting: asyncio.Task[Any] | None = None
-        self._nobody_waits = asyncio.Event()
-        self._nobody_waits.set()
-        self._end: BaseException | None = None
+        self._end: Exception | None = None
+        self._grew = False
+        self._size = self._turns = 0
 
     def name(self, text: str) -> int:
         """Intern a string in the tree."""
@@ -73,50 +72,61 @@ class ProgramExecutor:
         """Return a turn of the tree."""
         return self._sampler.recorded(compiled, node)
 
-    def next_agent(self, compiled: CompiledAgent) -> CompiledAgent:
-        """Return who is asked for the next turn: the first may be sampled in another way."""
-        return compiled if self._sampling is None or self.asked else compiled.sampled(self._sampling)
+    def numbered(self, compiled: CompiledAgent) -> tuple[int, CompiledAgent]:
+        """Return the number of the next turn that is asked for, and the agent; the first may be sampled otherwise."""
+        number, self._asked = self._asked, self._asked + 1
+        return number, compiled if self._sampling is None or number else compiled.sampled(self._sampling)
+
+    def passed(self, number: int) -> None:
+        """Note the number of a turn that is on record."""
+        self._asked = max(self._asked, number + 1)
 
     async def send(
-        self, compiled: CompiledAgent, leaf: int, context: int | None, step: int, asked: int, *, joins: bool
+        self,
+        compiled: CompiledAgent,
+        leaf: int,
+        context: int | None,
+        step: int,
+        asked: int,
+        number: int,
+        *,
+        joins: bool,
     ) -> PendingTurn:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
         Args:
-            compiled: Who is asked.
+            compiled: The agent that is asked.
             leaf: The node whose path is the conversation.
             context: What is sent instead; None where it is that path.
             step: The step, as of :class:`~trunkline.llm.types.Request`.
             asked: How many turns of the same role were asked for before in it.
+            number: How many turns of all roles were asked for before.
             joins: Whether it belongs to the step of a turn that was asked for before it. That is said by the program's
-                order and not by what is still on its way, so it is the same whoever answers first, and after a crash.
+                order and not by what is still on its way, so it is the same whichever reply comes first, and after a
+                crash.
 
         Raises:
             LLMError: If no usable reply came.
-            EndpointError: The endpoint serves nobody.
+            EndpointError: The endpoint refuses to serve the run.
             Finished: The budget, or the strategy, does not allow one more turn.
         """
-        rollout, number = self._rollout, self.asked
-        self.asked += 1
-        path, turn = self.core.rollout(rollout.id).path, rollout.start + number
-        seed = base_seed(self._run_seed, rollout.task.id, path, turn) if number else self._first_seed
+        rollout = self._rollout
+        turn = rollout.start + number
+        seed = base_seed(self._run_seed, rollout.task.id, self._path, turn) if number else self._first_seed
         async with self._gate:
             reservation = await self._allowed(compiled, leaf, context, joins=joins)
-            request = self._start(
-                TurnRequest(compiled, rollout.id, leaf, turn, seed, reservation, context, step, asked)
-            )
+            ask = TurnRequest(compiled, rollout.id, leaf, turn, seed, reservation, context, step, asked)
             if self._task_budget is not None and self._task_budget.orders_turns:
-                await self._arrived(request)
-        return await self._arrived(request)
+                return await self._fly(ask)
+        return await self._fly(ask)
 
     async def _allowed(
         self, compiled: CompiledAgent, leaf: int, context: int | None, *, joins: bool
     ) -> Reservation | None:
-        """Wait for the next step, and for who pays; once a limit has ended the rollout, nothing more is asked."""
+        """Wait for the next step and for the budget; once a limit has ended the rollout, nothing more is asked."""
         if self._end is not None:
             raise self._end
-        rollout, self._waiting = self._rollout, asyncio.current_task()
-        self._nobody_waits.clear()
+        rollout = self._rollout
         try:
             if self._between is not None and rollout.turn > rollout.start and not joins:
                 rollout.activity.leave()
@@ -125,38 +135,19 @@ class ProgramExecutor:
         except Exception as end:
             self._end = end
             raise
-        finally:
-            self._waiting = None
-            self._nobody_waits.set()
-
-    def _start(self, ask: TurnRequest) -> asyncio.Task[PendingTurn]:
-        """Let a request fly; what was set aside for one that never does is given back."""
-        request = asyncio.get_running_loop().create_task(self._fly(ask))
-        self._requests.add(request)
-        request.add_done_callback(self._requests.discard)
-        if (reservation := ask.reservation) is not None:
-            request.add_done_callback(lambda _: reservation.drop() if request.cancelled() else None)
-        return request
-
-    async def _arrived(self, request: asyncio.Task[PendingTurn]) -> PendingTurn:
-        """Wait for a reply; nothing comes of one that is given up, but it may have come."""
-        try:
-            return await request
-        except asyncio.CancelledError:
-            request.cancel()
-            request.add_done_callback(lambda _: self.drop(request.result()) if _came(request) else None)
-            raise
 
     async def _pay(
         self, task_budget: TaskBudget, leaf: int, compiled: CompiledAgent, context: int | None
     ) -> Reservation:
-        if not self._requests:
+        if not self._out:
             self._rollout.activity.leave()
         return await task_budget.turn(self._rollout.id, leaf, compiled, context=context)
 
     async def _fly(self, ask: TurnRequest) -> PendingTurn:
-        self._out.append(ask.compiled.agent.llm)
-        self._rollout.activity.ask(*self._out)
+        """Ask for a turn, once one more may be in flight; what was set aside for one that is not sent is given back."""
+        activity, out = self._rollout.activity, self._out
+        out.append(ask.compiled.agent.llm)
+        activity.ask(*out)
         try:
             await self._sink.reserve()
             try:
@@ -169,24 +160,34 @@ class ProgramExecutor:
                 ask.reservation.drop()
             raise
         finally:
-            self._out.remove(ask.compiled.agent.llm)
-            if len(self._requests) <= 1:
-                self._rollout.activity.run()
-            elif self._out:
-                self._rollout.activity.ask(*self._out)
+            out.remove(ask.compiled.agent.llm)
+            if out:
+                activity.ask(*out)
+            else:
+                activity.run()
 
     def land(
         self, pending: PendingTurn, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
     ) -> AppendedTurn:
-        """Put a turn onto the tree with its record; :meth:`grew` says so."""
+        """Put a turn onto the tree with its record."""
         rollout = self._rollout
         appended = pending.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
         rollout.leaf, rollout.turn = appended.node, appended.turns
+        self.grew(appended.size, 1)
         return appended
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
-        """Say that the tree grew: by turns, or by a record alone."""
-        self._sink.grew(size, turns)
+        """Note that the tree grew: by turns, or by a record alone; :meth:`flush` says so."""
+        self._grew = True
+        self._size += size
+        self._turns += turns
+
+    def flush(self) -> None:
+        """Say that the tree grew, on the worker's loop."""
+        if self._grew:
+            size, turns = self._size, self._turns
+            self._grew, self._size, self._turns = False, 0, 0
+            self._sink.grew(size, turns)
 
     def drop(self, pending: PendingTurn) -> None:
         """Give up a turn that will not land; what it did cost is counted all the same."""
@@ -251,14 +252,13 @@ class ProgramExecutor:
 
     def _origin(self, turn: int) -> Origin:
         rollout = self._rollout
-        path = self.core.rollout(rollout.id).path
-        return Origin(self._run_seed, rollout.task.id, rollout.id, path, turn)
+        return Origin(self._run_seed, rollout.task.id, rollout.id, self._path, turn)
 
     async def _away(self, calls: list[str], work: Coroutine[Any, Any, T]) -> T:
         """Pay for some tool calls, and make them."""
         try:
             async with self._gate:
-                if not self._requests:
+                if not self._out:
                     self._rollout.activity.leave()
                 if self._task_budget is not None:
                     await self._task_budget.tools(self._rollout.id, len(calls))
@@ -267,7 +267,7 @@ class ProgramExecutor:
                 return await work
         finally:
             work.close()
-            if not self._requests:
+            if not self._out:
                 self._rollout.activity.run()
 
     def observed(
@@ -307,19 +307,3 @@ class ProgramExecutor:
             rollout.leaf = self.core.observe(rollout.id, message, self.name(by), seen.micros, not seen.ok)
             rollout.tool_calls += 1
         return rollout.leaf
-
-    async def close(self) -> None:
-        """Give up what is on its way, and who was left behind waiting to be let go."""
-        self._end = asyncio.CancelledError()
-        if self._waiting is not None:
-            self._waiting.cancel()
-        await self._nobody_waits.wait()
-        requests = list(self._requests)
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
-
-
-def _came(request: asyncio.Task[PendingTurn]) -> bool:
-    """Whether a request that is over brought a reply."""
-    return not request.cancelled() and request.exception() is None

@@ -19,7 +19,6 @@ from trunkline._core import CoreTree
 from trunkline.agent import Agent
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.types import ToolCall
-from trunkline.rollout.programs import replay
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.tools.tool import tool
 
@@ -39,11 +38,6 @@ A, B, C = (Agent(model=name, name=name, tools=[look]) for name in "abc")
 
 def says(messages: list[dict[str, Any]], model: str) -> Any:
     return f"{model} after {len(messages)}"
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PATIENCE", 0.05)
 
 
 def at(deltas: list[bytes], wanted: int) -> CoreTree:
@@ -257,14 +251,18 @@ async def test_what_a_program_leaves_behind_is_given_up():
     async def program(rollout: ProgramContext) -> str:
         said = await rollout.ask(A)
         left.extend(asyncio.create_task(rollout.ask(role)) for role in (B, C))
-        for _ in range(100):
-            await asyncio.sleep(0)
+        while "c" not in answered:
+            await asyncio.sleep(0.001)
         return said.text
 
-    grown = await play(program, Actors(says, lambda model: 10**9 if model == "b" else 0))
+    def script(messages: list[dict[str, Any]], model: str) -> str:
+        answered.append(model)
+        return says(messages, model)
+
+    answered: list[str] = []
+    grown = await play(program, Actors(script, lambda model: 10**9 if model == "b" else 0))
     assert grown.end[0] == "answer"
     assert grown.roles == ["a"], "c had answered, but b comes before it"
-    await asyncio.wait(left)
     assert all(task.cancelled() for task in left)
     assert len(asyncio.all_tasks()) == 1
 

@@ -133,6 +133,15 @@ async def on_time(rollout: ProgramContext) -> str:
     return str(rollout.turn)
 
 
+async def told_on_time(rollout: ProgramContext) -> str:
+    """The same, with an observation between its turns and the time."""
+    until = rollout.now() + 3
+    while rollout.now() < until:
+        await rollout.ask(A)
+        await rollout.observe("go on")
+    return str(rollout.turn)
+
+
 async def test_a_loop_on_time_takes_as_many_turns_when_it_is_run_again(monkeypatch: pytest.MonkeyPatch):
     clock = iter(range(1000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
@@ -149,10 +158,11 @@ async def test_a_loop_on_time_takes_as_many_turns_when_it_is_run_again(monkeypat
 async def test_time_that_passed_meanwhile_ends_the_loop_where_it_is_new(monkeypatch: pytest.MonkeyPatch):
     clock = iter(range(1000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
-    whole = await play(on_time, Actors(says))
+    whole = await play(told_on_time, Actors(says))
+    assert whole.end[:2] == ("answer", "2")
     first = next(core for core in cuts(whole.deltas) if turns(core) == 1)
     clock = iter(range(500, 1000))
-    again = await play(on_time, Actors(says), first)
+    again = await play(told_on_time, Actors(says), first)
     assert again.end[:2] == ("answer", "1")
     assert again.llm.asked == []
 
