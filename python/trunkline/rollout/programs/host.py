@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,6 @@ from trunkline._internal.text import describe_error
 from trunkline.errors import InfrastructureError, LLMError, ProgramError, ReplayDiverged
 from trunkline.rollout.programs.loop import REMEDY, ProgramLoop
 from trunkline.rollout.programs.replay import TIMER, ends_early, shown
-from trunkline.rollout.types import Finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.programs.loop import ProgramTask
     from trunkline.rollout.programs.replay import Replay, ReplaySlot
-    from trunkline.tree.records import Record
 
 __all__ = ["ProgramHost"]
 
@@ -28,6 +27,9 @@ _SLICE: Final = 2_000
 
 _MOST_ROUNDS: Final = 20
 """Times that a program whose rollout is over is cancelled before it is left where it is."""
+
+_LAST_ROUNDS: Final = 3
+"""Times that tasks are cancelled which a program has left behind."""
 
 _MOST_TIMERS: Final = 10_000
 """Timers that fire in a replay for one record, where the record has none: earlier versions did not record them."""
@@ -49,6 +51,7 @@ class ProgramHost:
         end: How the rollout ended, where the program does not say so; the first reason counts.
         closed: Whether the program has ended.
         cancelled: Whether its rollout was cancelled.
+        stopped: Whether nothing more may come of the program, for any of these reasons.
     """
 
     def __init__(self, line: Replay, executor: ProgramExecutor, fired: Callable[[int], None]) -> None:
@@ -56,7 +59,7 @@ class ProgramHost:
         self.loop = ProgramLoop(self._worker)  # type: ignore[abstract]
         self.end: BaseException | None = None
         self.closed = False
-        self.cancelled = False
+        self.cancelled = self.stopped = False
         self._line = line
         self._executor = executor
         self._fired = fired
@@ -79,7 +82,7 @@ class ProgramHost:
             try:
                 await self._over
             except asyncio.CancelledError:
-                self.cancelled = True
+                self.cancelled = self.stopped = True
                 if not self.closed:
                     main.cancel()
                     self._wake()
@@ -113,17 +116,16 @@ class ProgramHost:
         if work is not None:
             slot.work, slot.drop, slot.context, slot.over = work, drop, copy_context(), False
             self._line.waiting.append(slot)
-        slot.turn = self.loop.create_future()
+        slot.turn = asyncio.Future(loop=self.loop)
         await slot.turn
-        self.check()
-        try:
-            return slot.take()
-        except Finished as end:
-            raise self.ended(end) from None
-        except (LLMError, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # noqa: BLE001 - it is raised again, now and at every later step
-            raise self.ended(error) from None
+        if self.stopped:
+            self.check()
+        slot.work = None
+        error = slot.error
+        if error is None:
+            return slot.result
+        # Errors of the model are the program's to catch; others are raised again, now and at every later step.
+        raise error if isinstance(error, LLMError | asyncio.CancelledError) else self.stop(error)
 
     def check(self) -> None:
         """Refuse to go on with a rollout that is over, however the program took being told so."""
@@ -132,16 +134,12 @@ class ProgramHost:
         if self.end is not None:
             raise self.end
 
-    def ended(self, end: BaseException) -> BaseException:
-        """Note how the rollout ends; the first counts."""
+    def stop(self, end: BaseException) -> BaseException:
+        """Note how the rollout ends, and return it; the first reason counts."""
+        self.stopped = True
         if self.end is None:
             self.end = end
         return self.end
-
-    @property
-    def stopped(self) -> bool:
-        """Whether nothing more may come of the program."""
-        return self.closed or self.cancelled or self.end is not None
 
     def _wake(self) -> None:
         if not self._waking:
@@ -153,29 +151,39 @@ class ProgramHost:
         self._waking = False
         if self.closed:
             return
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self.loop.finalize)
         try:
             self._advance()
         except BaseException as error:  # noqa: BLE001 - it is raised where the rollout waits for its program
             self._fault = error
-            self.closed = True
             self._finish()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
 
     def _advance(self) -> None:
         assert self._main is not None
-        left = _SLICE
+        loop, line, main, left = self.loop, self._line, self._main, _SLICE
         while left > 0:
             left -= self._run(left)
-            if self.loop.ready:
+            if loop.ready:
                 continue
-            self._settle()
-            if self._main.done() or not (self._unwind() if self.stopped else self._step()):
-                break
-        else:
-            if not self.stopped or self._again():
-                self._wake()
+            if line.unused:
+                self._drop_unused()
+            self._executor.flush()
+            if main.done():
+                self._leave()
                 return
-        if self._main.done() or self._rounds > _MOST_ROUNDS:
+            if self.stopped:
+                if not self._unwind():
+                    self._leave()
+                    return
+            elif not self._step():
+                return
+        if self.stopped and not self._cancel():
             self._leave()
+        else:
+            self._wake()
 
     def _run(self, most: int) -> int:
         """Run callbacks; an error that would end an event loop ends the program."""
@@ -184,19 +192,21 @@ class ProgramHost:
         except (SystemExit, KeyboardInterrupt) as problem:
             if not raised_by_user_code(problem, None):
                 raise
-            self.ended(ProgramError(f"the program raised {describe_error(problem)}"))
+            self.stop(ProgramError(f"the program raised {describe_error(problem)}"))
             return 1
 
     def _step(self) -> bool:
         """Do what comes next; return whether there was something."""
-        if (record := self._line.next) is not None:
-            return self._replay(record)
-        if self._line.waiting:
+        line = self._line
+        if not line.over:
+            return self._replay()
+        if line.waiting:
             self._begin()
-        slot = next(iter(self._line.new), None)
-        if slot is not None and slot.over:
-            slot.give()
-            return True
+        for slot in line.new:
+            if slot.over:
+                _give(slot)
+                return True
+            break
         timer = self.loop.due()
         if timer is not None and timer.due <= self._worker.time():
             self._fired(timer.number)
@@ -204,21 +214,22 @@ class ProgramHost:
             return True
         if timer is not None:
             self._ring_at(timer.due)
-        elif slot is None:
-            self.ended(ProgramError(f"the program waits for something that cannot come: {REMEDY}"))
+        elif not line.new:
+            self.stop(ProgramError(f"the program waits for something that cannot come: {REMEDY}"))
             return True
         return False
 
-    def _replay(self, record: Record) -> bool:
+    def _replay(self) -> bool:
         """Do what the record has next."""
-        slot = self._line.due()
+        record, slot = self._line.next, self._line.due()
+        assert record is not None
         if record.kind == TIMER:
             timer = self.loop.timer(record.nth)
             if timer is not None:
                 self._line.fired()
         elif slot is not None and not record.given_up:
             self._untold = 0
-            slot.give()
+            _give(slot)
             return True
         else:
             timer = self.loop.earliest() if not self._line.timed and self._untold < _MOST_TIMERS else None
@@ -231,7 +242,7 @@ class ProgramHost:
         if slot is not None:
             does = f"goes on with {shown(slot.name)}"
         has = f"its record {'gives up' if record.given_up else 'goes on with'} {shown(record.name)}"
-        self.ended(ReplayDiverged(f"the program, run again, {does}, where {has}"))
+        self.stop(ReplayDiverged(f"the program, run again, {does}, where {has}"))
         return True
 
     def _begin(self) -> None:
@@ -258,7 +269,7 @@ class ProgramHost:
             _give_up(slot)
             return
         if isinstance(slot.error, InfrastructureError):
-            self.ended(slot.error)
+            self.stop(slot.error)
         self._wake()
 
     def _ring_at(self, due: float) -> None:
@@ -274,28 +285,23 @@ class ProgramHost:
         self._alarm = None
         self._wake()
 
-    def _settle(self) -> None:
-        """Do for the last callbacks what needs the worker's loop."""
-        if self._line.unused:
-            unused, self._line.unused = self._line.unused, []
-            for slot in unused:
-                _give_up(slot)
-        self._executor.flush()
+    def _drop_unused(self) -> None:
+        """Give up the work of what has left the line."""
+        unused, self._line.unused = self._line.unused, []
+        for slot in unused:
+            _give_up(slot)
 
     def _unwind(self) -> bool:
         """Tell a program whose rollout is over so, wherever it waits; return whether there is more to do."""
-        slot = self._line.first
-        if slot is not None:
-            slot.give()
-        elif (timer := self.loop.earliest()) is not None:
+        if (slot := self._line.first) is not None:
+            _give(slot)
+            return True
+        if (timer := self.loop.earliest()) is not None:
             self.loop.fire(timer)
-            return self._again()
-        else:
-            return self._again()
-        return True
+        return self._cancel()
 
-    def _again(self) -> bool:
-        """Cancel what the program has not ended, unless that was done often enough."""
+    def _cancel(self) -> bool:
+        """Cancel what the program has not ended the first time it was told; return False after many times."""
         self._rounds += 1
         if self._rounds > 1:
             for task in self.loop.unfinished():
@@ -306,23 +312,33 @@ class ProgramHost:
         """End what the program left behind, and say that it is over."""
         if self.end is None and not self.cancelled and (waiting := self._line.next) is not None:
             self.end = ends_early(waiting)
-        self.closed = True
-        for _ in range(3):
-            for task in self.loop.unfinished():
+        self.closed = self.stopped = True
+        for _ in range(_LAST_ROUNDS):
+            if not (left := self.loop.unfinished()):
+                break
+            for task in left:
                 task.cancel()
             self._run(_SLICE)
         for slot in [*self._line.known.values(), *self._line.new]:
             slot.left = True
             self._line.unused.append(slot)
-        self._settle()
+        self._drop_unused()
+        self._executor.flush()
         self._finish()
 
     def _finish(self) -> None:
+        self.closed = self.stopped = True
         self.loop.close()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
+
+
+def _give(slot: ReplaySlot) -> None:
+    """Let a result be taken."""
+    if slot.turn is not None and not slot.turn.done():
+        slot.turn.set_result(None)
 
 
 def _give_up(slot: ReplaySlot) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-import sys
 from asyncio import events
 from collections import deque
 from contextvars import copy_context
@@ -116,15 +115,13 @@ class ProgramLoop(asyncio.AbstractEventLoop):
         self._closed = False
 
     def run(self, most: int) -> int:
-        """Run callbacks until none is ready, at most so many; return how many were run.
+        """Run callbacks until none is ready, at most so many; return how many were run. The worker's loop must run.
 
         Raises:
             SystemExit: A callback raised it, as every error that ends an event loop.
         """
         ready, left = self.ready, most
-        outer, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
         try:
             while ready and left:
                 left -= 1
@@ -140,8 +137,7 @@ class ProgramLoop(asyncio.AbstractEventLoop):
                     about = {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
                     self.call_exception_handler(about)
         finally:
-            events._set_running_loop(outer)
-            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(self._worker)
         return most - left
 
     def unfinished(self) -> list[ProgramTask[Any]]:
@@ -181,7 +177,8 @@ class ProgramLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        self._check()
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
         handle = _Callback(callback, args, copy_context() if context is None else context)
         self.ready.append(handle)
         return handle
@@ -194,7 +191,8 @@ class ProgramLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        self._check()
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
         due, number = self._worker.time() + max(0.0, when - self._time), self._timers_made
         own = copy_context() if context is None else context
         timer = self._timers[number] = ProgramTimer(callback, args, own, self._timers, number, when, due)
@@ -209,7 +207,8 @@ class ProgramLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **given: Any) -> ProgramTask[Any]:
-        self._check()
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
         task = ProgramTask(coro, self, self._tasks_made, **given)
         self._tasks_made += 1
         tasks = self.tasks
@@ -225,8 +224,8 @@ class ProgramLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return self._closed
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)
+    """Debugging is off, which asyncio asks of its loop for each future without a call into Python."""
 
     def set_debug(self, enabled: bool) -> None:
         """Debugging is off."""
@@ -246,11 +245,8 @@ class ProgramLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Timers remove themselves."""
 
-    def _check(self) -> None:
-        if self._closed:
-            raise RuntimeError("Event loop is closed")
-
-    def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Close an asynchronous generator that the program has dropped."""
         if not self._closed:
             self.create_task(generator.aclose())
 

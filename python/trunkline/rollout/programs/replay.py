@@ -94,7 +94,7 @@ _BEFORE: Final = 30
 
 
 class ReplaySlot:
-    """The place in line of one thing that a program does.
+    """The place in line of one thing that a program does; a ``with`` block leaves the line.
 
     Args:
         line: The line.
@@ -102,30 +102,35 @@ class ReplaySlot:
         key: Which one of its kind.
         nth: How many of the same the program had begun before.
         number: Where in the record it stands; None where it is new.
-
-    Attributes:
         alone: Whether nothing else stood in line when it began.
         joins: Whether a turn that was asked for before it had not ended when it began.
+
+    Attributes:
+        record: What is on record for it.
         data: What the record is to say of it should it be given up.
         turn: Comes true in the program's loop when it is its turn.
-        work: What does it, on the worker's loop; None where nothing is to be done, or it is on record.
+        work: What does it, on the worker's loop; None where nothing is to be done, or once the result is used.
         drop: Called with a result that is not used.
         over: Whether the work has come to its end.
+        left: Whether it has left the line.
     """
 
     __slots__ = (
         "_line", "alone", "context", "data", "drop", "error", "joins", "key", "kind", "left", "nth", "number", "over",
-        "result", "task", "turn", "work",
+        "record", "result", "task", "turn", "work",
     )  # fmt: skip
 
-    def __init__(self, line: Replay, kind: str, key: str, nth: int, number: int | None) -> None:
+    def __init__(
+        self, line: Replay, kind: str, key: str, nth: int, number: int | None, *, alone: bool, joins: bool
+    ) -> None:
         self._line = line
         self.kind = kind
         self.key = key
         self.nth = nth
         self.number = number
-        self.alone = False
-        self.joins = False
+        self.alone = alone
+        self.joins = joins
+        self.record: Record | None = None if number is None else line.records[number]
         self.left = False
         self.data: Sequence[object] = ()
         self.turn: asyncio.Future[None] | None = None
@@ -138,29 +143,11 @@ class ReplaySlot:
         self.error: BaseException | None = None
 
     @property
-    def record(self) -> Record | None:
-        """What is on record for it."""
-        return None if self.number is None else self._line.records[self.number]
-
-    @property
     def name(self) -> str:
         """What to call it in a message."""
         return f"{self.kind} {self.key}".rstrip()
 
-    def give(self) -> None:
-        """Let its result be taken."""
-        if self.turn is not None and not self.turn.done():
-            self.turn.set_result(None)
-
-    def take(self) -> Any:
-        """Return the result of its work, or raise its error."""
-        self.work = None
-        if self.error is not None:
-            raise self.error
-        return self.result
-
     def __enter__(self) -> Self:
-        self._line.enter(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -177,6 +164,7 @@ class Replay:
         gave_up: Called when the program gives up something new.
 
     Attributes:
+        over: Whether nothing is left on record: what is done now is new.
         known: What is in line and on record, by its number there.
         new: What is in line and new, in the order of its calls.
         waiting: What is new and has work that has not begun.
@@ -187,6 +175,7 @@ class Replay:
         self, records: Sequence[Record], passed: Callable[[], None], gave_up: Callable[[ReplaySlot], None]
     ) -> None:
         self.records = [record for record in records if record.kind != "now"]
+        self.over = not self.records
         self.known: dict[int, ReplaySlot] = {}
         self.new: dict[ReplaySlot, None] = {}
         self.waiting: list[ReplaySlot] = []
@@ -208,11 +197,6 @@ class Replay:
         return self._done > self._first_timer
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is left on record: what is done now is new."""
-        return self._done == len(self.records)
-
-    @property
     def next(self) -> Record | None:
         """What the record has next."""
         return None if self.over else self.records[self._done]
@@ -231,20 +215,18 @@ class Replay:
         return self._times.popleft() if self._times else None
 
     def place(self, kind: str, key: str) -> ReplaySlot:
-        """Return the place of the next thing of a kind that is done; it is entered by ``with``."""
+        """Put the next thing of a kind in line."""
         nth = self._begun[kind, key]
         self._begun[kind, key] = nth + 1
-        return ReplaySlot(self, kind, key, nth, self._numbers.get((kind, key, nth)))
-
-    def enter(self, place: ReplaySlot) -> None:
-        """Stand in line."""
-        place.alone = not self.known and not self.new
-        place.joins = self._asks > 0
-        self._asks += place.kind == "ask"
-        if place.number is None:
+        alone, joins = not self.known and not self.new, self._asks > 0
+        number = self._numbers.get((kind, key, nth))
+        place = ReplaySlot(self, kind, key, nth, number, alone=alone, joins=joins)
+        self._asks += kind == "ask"
+        if number is None:
             self.new[place] = None
         else:
-            self.known[place.number] = place
+            self.known[number] = place
+        return place
 
     def leave(self, place: ReplaySlot, *, given_up: bool) -> None:
         """Leave the line."""
@@ -265,6 +247,7 @@ class Replay:
         while self._done in self._left:
             self._left.discard(self._done)
             self._done += 1
+        self.over = self._done == len(self.records)
         self._passed()
 
     def fired(self) -> None:

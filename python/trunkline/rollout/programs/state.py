@@ -52,7 +52,7 @@ class ReplayState:
         self._host = ProgramHost(self._replay, executor, self._fired)
         self._turn = self._host.turn
         self._check = self._host.check
-        self._ended = self._host.ended
+        self._ended = self._host.stop
         self._passed()
 
     def _passed(self) -> None:
