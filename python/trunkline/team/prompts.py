@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from trunkline._internal.text import scrub
@@ -93,7 +93,7 @@ class Prompts:
             self._transcript.frame(number, [], None)
         self._system, self._before = before_question(play.task)
 
-    @property
+    @cached_property
     def question(self) -> str:
         """The text of the task's last message."""
         return question_of(self._play.task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cached_property
 from inspect import getattr_static, iscoroutinefunction
 from pathlib import Path
@@ -147,8 +147,11 @@ class TeamPlay:
         messages = self._prompts.of(member, self.step + 1, slots)
         for other in others:
             self._prompts.draft(other, self.step + 1)
-        async with nullcontext() if self._team.parallel_agents else self._one_at_a_time:
+        if self._team.parallel_agents:
             turn = await self._play.ask(member.agent, messages, note=reading.note)
+        else:
+            async with self._one_at_a_time:
+                turn = await self._play.ask(member.agent, messages, note=reading.note)
         if not active:
             return RoleReply.of(member.name, "", turn, valid=False)
         text = reading.text(turn)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import NodeView
     from trunkline.agent import Agent, CompiledAgent
+    from trunkline.llm.dialects.base import Parsed
     from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.programs.replay import Journal, ReplaySlot
@@ -89,7 +90,10 @@ class ModelTurn:
         note: What the program noted of it when it came.
     """
 
-    __slots__ = ("_choice", "_compiled", "finish", "generated", "node", "note", "prompt", "reasoning", "text")
+    __slots__ = (
+        "_choice", "_compiled", "_read", "_recorded", "finish", "generated", "node", "note", "prompt", "reasoning",
+        "text",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -99,9 +103,12 @@ class ModelTurn:
         prompt: int | None,
         generated: int | None,
         note: Any = None,
+        recorded: Callable[[CompiledAgent, int], ReplyChoice] | None = None,
     ) -> None:
         self._compiled = compiled
         self._choice = choice
+        self._recorded = recorded
+        self._read: Parsed | None = None
         self.text = choice.content
         self.reasoning = choice.reasoning
         self.finish = choice.finish
@@ -117,7 +124,7 @@ class ModelTurn:
         Raises:
             LLMError: They cannot be read.
         """
-        return self._compiled.dialect.read(self._choice).calls
+        return self._turn().calls
 
     @property
     def answer(self) -> str | None:
@@ -126,7 +133,14 @@ class ModelTurn:
         Raises:
             LLMError: It cannot be read.
         """
-        return self._compiled.dialect.read(self._choice).answer
+        return self._turn().answer
+
+    def _turn(self) -> Parsed:
+        """What the dialect reads in the turn: its tool calls as the tree has them."""
+        if self._read is None:
+            choice = self._choice if self._recorded is None else self._recorded(self._compiled, self.node)
+            self._read = self._compiled.dialect.read(choice)
+        return self._read
 
     def __str__(self) -> str:
         return self.text
@@ -220,10 +234,12 @@ class ProgramContext(ReplayState):
                 self._executor.drop(pending)
                 raise
             choice = pending.choice
-            if not appended.first or choice.tool_calls or choice.reasoning is not None:
-                # As whoever runs it again reads it from the tree.
-                choice = self._executor.recorded(compiled, appended.node)
-            return self._model_turn(compiled, appended.node, choice, appended, noted)
+            recorded = self._executor.recorded
+            if not appended.first or choice.reasoning is not None:
+                # As a replay reads it from the tree.
+                choice = recorded(compiled, appended.node)
+            later = recorded if choice.tool_calls else None
+            return self._model_turn(compiled, appended.node, choice, appended, noted, later)
 
     async def _asked_before(
         self, compiled: CompiledAgent, place: ReplaySlot, record: Record, leaf: int, context: int | None
@@ -252,11 +268,17 @@ class ProgramContext(ReplayState):
         return self._model_turn(compiled, node, self._executor.recorded(compiled, node), self._core.node(node), *noted)
 
     def _model_turn(
-        self, compiled: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | NodeView, note: Any = None
+        self,
+        compiled: CompiledAgent,
+        node: int,
+        choice: ReplyChoice,
+        facts: AppendedTurn | NodeView,
+        note: Any = None,
+        recorded: Callable[[CompiledAgent, int], ReplyChoice] | None = None,
     ) -> ModelTurn:
         self._leaf, self._moved = node, True
         self.turn += 1
-        return ModelTurn(compiled, usable(choice), node, facts.prompt, facts.generated, note)
+        return ModelTurn(compiled, usable(choice), node, facts.prompt, facts.generated, note, recorded)
 
     async def use(self, agent: Agent | None, reply: ModelTurn) -> list[ContextMessage]:
         """Run the tool calls of a turn at once; what they say is appended in call order.
@@ -317,7 +339,8 @@ class ProgramContext(ReplayState):
             await self._turn(place)
             node = self._executor.tell(message, by, seen)
             self._write(place, [node])
-            (noted,) = self._seen([node], [True])
+            # What is ASCII in a message reads the same in the tree.
+            (noted,) = self._seen([node], [True], [content] if type(content) is str and content.isascii() else None)
             return noted
 
     async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
@@ -398,14 +421,17 @@ class ProgramContext(ReplayState):
         """
         raise self._ended(self.short() or Finished(termination, answer, reason))
 
-    def _seen(self, nodes: Sequence[int], oks: Sequence[bool]) -> list[ContextMessage]:
+    def _seen(
+        self, nodes: Sequence[int], oks: Sequence[bool], texts: Sequence[str] | None = None
+    ) -> list[ContextMessage]:
         """What was appended: the path ends there."""
         self._leaf = nodes[-1]
         if self._moved:
             self.step += 1
             self._since.clear()
         self._moved = False
-        texts = [message_text(msgspec.json.decode(self._core.message(node))) for node in nodes]
+        if texts is None:
+            texts = [message_text(msgspec.json.decode(self._core.message(node))) for node in nodes]
         return [ContextMessage(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]
 
     def cut(self, pieces: Sequence[bytes | int]) -> MessagePieces:

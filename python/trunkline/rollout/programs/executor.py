@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.types import ReplyChoice, ToolCall
+    from trunkline.llm.types import ToolCall
     from trunkline.rollout.rollout import Rollout
     from trunkline.rollout.sampling.turns import AppendedTurn, AskRecord, PendingTurn
-    from trunkline.rollout.task_budget import Reservation, TaskBudget
+    from trunkline.rollout.task_budget import Reservation
     from trunkline.tools.tool import Tool
     from trunkline.tools.toolbox import Observation, Toolbox
 
@@ -39,12 +39,16 @@ class ProgramExecutor:
     Attributes:
         core: The tree.
         facts: The rollout, as the tree had it at the beginning.
+        name: Interns a string in the tree.
+        recorded: Returns a turn of the tree.
     """
 
     def __init__(self, rollout: Rollout) -> None:
         self.core = core = rollout.core
         self.facts = facts = core.rollout(rollout.id)
         rollout.leaf, rollout.turn = facts.leaf, facts.turns
+        self.name = rollout.sampler.name
+        self.recorded = rollout.sampler.recorded
         self._rollout = rollout
         self._sampler = rollout.sampler
         self._sink = rollout.sink
@@ -64,14 +68,6 @@ class ProgramExecutor:
         self._grew = False
         self._size = self._turns = 0
 
-    def name(self, text: str) -> int:
-        """Intern a string in the tree."""
-        return self._sampler.name(text)
-
-    def recorded(self, compiled: CompiledAgent, node: int) -> ReplyChoice:
-        """Return a turn of the tree."""
-        return self._sampler.recorded(compiled, node)
-
     def numbered(self, compiled: CompiledAgent) -> tuple[int, CompiledAgent]:
         """Return the number of the next turn that is asked for, and the agent; the first may be sampled otherwise."""
         number, self._asked = self._asked, self._asked + 1
@@ -81,7 +77,7 @@ class ProgramExecutor:
         """Note the number of a turn that is on record."""
         self._asked = max(self._asked, number + 1)
 
-    async def send(
+    def send(
         self,
         compiled: CompiledAgent,
         leaf: int,
@@ -91,7 +87,7 @@ class ProgramExecutor:
         number: int,
         *,
         joins: bool,
-    ) -> PendingTurn:
+    ) -> Coroutine[Any, Any, PendingTurn]:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
         Args:
@@ -113,35 +109,35 @@ class ProgramExecutor:
         rollout = self._rollout
         turn = rollout.start + number
         seed = base_seed(self._run_seed, rollout.task.id, self._path, turn) if number else self._first_seed
+        ask = TurnRequest(compiled, rollout.id, leaf, turn, seed, None, context, step, asked)
+        limited = self._between is not None or self._task_budget is not None
+        return self._send_limited(ask, joins=joins) if limited else self._fly(ask)
+
+    async def _send_limited(self, ask: TurnRequest, *, joins: bool) -> PendingTurn:
+        """Ask for a turn once the strategy and the budget allow it."""
         async with self._gate:
-            reservation = await self._allowed(compiled, leaf, context, joins=joins)
-            ask = TurnRequest(compiled, rollout.id, leaf, turn, seed, reservation, context, step, asked)
+            ask = ask._replace(reservation=await self._allowed(ask, joins=joins))
             if self._task_budget is not None and self._task_budget.orders_turns:
                 return await self._fly(ask)
         return await self._fly(ask)
 
-    async def _allowed(
-        self, compiled: CompiledAgent, leaf: int, context: int | None, *, joins: bool
-    ) -> Reservation | None:
+    async def _allowed(self, ask: TurnRequest, *, joins: bool) -> Reservation | None:
         """Wait for the next step and for the budget; once a limit has ended the rollout, nothing more is asked."""
         if self._end is not None:
             raise self._end
-        rollout = self._rollout
+        rollout, task_budget = self._rollout, self._task_budget
         try:
             if self._between is not None and rollout.turn > rollout.start and not joins:
                 rollout.activity.leave()
                 await self._between(rollout)
-            return None if self._task_budget is None else await self._pay(self._task_budget, leaf, compiled, context)
+            if task_budget is None:
+                return None
+            if not self._out:
+                rollout.activity.leave()
+            return await task_budget.turn(rollout.id, ask.leaf, ask.compiled, context=ask.context)
         except Exception as end:
             self._end = end
             raise
-
-    async def _pay(
-        self, task_budget: TaskBudget, leaf: int, compiled: CompiledAgent, context: int | None
-    ) -> Reservation:
-        if not self._out:
-            self._rollout.activity.leave()
-        return await task_budget.turn(self._rollout.id, leaf, compiled, context=context)
 
     async def _fly(self, ask: TurnRequest) -> PendingTurn:
         """Ask for a turn, once one more may be in flight; what was set aside for one that is not sent is given back."""

@@ -197,33 +197,29 @@ class Sampler:
         weights = self._client.weights
         while True:
             with await weights.begin():
-                return await self._ask_later(ask._replace(compiled=ask.compiled.under(weights.version)))
+                compiled = ask.compiled.under(weights.version)
+                pending = PendingTurn(compiled, ask.turn, self.sink.called)
+                request, client = self._apart(compiled, ask, pending), self._client.of(compiled.agent.llm)
+                if ask.reservation is None:
+                    await client.ask(request, pending)
+                else:
+                    with Meter([ask.reservation], pending.keep, None) as pending.meter:
+                        await client.ask(request, pending)
+                (found,) = pending.found
+                if isinstance(found, RolloutError):
+                    raise found
+                return pending
 
-    async def _ask_later(self, ask: TurnRequest) -> PendingTurn:
-        pending, client = (
-            PendingTurn(ask.compiled, ask.turn, self.sink.called),
-            self._client.of(ask.compiled.agent.llm),
-        )
-        if ask.reservation is None:
-            await client.ask(self._apart(ask, pending), pending)
-        else:
-            with Meter([ask.reservation], pending.keep, None) as pending.meter:
-                await client.ask(self._apart(ask, pending), pending)
-        (found,) = pending.found
-        if isinstance(found, RolloutError):
-            raise found
-        return pending
-
-    def _apart(self, ask: TurnRequest, pending: PendingTurn) -> Request:
+    def _apart(self, compiled: CompiledAgent, ask: TurnRequest, pending: PendingTurn) -> Request:
         """The request for a draw that is parked."""
         end = ending(ask.seed, 1)
-        tail = ask.compiled.constant + end
+        tail = compiled.constant + end
         if ask.context is None:
-            content = self._core.request(ask.leaf, ask.compiled.head, tail)
+            content = self._core.request(ask.leaf, compiled.head, tail)
         else:
-            content = self._core.request_context(ask.context, ask.compiled.head, tail)
+            content = self._core.request_context(ask.context, compiled.head, tail)
         constant = len(content) - len(end)
-        return self._request(ask.compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked)
+        return self._request(compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked)
 
     async def _ask(
         self,

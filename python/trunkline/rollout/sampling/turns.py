@@ -392,7 +392,7 @@ class PendingTurn(TurnReader):
             core, rollout, agent, compiled.namespace, sent, retries, reply.micros, nth, *asked, note, alone
         )
         self._told_of(reply)
-        return AppendedTurn._make(appended)
+        return AppendedTurn(*appended)
 
     def drop(self) -> None:
         """Tell of the reply, which lands nowhere."""
