@@ -86,7 +86,7 @@ class Completion(msgspec.Struct):
 async def loop(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
     """Encode the whole conversation for every turn, decode every reply into types, take entropies as one array."""
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(Completion).decode
-    fixed = {"model": load.model, "tools": [load.tool.definition], "seed": 1, **load.options}
+    fixed = load.fields
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=lanes)) as session:
 
         async def play(number: int | None) -> None:
@@ -149,7 +149,7 @@ async def _copies(load: Load, lanes: int) -> list[list[bytes]]:
 async def _bodies(load: Load) -> list[bytes]:
     """The request of each turn, as the loop would send it."""
     messages = load.messages(None)
-    fixed = {"model": load.model, "tools": [load.tool.definition], "seed": 1, **load.options}
+    fixed = load.fields
     call = ToolCall("call_8d1f", Function("lookup", '{"key":"answer"}'))
     bodies = []
     for _ in range(load.turns):

@@ -24,7 +24,7 @@ async def brief(key: str) -> str:
     Args:
         key: What to look up.
     """
-    return f"the {key} is 42, and here are about two hundred bytes of what a tool says beside it: " + "x" * 120
+    return f"the {key} is 42, and here is what a tool says beside it, 250 bytes in all: " + "x" * 175
 
 
 @tool(name="lookup")
@@ -44,13 +44,13 @@ class Load:
     Attributes:
         name: What it is called.
         turns: Model turns: all but the last one call a tool.
-        tool: The tool, which gives 0.2 or 5 KB.
+        tool: The tool, which gives 250 bytes or 5 KB; None for a conversation of one turn without tools.
         logprobs: Whether each reply brings the log-probabilities of its tokens, whose perplexity is wanted.
     """
 
     name: str
     turns: int
-    tool: Tool[Any, Any] = brief
+    tool: Tool[Any, Any] | None = brief
     logprobs: bool = False
 
     @property
@@ -63,6 +63,12 @@ class Load:
         """Sampling fields of each request."""
         return {"logprobs": True, "top_logprobs": 16} if self.logprobs else {}
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields of each request but its messages."""
+        tools = {"tools": [self.tool.definition]} if self.tool else {}
+        return {"model": self.model, **tools, "seed": 1, **self.options}
+
     def messages(self, number: int | None) -> list[dict[str, Any]]:
         """The beginning of a conversation, as a list that may grow."""
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question(number)}]
@@ -73,6 +79,7 @@ LOADS = {
     for load in (
         Load("small", 4),
         Load("logprobs", 2, logprobs=True),
+        Load("one turn", 1, None),
         Load("1 turn", 1, page),
         Load("20 turns", 20, page),
         Load("100 turns", 100, page),

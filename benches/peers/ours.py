@@ -39,7 +39,7 @@ class Silent:
 @asynccontextmanager
 async def path(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
     """Requests joined by the tree, `HttpLLM`, replies read by the core onto the tree, tools: no run around it."""
-    compiled = CompiledAgent(_agent(load))
+    compiled = CompiledAgent(agent(load))
     llm = EndpointSpec(url, max_concurrency=lanes).open()
     draws = CompletionClient(llm)
 
@@ -64,9 +64,8 @@ def whole(url: str, load: Load, lanes: int, numbers: Iterable[int | None], worke
         numbers: The tasks.
         workers: Worker processes; 0 for this one.
     """
-    tasks = [_task(place, question(number)) for place, number in enumerate(numbers)]
     llm = EndpointSpec(url, max_concurrency=lanes)
-    return run(_agent(load), tasks, llm=llm, reward=exact_match, workers=workers, seed=1)
+    return run(agent(load), tasks(numbers), llm=llm, reward=exact_match, workers=workers, seed=1)
 
 
 def check(result: Run, load: Load, tasks: int) -> None:
@@ -76,9 +75,16 @@ def check(result: Run, load: Load, tasks: int) -> None:
     assert summary.accuracy.value == 1.0
 
 
-def _agent(load: Load) -> Agent:
+def agent(load: Load) -> Agent:
+    """The agent that plays a load."""
     sampling = Sampling(**load.options)
-    return Agent(model=load.model, tools=[load.tool], system=SYSTEM, max_turns=load.turns, sampling=sampling)
+    tools = [load.tool] if load.tool else []
+    return Agent(model=load.model, tools=tools, system=SYSTEM, max_turns=load.turns, sampling=sampling)
+
+
+def tasks(numbers: Iterable[int | None]) -> list[Task]:
+    """Tasks that ask the questions with some numbers."""
+    return [_task(place, question(number)) for place, number in enumerate(numbers)]
 
 
 def _task(name: int | None, asked: str) -> Task:

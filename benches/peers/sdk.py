@@ -40,11 +40,8 @@ async def on_aiohttp(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
 def _player(client: Any, load: Load, perplexity: Any) -> Play:
     async def play(number: int | None) -> None:
         messages: list[Any] = load.messages(number)
-        tools: list[Any] = [load.tool.definition]
         while True:
-            reply = await client().chat.completions.create(
-                model=load.model, messages=messages, tools=tools, seed=1, **load.options
-            )
+            reply = await client().chat.completions.create(messages=messages, **load.fields)
             choice = reply.choices[0]
             if load.logprobs:
                 assert perplexity(choice) > 1.0
