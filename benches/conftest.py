@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of benchmarks that have a size."""
     parser.addoption("--lanes", type=int, default=64, help="requests in flight at once in test_peers.py (64)")
     parser.addoption("--crowd-minutes", type=float, default=0.75, help="how long test_crowd.py watches (0.75)")
+    parser.addoption("--quick", action="store_true", help="one round of small runs in test_turn_engine.py")
     parser.addoption("--batches", default="8,64,256", help="rows of a batch in test_teams.py (8,64,256; or 4096)")
 
 
@@ -38,9 +39,14 @@ class Stub:
 
     Args:
         settings: Its settings: see `rust_core/bench/src/stub/main.rs`.
+
+    Attributes:
+        url: Its base URL.
+        environment: Variables that its clients need.
     """
 
-    def __init__(self, **settings: float) -> None:
+    def __init__(self, **settings: float | str) -> None:
+        self.environment: dict[str, str] = {}
         arguments = [f"{name}={value}" for name, value in settings.items()]
         self._process = subprocess.Popen(
             [programs.build("trunkline-stub"), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

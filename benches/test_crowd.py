@@ -16,11 +16,13 @@ requests (`slots`), so that 12,500 rollouts are live and 2,500 of them wait for 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -45,12 +47,14 @@ class Watch:
 
     Args:
         tasks: How many rollouts the run has.
+        live: How many live at once.
     """
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, tasks: int, live: int) -> None:
         self.empty = 0
         self.samples: list[tuple[float, int]] = []
         self._tasks = tasks
+        self._live = live
         self._pid = 0
         self._shot: Snapshot | None = None
         self._over = threading.Event()
@@ -76,12 +80,12 @@ class Watch:
         while not self._over.wait(0.5):
             shot = self._shot
             # Not before the second turn: by then everybody has a connection and a first turn.
-            if shot is not None and shot.calls > LIVE and self._tasks - shot.rollouts_done >= LIVE:
+            if shot is not None and shot.calls > self._live and self._tasks - shot.rollouts_done >= self._live:
                 self.samples.append((time.monotonic() - began, resident(self._pid)))
 
     def memory(self) -> float:
         """Bytes a live rollout."""
-        return statistics.median(size - self.empty for _, size in self.samples) / LIVE
+        return statistics.median(size - self.empty for _, size in self.samples) / self._live
 
     def growth(self) -> float:
         """Bytes a minute, all live rollouts together."""
@@ -102,15 +106,24 @@ def resident(pid: int) -> int:
         return 0
 
 
-@pytest.fixture
-def descriptors():
+@contextlib.contextmanager
+def descriptors_for(connections: int) -> Iterator[None]:
     """As many descriptors as the system allows, for the stub and the worker, which inherit the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < IN_FLIGHT + 500:
-        pytest.skip(f"{IN_FLIGHT} connections need a higher limit of open files than {hard}")
+    if hard < connections + 500:
+        pytest.skip(f"{connections} connections need a higher limit of open files than {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """Descriptors for all requests."""
+    with descriptors_for(IN_FLIGHT):
+        yield
 
 
 def print_figures(benchmark, capsys, figures: dict[str, float]) -> None:
@@ -141,25 +154,29 @@ def test_ten_thousand_at_once_with_a_request_each(benchmark, capsys):
     print_figures(benchmark, capsys, waited(waits))
 
 
-@pytest.mark.usefixtures("descriptors")
-def test_ten_thousand_at_once(benchmark, request, capsys):
-    wave = TURNS * LATENCY * LIVE / IN_FLIGHT
-    tasks = int(max(LIVE, LIVE * 60 * request.config.getoption("--crowd-minutes") / wave))
-    with Stub(latency=1000 * LATENCY) as stub, Watch(tasks) as watch:
-        llm = EndpointSpec(stub.url, max_concurrency=IN_FLIGHT)
+def crowd(live: int, minutes: float) -> dict[str, float]:
+    """Watch a run with so many live rollouts, four of five with a request in flight, for some minutes."""
+    in_flight = live * IN_FLIGHT // LIVE
+    wave = TURNS * LATENCY * live / in_flight
+    tasks = int(max(live, live * 60 * minutes / wave))
+    with Stub(latency=1000 * LATENCY) as stub, Watch(tasks, live) as watch:
+        llm = EndpointSpec(stub.url, max_concurrency=in_flight)
         used = -client_cpu()
-        result = benchmark.pedantic(
-            lambda: run(CROWD, work.tasks(tasks), llm=llm, workers=1, seed=1, watch=watch), rounds=1
-        )
+        result = run(CROWD, work.tasks(tasks), llm=llm, workers=1, seed=1, watch=watch)
         used += client_cpu()
         waits = stub.report()
         server = stub.cpu()
     assert result.summary().usage.calls == waits["requests"] == TURNS * tasks
-    figures = {
+    return waited(waits) | {
         "kb_per_rollout": watch.memory() / 1000,
         "growth_mb_per_minute": watch.growth() / 1e6,
         "samples": len(watch.samples),
         "client_us_per_call": 1e6 * used / waits["requests"],
         "server_us_per_call": 1e6 * server / waits["requests"],
     }
-    print_figures(benchmark, capsys, waited(waits) | figures)
+
+
+@pytest.mark.usefixtures("descriptors")
+def test_ten_thousand_at_once(benchmark, request, capsys):
+    minutes = request.config.getoption("--crowd-minutes")
+    print_figures(benchmark, capsys, benchmark.pedantic(lambda: crowd(LIVE, minutes), rounds=1))

@@ -4,7 +4,7 @@ It plays some conversations to warm up, says `ready`, waits for a line, then pla
 `calls`, `wall` and `cpu` seconds, and `rss`, the peak resident memory of the process (and of its worker) in bytes.
 
 Of a whole run, what it takes to run one conversation on the same pool (start-up, and the end of the file) is
-subtracted; a worker's CPU is added.
+subtracted; a worker's CPU is added, and that of reading the summary where a load asks for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLAYED = {
     "prebuilt, lean": "lean:kernel",
     "trunkline, LLM path": "ours:path",
 }
-RUN = {"trunkline, inline": 0, "trunkline, 1 worker": 1}
+RUN = {"trunkline, inline": 0, "trunkline, 1 worker": 1, "trunkline, 2 workers": 2}
 CLIENTS = (*PLAYED, *RUN)
 
 
@@ -71,6 +71,8 @@ def whole(workers: int, load: Load, url: str, conversations: int, lanes: int) ->
     def cost(numbers: Sequence[int | None]) -> Cost:
         before = used()
         result = ours.whole(url, load, lanes, numbers, workers)
+        if load.summed:
+            result.summary()
         cost = since(before)
         ours.check(result, load, len(numbers))
         return cost

@@ -46,12 +46,14 @@ class Load:
         turns: Model turns: all but the last one call a tool.
         tool: The tool, which gives 250 bytes or 5 KB; None for a conversation of one turn without tools.
         logprobs: Whether each reply brings the log-probabilities of its tokens, whose perplexity is wanted.
+        summed: Whether the summary of a whole run is read, and counted.
     """
 
     name: str
     turns: int
     tool: Tool[Any, Any] | None = brief
     logprobs: bool = False
+    summed: bool = False
 
     @property
     def model(self) -> str:
@@ -79,7 +81,7 @@ LOADS = {
     for load in (
         Load("small", 4),
         Load("logprobs", 2, logprobs=True),
-        Load("one turn", 1, None),
+        Load("one turn", 1, None, summed=True),
         Load("1 turn", 1, page),
         Load("20 turns", 20, page),
         Load("100 turns", 100, page),

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     fn settings(latency: f64, p99: f64) -> Settings {
-        Settings { latency, p99, tokens: 1, top: 1 }
+        Settings { latency, p99, tokens: 1, top: 1, tls: None }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A stub of a model's server for the benchmarks: chat completions over HTTP/1.1 with keep-alive, in one thread.
 //!
-//! `trunkline-stub [latency=MS] [p99=MS] [tokens=N] [top=N]` prints its base URL, then answers every POST:
+//! `trunkline-stub [latency=MS] [p99=MS] [tokens=N] [top=N] [tls=CERTIFICATE,KEY]` prints its base URL, then answers every POST:
 //!
 //! * The model's name says how many turns a conversation has: `stub-20` calls a tool 19 times, then answers; `stub`
 //!   calls once. A turn is told by the observations in the request.
@@ -8,6 +8,7 @@
 //! * `n` is honoured.
 //! * An answer is held back for `latency` milliseconds; with `p99`, for a lognormal time with that median and that 99th
 //!   percentile.
+//! * With `tls`, two files in PEM, it speaks TLS.
 //!
 //! For every line on its standard input it prints what came since the last one, as JSON: see [`book::Book::report`].
 //! It ends with its input.
@@ -18,6 +19,7 @@ mod replies;
 mod request;
 mod serve;
 mod settings;
+mod tls;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -53,11 +55,12 @@ async fn run(settings: &Settings, mut asked: UnboundedReceiver<()>) -> std::io::
     let socket = TcpSocket::new_v4()?;
     socket.bind(([127, 0, 0, 1], 0).into())?;
     let listener = socket.listen(BACKLOG)?;
+    let tls = settings.tls.as_ref().map(|(chain, key)| tls::acceptor(chain, key)).transpose()?;
     let mut out = std::io::stdout();
-    writeln!(out, "http://{}/v1", listener.local_addr()?)?;
+    writeln!(out, "http{}://{}/v1", if tls.is_some() { "s" } else { "" }, listener.local_addr()?)?;
     out.flush()?;
     let stub = Rc::new(Stub::new(settings));
-    tokio::task::spawn_local(Rc::clone(&stub).accept(listener));
+    tokio::task::spawn_local(Rc::clone(&stub).accept(listener, tls));
     while asked.recv().await.is_some() {
         writeln!(out, "{}", stub.book.borrow_mut().report())?;
         out.flush()?;

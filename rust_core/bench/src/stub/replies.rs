@@ -105,7 +105,7 @@ mod tests {
     use trunkline_core::reply::{ReplyOptions, read};
 
     fn body(last: bool, logprobs: bool, n: usize) -> Vec<u8> {
-        let replies = Replies::new(&Settings { latency: 0.0, p99: 0.0, tokens: 5, top: 3 });
+        let replies = Replies::new(&Settings { latency: 0.0, p99: 0.0, tokens: 5, top: 3, tls: None });
         let response = replies.of(&Asked { conversation: None, last, logprobs, n });
         let at = memchr::memmem::find(&response, b"\r\n\r\n").map_or(0, |at| at + 4);
         response[at..].to_vec()
