@@ -1,0 +1,31 @@
+"""The table of recorded runs: by name, how each is made. All are seeded, and nothing in them depends on the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stage import Stage
+
+Case = Callable[[Stage], None]
+
+CASES: dict[str, Case] = {}
+"""How each run is made, by its name."""
+
+PARTS: dict[str, tuple[str, ...]] = {}
+"""Of cases in which some parts depend on the time: what is recorded, by the name of the case."""
+
+
+def case(name: str, *parts: str) -> Callable[[Case], Case]:
+    """Enter a case, of which the named parts are recorded; all of them when none are named."""
+
+    def enter(make: Case) -> Case:
+        assert name not in CASES, name
+        CASES[name] = make
+        if parts:
+            PARTS[name] = parts
+        return make
+
+    return enter
+
+
+import agent_cases  # noqa: E402, F401
