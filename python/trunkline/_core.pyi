@@ -155,12 +155,13 @@ _Turned: TypeAlias = tuple[
     str,
     int,
     list[tuple[_Waiter, Any]],
+    PendingReply | None,
     dict[bytes, bytes] | None,
 ]
 """A request whose choices are turns. First its target, its agent, and seconds from asking to sending, from sending to
 the head of the answer, and from asking to the end. Then tokens: of the prompt, of these cached, generated (-1 where not
 known), and of these estimated. Then what the server says it ran, the number of draws, each waiter with its turn or the
-text of what is wrong with it, and the answer's headers where they were wanted."""
+text of what is wrong with it, the reply where it is on no tree yet, and the answer's headers where they were wanted."""
 
 _Missed: TypeAlias = tuple[
     int, _Taken[_Waiter], tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
@@ -214,6 +215,15 @@ class TurnEngine(Generic[_Waiter]):
 
     def ask(self, tree: int, rollout: int, agent: int, waiter: _Waiter, kept: tuple[int, int] | None = None, /) -> int:
         """A rollout wants its next turn; ``kept`` is the turn whose first tokens it keeps, and how many."""
+
+    def ask_parked(
+        self, tree: int, place: int, context: bool, turns: int, seed: int, agent: int, waiter: _Waiter, /
+    ) -> int:
+        """A program wants a reply, which is read and put on the tree later by :meth:`PendingReply.append_turn`.
+
+        ``place`` is a recorded context if ``context``, else the node whose path is sent; ``turns`` counts the model
+        turns before this one.
+        """
 
     def give_up(self, ask: int, table: ExchangeTable | None, now: float, /) -> int | None:
         """A rollout does not wait any more; returns the target of a sent request that is given up with it."""

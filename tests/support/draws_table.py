@@ -110,7 +110,9 @@ def open_table(
     core.append(0, _core.PROMPT, b'{"role":"user","content":"2 + 2?"}')
     draws, sink = draws or CompletionClient(llm, cache), Noted()
     compiled = CompiledAgent(Agent(model="m", sampling=sampling or Sampling()))
-    table = Table(core, compiled, draws, Sampler(core, task, draws, sink), sink, Task.ask("2 + 2?", id=task), [])
+    table = Table(
+        core, compiled, draws, Sampler(core, task, draws, sink, seed=3), sink, Task.ask("2 + 2?", id=task), []
+    )
     table.fork(n)
     return table
 

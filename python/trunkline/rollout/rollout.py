@@ -164,9 +164,10 @@ class Rollout:
             recorder.turned(self.id, wanted.compiled, started, node, failed)
 
     async def _next(self, wanted: WantedTurn) -> Turn | RolloutError:
-        self.sampler.want(self.seed, wanted)
+        self.sampler.want(wanted)
+        turn: asyncio.Future[Turn | RolloutError] = wanted.turn
         try:
-            return await wanted.turn
+            return await turn
         except asyncio.CancelledError:
             self.sampler.give_up(wanted)
             raise

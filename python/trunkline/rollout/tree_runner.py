@@ -116,7 +116,7 @@ class TreeRunner:
         self._filters = filters
         self._taken = taken = CarriedOver.of(core) if taken is None else taken
         self._checkpoint = checkpoint = Checkpoint(core, taken)
-        self._sampler = Sampler(core, tree.task.id, client, sink, recorder)
+        self._sampler = Sampler(core, tree.task.id, client, sink, recorder, seed=seed)
         self._read_turn = partial(self._sampler.recorded, compiled)
         self._calls = partial(self._sampler.calls, compiled)
         self._barrier = Barrier()

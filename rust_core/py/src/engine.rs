@@ -7,13 +7,14 @@ use trunkline_core::engine::{
     AgentPlan, Faulted, FlightView, Landed, Outcome, SharedTree, TargetPlan, TurnsLanded, is_ours,
 };
 use trunkline_core::reply::ParsedChoice;
-use trunkline_core::{AppendedChoice, Result, Tree};
+use trunkline_core::{AppendedChoice, Result, Source, Tree};
 
 use crate::guard::Guard;
 use crate::http::{self, Answered, Deeds, ExchangeTable, Unanswered, micros, seconds};
 use crate::input::{Data, Text, number};
 use crate::reply::ReplyOptions;
 use crate::tree::CoreTree;
+use crate::turn::PendingReply;
 
 struct Shared(Py<CoreTree>);
 
@@ -26,11 +27,15 @@ impl SharedTree for Shared {
 /// Leaf, turns and seed of a request, and what waits for its draws.
 type Taken = (u32, u32, i64, Vec<Py<PyAny>>);
 
-/// What came of a request: its target and agent; seconds queued, to the head of the answer, and in all; tokens of the
-/// prompt, cached and generated ones, -1 where not known; how many of these are estimated; what was served; its draws; and
-/// for each that is waited for the waiter with its turn or what is wrong with it; the headers, where they are wanted.
-type Turned =
-    ((u32, u32, f64, f64, f64), (i64, i64, i64, u32), String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PyDict>>);
+/// What came of a request: times, tokens, what was served, its draws; for each that is waited for the waiter with its turn
+/// or what is wrong with it; the reply, where it is on no tree yet; and the headers, where they are wanted.
+type Turned = (Times, Counts, String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PendingReply>>, Option<Py<PyDict>>);
+
+/// Target and agent of a request; seconds queued, to the head of the answer, and in all.
+type Times = (u32, u32, f64, f64, f64);
+
+/// Tokens of the prompt, of these cached, generated, and of these estimated.
+type Counts = (i64, i64, i64, u32);
 
 /// What a pass brought: answers and failures of requests that Python sent, turns, and requests without turns.
 type Brought<'py> = (Vec<Answered<'py>>, Vec<Unanswered>, Vec<Turned>, Vec<Missed>);
@@ -140,6 +145,24 @@ impl TurnEngine {
     ) -> PyResult<usize> {
         let kept = kept.map(|(turn, tokens)| (turn.into(), tokens));
         self.engine.with(py, |engine| engine.ask(tree, rollout.into(), agent, kept, waiter))
+    }
+
+    /// A program wants a reply to a path (`context` false) or to a recorded context, to be put on the tree later.
+    #[pyo3(signature = (tree, place, context, turns, seed, agent, waiter, /))]
+    #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
+    fn ask_parked(
+        &self,
+        py: Python<'_>,
+        tree: usize,
+        #[pyo3(from_py_with = number)] place: u32,
+        context: bool,
+        #[pyo3(from_py_with = number)] turns: u32,
+        seed: i64,
+        #[pyo3(from_py_with = number)] agent: u32,
+        waiter: Py<PyAny>,
+    ) -> PyResult<usize> {
+        let source = if context { Source::Context(place.into()) } else { Source::Path(place.into()) };
+        self.engine.with(py, |engine| engine.ask_parked(tree, source, turns, seed, agent, waiter))
     }
 
     /// A rollout does not wait for its turn any more; the target of a request that was sent and is given up with it.
@@ -275,7 +298,8 @@ impl TurnEngine {
 
 impl TurnEngine {
     fn turned(&self, py: Python<'_>, found: TurnsLanded<Py<PyAny>>, watched: bool) -> PyResult<Turned> {
-        let TurnsLanded { target, agent, queued, first, took, headers, landed: Landed { reply, turns } } = found;
+        let TurnsLanded { target, agent, queued, first, took, headers, landed: Landed { reply, parked, turns } } =
+            found;
         let headers = watched.then(|| http::headers(py, &headers)).transpose()?.map(Bound::unbind);
         let draws = turns.len();
         let mut outcomes = Vec::with_capacity(draws);
@@ -288,7 +312,9 @@ impl TurnEngine {
         let counts = reply.counts;
         let tokens = (count(counts.prompt), count(counts.cached), count(counts.generated), reply.estimated);
         let times = (target, agent, seconds(queued), seconds(first), seconds(took));
-        Ok((times, tokens, reply.served, draws, outcomes, headers))
+        let served = reply.served.clone();
+        let parked = parked.then(|| Py::new(py, PendingReply(reply))).transpose()?;
+        Ok((times, tokens, served, draws, outcomes, parked, headers))
     }
 
     /// A turn as the rollout gets it, or the text of what is wrong with its choice.
@@ -306,8 +332,16 @@ impl TurnEngine {
     }
 }
 
+/// The node or the context that a request is for.
+fn place(source: Source) -> u32 {
+    match source {
+        Source::Path(node) => node.get(),
+        Source::Context(context) => context.get(),
+    }
+}
+
 fn waiting(view: FlightView, waiters: Vec<(Py<PyAny>, bool)>) -> Taken {
-    (view.leaf.get(), view.turns, view.seed, waiters.into_iter().map(|(waiter, _)| waiter).collect())
+    (place(view.source), view.turns, view.seed, waiters.into_iter().map(|(waiter, _)| waiter).collect())
 }
 
 fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {

@@ -12,7 +12,7 @@ from trunkline.llm.request import CHAT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline._core import ExchangeTable, TurnEngine
+    from trunkline._core import ExchangeTable, PendingReply, TurnEngine
     from trunkline.llm.http.connection import ArrivedAnswer, FailedRequest
     from trunkline.llm.http.direct_transport import DirectTransport
     from trunkline.llm.limits.rate_limiter import Limiter
@@ -30,6 +30,7 @@ Turned: TypeAlias = """tuple[
     str,
     int,
     list[tuple[Any, Any]],
+    PendingReply | None,
     dict[bytes, bytes] | None,
 ]"""
 
@@ -191,7 +192,7 @@ class TurnSender:
             self._receiver.missed(one, None)
 
     def _turned(self, turned: Turned, now: float) -> None:
-        (target, _, queued, _, took), (_, _, generated, _), _, draws, _, headers = turned
+        (target, _, queued, _, took), (_, _, generated, _), _, draws, _, _, headers = turned
         endpoint = self._endpoints[target]
         queue = endpoint.queue
         if headers is not None:

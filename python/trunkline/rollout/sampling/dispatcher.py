@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trunkline._core import TurnEngine
 from trunkline.errors import LLMError
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.errors import RolloutError
     from trunkline.llm.http.turn_sender import FirstAttempt, Taken, Turned, TurnSender
     from trunkline.llm.limits.router import Endpoint
     from trunkline.rollout.sampling.completions import CompletionClient
-    from trunkline.rollout.sampling.sampler import Sampler
+    from trunkline.rollout.sampling.sampler import Sampler, TurnRequest
+    from trunkline.rollout.sampling.turns import PendingTurn
     from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import KeptPrefix
 
-    TurnFuture: TypeAlias = asyncio.Future[Turn | RolloutError]
+    TurnFuture: TypeAlias = asyncio.Future[Any]
 
 
 class WantedTurn:
-    """A rollout that waits for its next turn; ``key`` is the engine's while the engine has it, else -1."""
+    """A rollout that waits for its next turn, or a program's for one that is ``pending`` until it goes onto the tree.
 
-    __slots__ = ("compiled", "kept", "key", "reservation", "rollout", "sampler", "turn")
+    ``key`` is the engine's while the engine has it, else -1.
+    """
+
+    __slots__ = ("compiled", "kept", "key", "pending", "reservation", "rollout", "sampler", "turn")
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class WantedTurn:
         turn: TurnFuture,
         kept: KeptPrefix | None,
         reservation: Reservation | None,
+        pending: PendingTurn | None = None,
     ) -> None:
         self.sampler = sampler
         self.compiled = compiled
@@ -48,7 +52,14 @@ class WantedTurn:
         self.turn = turn
         self.kept = kept
         self.reservation = reservation
+        self.pending = pending
         self.key = -1
+
+
+class Missed(NamedTuple):
+    """The outcome of a program's request that the engine does not land; what came of it when it was sent once."""
+
+    attempt: FirstAttempt | None
 
 
 class Draws(NamedTuple):
@@ -97,6 +108,23 @@ class TurnDispatcher:
             self._waiting = True
             asyncio.get_running_loop().call_soon(self._carry)
 
+    def takes(self, ask: TurnRequest) -> bool:
+        """Whether the engine can send what a program asks for."""
+        limited = ask.compiled.greedy or self._client.weights.held or ask.reservation is not None
+        return self.sender is not None and not limited
+
+    def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest) -> None:
+        """Ask for what a program wants at the end of this pass; only where :meth:`takes` says so."""
+        assert self.sender is not None
+        compiled = wanted.compiled
+        agent = self._agents.get((compiled, True))
+        if agent is None:
+            agent = self._register(compiled, plain=True)
+        context = ask.context is not None
+        place = ask.leaf if ask.context is None else ask.context
+        wanted.key = self.engine.ask_parked(tree, place, context, ask.turn, ask.seed, agent, wanted)
+        self.sender.wake()
+
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
         key, wanted.key = wanted.key, -1
@@ -118,7 +146,7 @@ class TurnDispatcher:
 
     def turned(self, endpoint: Endpoint, turned: Turned) -> None:
         """Turns are on their trees: hand them to their rollouts."""
-        (_, _, queued, first, took), (prompt, cached, generated, estimated), served, draws, outcomes, _ = turned
+        (_, _, queued, first, took), (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
         leader = outcomes[0][0]
         agent = leader.compiled.agent
         reply = Reply(
@@ -137,7 +165,10 @@ class TurnDispatcher:
             agent.llm,
             estimated,
         )
-        leader.sampler.sink.called(reply)
+        if leader.pending is None:
+            leader.sampler.sink.called(reply)
+        else:
+            leader.pending.parked(reply, parsed)
         if estimated:
             self._client.one_draw_each(endpoint.base_url)
         for wanted, outcome in outcomes:
@@ -149,6 +180,11 @@ class TurnDispatcher:
     def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
         """Send a request in a task of its own, after the attempt that was made."""
         leaf, turn, seed, wanted = taken
+        if wanted[0].pending is not None:
+            wanted[0].key = -1
+            if not wanted[0].turn.done():
+                wanted[0].turn.set_result(Missed(attempt))
+            return
         places = []
         for place, one in enumerate(wanted):
             one.key = -1

@@ -12,7 +12,7 @@ from trunkline.llm.request import draws as ending
 from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
 from trunkline.rollout.sampling.completions import gathered
-from trunkline.rollout.sampling.dispatcher import runs
+from trunkline.rollout.sampling.dispatcher import Missed, WantedTurn, runs
 from trunkline.rollout.sampling.token_prompts import TokenTurnReader
 from trunkline.rollout.sampling.turns import PendingTurn, TurnReader
 from trunkline.rollout.task_budget import Meter
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trunkline.llm.http.turn_sender import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
-    from trunkline.rollout.sampling.dispatcher import Draws, WantedTurn
+    from trunkline.rollout.sampling.dispatcher import Draws
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.task_budget import Reservation
@@ -81,6 +81,7 @@ class Sampler:
         client: Who answers; a switchboard where there are several LLMs.
         sink: Where it says what a request cost.
         recorder: Where rollouts note what they do; None where nobody asks.
+        seed: The run's.
 
     Attributes:
         recorder: The same.
@@ -96,6 +97,8 @@ class Sampler:
         client: CompletionClient | CompletionClients,
         sink: TurnSink,
         recorder: TraceRecorder | None = None,
+        *,
+        seed: int = 0,
     ) -> None:
         self.name = _NumberedNames(core).__getitem__
         self.recorder = recorder
@@ -108,6 +111,7 @@ class Sampler:
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
         self._task = task_id.encode("utf-8", "surrogatepass")
         self._key = crc32(self._task)
+        self._seed = seed
         self._tree: int | None = None
 
     @property
@@ -127,11 +131,15 @@ class Sampler:
         except LLMError:
             return ()
 
-    def want(self, seed: int, wanted: WantedTurn) -> None:
-        """Ask for a rollout's next turn, together with other draws of its state; ``seed`` is the run's."""
+    def want(self, wanted: WantedTurn) -> None:
+        """Ask for a rollout's next turn, together with other draws of its state."""
+        self._client.of(wanted.compiled.agent.llm).dispatcher.want(self._opened(), wanted)
+
+    def _opened(self) -> int:
+        """Return the engine's number of the tree."""
         if self._tree is None:
-            self._tree = self._client.engine.open(self._core, seed, self._task, self._key)
-        self._client.of(wanted.compiled.agent.llm).dispatcher.want(self._tree, wanted)
+            self._tree = self._client.engine.open(self._core, self._seed, self._task, self._key)
+        return self._tree
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
@@ -194,21 +202,41 @@ class Sampler:
             LLMError: If no usable reply came.
             EndpointError: The endpoint serves nobody.
         """
-        weights = self._client.weights
+        weights, attempt = self._client.weights, None
+        if self._client.of(ask.compiled.agent.llm).dispatcher.takes(ask):
+            pending, found = await self._engine_asked(ask)
+            if not isinstance(found, Missed):
+                return _usable(pending, found)
+            attempt = found.attempt
         while True:
             with await weights.begin():
                 compiled = ask.compiled.under(weights.version)
                 pending = PendingTurn(compiled, ask.turn, self.sink.called)
                 request, client = self._apart(compiled, ask, pending), self._client.of(compiled.agent.llm)
                 if ask.reservation is None:
-                    await client.ask(request, pending)
+                    await client.ask(request, pending, attempt)
                 else:
                     with Meter([ask.reservation], pending.keep, None) as pending.meter:
                         await client.ask(request, pending)
-                (found,) = pending.found
-                if isinstance(found, RolloutError):
-                    raise found
-                return pending
+                (outcome,) = pending.found
+                return _usable(pending, outcome)
+            attempt = None
+
+    async def _engine_asked(self, ask: TurnRequest) -> tuple[PendingTurn, Turn | RolloutError | Missed]:
+        """Have the engine send what a program asks for."""
+        compiled = ask.compiled.under(self._client.weights.version)
+        pending = PendingTurn(compiled, ask.turn, self.sink.called)
+        future: asyncio.Future[Turn | RolloutError | Missed] = asyncio.get_running_loop().create_future()
+        wanted = WantedTurn(self, compiled, ask.rollout, future, None, None, pending)
+        self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)
+        try:
+            found = await future
+        except asyncio.CancelledError:
+            self.give_up(wanted)
+            raise
+        if not isinstance(found, Missed):
+            pending.found = [found]
+        return pending, found
 
     def _apart(self, compiled: CompiledAgent, ask: TurnRequest, pending: PendingTurn) -> Request:
         """The request for a draw that is parked."""
@@ -321,6 +349,13 @@ class Sampler:
             step,
             asked,
         )
+
+
+def _usable(pending: PendingTurn, found: Turn | RolloutError | None) -> PendingTurn:
+    """Return a pending turn whose reply is there; raise why there is none."""
+    if isinstance(found, RolloutError):
+        raise found
+    return pending
 
 
 class _Watch:

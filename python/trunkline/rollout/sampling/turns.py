@@ -336,6 +336,10 @@ class PendingTurn(TurnReader):
         )
         return Turn(choice, 0, len(message))
 
+    def parked(self, reply: Reply, parsed: PendingReply | None) -> None:
+        """Keep a reply that the engine has read."""
+        self._reply, self._parsed = reply, parsed
+
     def account(self, reply: Reply) -> None:
         """Pay for what a request brought, and note it."""
         if self.meter is not None:

@@ -87,10 +87,12 @@ struct State {
     tree: TreeKey,
     agent: AgentKey,
     rollout: RolloutId,
-    leaf: NodeId,
+    source: Source,
     turns: u32,
     seed: i64,
     kept: Option<(NodeId, u32)>,
+    /// Whether the reply is read and put on no tree yet.
+    parked: bool,
 }
 
 /// A rollout that waits for its turn.
@@ -131,14 +133,16 @@ pub struct FlightView {
     pub tree: TreeKey,
     /// Who is asked.
     pub agent: AgentKey,
-    /// The node whose path is the conversation.
-    pub leaf: NodeId,
-    /// Model turns on that path.
+    /// What the conversation is.
+    pub source: Source,
+    /// Model turns before the one that is asked for.
     pub turns: u32,
     /// Seed of the first draw.
     pub seed: i64,
     /// Draws.
     pub n: u32,
+    /// Whether the reply is read and put on no tree yet.
+    pub parked: bool,
 }
 
 /// What came of giving a wish up.
@@ -155,6 +159,8 @@ pub enum GivenUp<W> {
 /// A reply whose choices are on the tree.
 #[derive(Debug)]
 pub struct Landed<W> {
+    /// Whether its first choice is read and on no tree yet; its node is the root.
+    pub parked: bool,
     /// The reply; its choices are those of `turns`, in order, and perhaps more.
     pub reply: ParsedReply,
     /// What became of each draw: who waits for it, whether that was given up, and its turn or a fault.
@@ -258,10 +264,33 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             }
             Ok((view.leaf, view.turns, next_seed(entry.run_seed, &entry.task, view.path, view.turns)))
         })?;
-        let state = State { tree, agent, rollout, leaf, turns, seed, kept };
+        let state = State { tree, agent, rollout, source: Source::Path(leaf), turns, seed, kept, parked: false };
+        Ok(self.wish(state, waiter))
+    }
+
+    /// A program wants a reply to what it says, with a seed of its own; it decides where the turn goes.
+    ///
+    /// # Errors
+    /// If the tree or the agent does not exist.
+    pub fn ask_parked(
+        &mut self,
+        tree: TreeKey,
+        source: Source,
+        turns: u32,
+        seed: i64,
+        agent: AgentKey,
+        waiter: W,
+    ) -> Result<AskKey> {
+        self.plan(agent)?;
+        self.entry(tree)?;
+        let state = State { tree, agent, rollout: RolloutId::new(0), source, turns, seed, kept: None, parked: true };
+        Ok(self.wish(state, waiter))
+    }
+
+    fn wish(&mut self, state: State, waiter: W) -> AskKey {
         let key = self.asks.insert(Ask { state, waiter, flight: None, given_up: false });
         self.asked.push(key);
-        Ok(key)
+        key
     }
 
     /// Gather what was asked for since the last time into requests, behind those that wait: consecutive draws of one state
@@ -276,7 +305,13 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         let mut places = HashMap::new();
         for key in asked {
             let Some(Ask { state, .. }) = self.asks.get(key) else { continue };
-            let place = *places.entry((state.tree, state.agent, state.leaf, state.kept)).or_insert(groups.len());
+            let Source::Path(leaf) = state.source else {
+                groups.push(vec![key]);
+                continue;
+            };
+            let alone = state.parked.then_some(key);
+            let same = (state.tree, state.agent, leaf, state.kept, alone);
+            let place = *places.entry(same).or_insert(groups.len());
             match groups.get_mut(place) {
                 Some(group) => group.push(key),
                 None => groups.push(vec![key]),
@@ -353,8 +388,8 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     pub fn view(&self, flight: FlightKey) -> Result<FlightView> {
         let asks = &self.flight(flight)?.asks;
         let first = asks.first().and_then(|&key| self.asks.get(key)).ok_or_else(|| unknown("request", flight))?;
-        let State { tree, agent, leaf, turns, seed, .. } = first.state;
-        Ok(FlightView { tree, agent, leaf, turns, seed, n: crate::id::count(asks.len()) })
+        let State { tree, agent, source, turns, seed, parked, .. } = first.state;
+        Ok(FlightView { tree, agent, source, turns, seed, n: crate::id::count(asks.len()), parked })
     }
 
     /// Write the body of a request behind what `out` has.
@@ -362,17 +397,17 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     /// # Errors
     /// If there is no such request.
     pub fn body(&self, flight: FlightKey, out: &mut Vec<u8>) -> Result<()> {
-        let FlightView { tree, agent, leaf, seed, n, .. } = self.view(flight)?;
+        let FlightView { tree, agent, source, seed, n, .. } = self.view(flight)?;
         let plan = self.plan(agent)?;
         let tail = [&plan.constant, &*ending(plan.seeded, n, seed)].concat();
-        self.entry(tree)?.tree.with(|tree| tree.body_onto(Source::Path(leaf), &plan.head, &tail, out))
+        self.entry(tree)?.tree.with(|tree| tree.body_onto(source, &plan.head, &tail, out))
     }
 
     /// The size of a request's body.
-    fn size(&self, FlightView { tree, agent, leaf, seed, n, .. }: FlightView) -> Result<usize> {
+    fn size(&self, FlightView { tree, agent, source, seed, n, .. }: FlightView) -> Result<usize> {
         let plan = self.plan(agent)?;
         let behind = plan.constant.len() + ending(plan.seeded, n, seed).len();
-        let size = self.entry(tree)?.tree.with(|tree| tree.body_len(Source::Path(leaf), &plan.head, b""))?;
+        let size = self.entry(tree)?.tree.with(|tree| tree.body_len(source, &plan.head, b""))?;
         Ok(size + behind)
     }
 
@@ -387,13 +422,18 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         retries: u32,
         micros: u64,
     ) -> std::result::Result<Landed<W>, NotLanded> {
-        let FlightView { tree, agent, turns, n, .. } = self.view(flight).map_err(NotLanded::Refused)?;
+        let FlightView { tree, agent, turns, n, parked, .. } = self.view(flight).map_err(NotLanded::Refused)?;
         let plan = self.plan(agent).map_err(NotLanded::Refused)?;
         let reply = reply::read(body, &plan.reading).map_err(NotLanded::Unreadable)?;
         if reply.choices.len() < n as usize {
             return Err(NotLanded::Few(reply.choices.len()));
         }
         let asks = self.flight(flight).map_err(NotLanded::Refused)?.asks.clone();
+        if parked {
+            let size = reply.choices[0].size(turns);
+            let found = size.map_or_else(AppendedChoice::Fault, |size| AppendedChoice::Turn(NodeId::ROOT, size));
+            return Ok(self.landed(flight, parked, reply, asks, vec![found]));
+        }
         let rollouts = asks.iter().map(|&key| self.asks[key].state.rollout).collect::<Vec<_>>();
         let entry = self.trees.get_mut(tree).ok_or_else(|| NotLanded::Refused(unknown("tree", tree)))?;
         let TreeEntry { tree, names, .. } = entry;
@@ -409,14 +449,23 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             tree.append_reply(&rollouts, &reply, request)
         };
         let appended = tree.with(append).map_err(NotLanded::Refused)?;
+        Ok(self.landed(flight, parked, reply, asks, appended))
+    }
+
+    fn landed(
+        &mut self,
+        flight: FlightKey,
+        parked: bool,
+        reply: ParsedReply,
+        asks: Vec<AskKey>,
+        appended: Vec<AppendedChoice>,
+    ) -> Landed<W> {
         self.flights.remove(flight);
-        let turns = asks.into_iter().zip(appended);
-        let turns = turns.map(|(key, appended)| {
+        let turns = asks.into_iter().zip(appended).map(|(key, appended)| {
             let Ask { waiter, given_up, .. } = self.asks.remove(key);
             (waiter, given_up, appended)
         });
-        let turns = turns.collect();
-        Ok(Landed { reply, turns })
+        Landed { reply, parked, turns: turns.collect() }
     }
 
     /// Let go of a request that the engine does not land: who waits for its draws, in order, and whether that was given up.

@@ -124,7 +124,7 @@ type TurnSummary = (u32, usize, u32, bool, Option<u32>, Option<u32>);
 
 /// A reply whose first choice can be a turn.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct PendingReply(ParsedReply);
+pub struct PendingReply(pub ParsedReply);
 
 /// Read the body of a completion whose first choice will be a turn.
 #[pyfunction]
