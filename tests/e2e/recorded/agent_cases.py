@@ -5,19 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cases import case
 from every_strategy import STRATEGIES
+from killed_runs import SURE, WORDS
 from own_strategy import Recheck
 from replies import lost_in
 from scripted import look as looks_up
 from stage import Stage
+from table import case
 from worlds import worth
 
 import trunkline as tl
 from trunkline.sim.tools import search, visit
-
-SURE = tl.Sampling(logprobs=True, top_logprobs=4, max_tokens=400)
-WORDS = [tl.Task.ask(f"what is word {n}?", str(n), id=f"q{n}") for n in range(3)]
 
 
 def sim_agent(**changes: Any) -> tl.Agent:
@@ -31,7 +29,7 @@ def scripted_agent(**changes: Any) -> tl.Agent:
 def simulated(stage: Stage, strategy: Any = None, tasks: int = 2, **options: Any) -> None:
     agent = options.pop("agent", None) or sim_agent()
     llm = options.pop("llm", None) or stage.sim()
-    stage.run(agent, stage.questions(tasks), llm=llm, strategy=strategy, reward=tl.exact_match, **options)
+    stage.run(agent, stage.questions(tasks), llm=llm, strategy=strategy, **{"reward": tl.exact_match} | options)
 
 
 def scripted(stage: Stage, strategy: Any = None, agent: tl.Agent | None = None, **options: Any) -> None:

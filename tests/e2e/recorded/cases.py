@@ -1,31 +1,17 @@
-"""The table of recorded runs: by name, how each is made. All are seeded, and nothing in them depends on the time."""
+"""The recorded runs: by name, how each is made. All are seeded, and what is recorded does not depend on the time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import agent_cases
+import failing_cases
+import loop_cases
+import money_cases
+import process_cases
+import team_cases
+import token_cases
+from table import CASES, PARTS
 
-from stage import Stage
+__all__ = ["CASES", "MODULES", "PARTS"]
 
-Case = Callable[[Stage], None]
-
-CASES: dict[str, Case] = {}
-"""How each run is made, by its name."""
-
-PARTS: dict[str, tuple[str, ...]] = {}
-"""Of cases in which some parts depend on the time: what is recorded, by the name of the case."""
-
-
-def case(name: str, *parts: str) -> Callable[[Case], Case]:
-    """Enter a case, of which the named parts are recorded; all of them when none are named."""
-
-    def enter(make: Case) -> Case:
-        assert name not in CASES, name
-        CASES[name] = make
-        if parts:
-            PARTS[name] = parts
-        return make
-
-    return enter
-
-
-import agent_cases  # noqa: E402, F401
+MODULES = (agent_cases, loop_cases, token_cases, money_cases, failing_cases, team_cases, process_cases)
+"""They enter their cases when they are imported."""

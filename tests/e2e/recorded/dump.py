@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -16,24 +17,35 @@ from typing import Any, NamedTuple
 import msgspec
 
 import trunkline as tl
-from trunkline._core import CoreTree, NodeView
+from trunkline._core import CoreTree, NodeView, drift_of
 from trunkline.tree.records import Record, Records
 from trunkline.tree.views import Kind, Tree
 
 LONG_TEXT, LONG_LIST = 240, 12
 """Characters and entries of which a dump holds more than the beginning, the length and a hash."""
 
-_TIMES = {"llm_micros", "tool_micros", "queue", "first", "micros", "started", "at"}
+_TIMES = {"llm_micros", "tool_micros", "queue", "first", "micros", "started", "at", "deltas"}
+_SECONDS = re.compile(r"\(\d+\.\d+ s\)")
 _META = {"state", "error"}
 _ORDERED = ("round", "cut", "refused", "judged", "served")
 _COUNTED = ("spent", "intent", "effect")
 
 
-def brief(text: str) -> str:
-    """A text, or of a long one its beginning, its length and its hash."""
-    if len(text) <= LONG_TEXT:
-        return text
-    return f"{text[:80]}... {len(text)} characters, {sha256(text.encode()).hexdigest()[:16]}"
+def timeless(text: str) -> str:
+    """A text without the seconds that an attempt took."""
+    return _SECONDS.sub("(N s)", text)
+
+
+def shortened(found: Any) -> Any:
+    """A dump in which a long text is its beginning, its length and its hash."""
+    match found:
+        case dict():
+            return {name: shortened(value) for name, value in found.items()}
+        case list():
+            return [shortened(value) for value in found]
+        case str() if len(found) > LONG_TEXT:
+            return f"{found[:80]}... {len(found)} characters, {sha256(found.encode()).hexdigest()[:16]}"
+    return found
 
 
 def columns(values: Iterable[Any]) -> list[Any]:
@@ -127,13 +139,14 @@ def _node(core: CoreTree, node: int, order: Order) -> dict[str, Any]:
             {
                 "agent": facts.agent,
                 "namespace": facts.namespace,
-                "message": brief(core.message(node).decode()),
-                "aside": brief(core.aside(node) or ""),
-                "report": brief(core.report_of(node) or ""),
+                "message": core.message(node).decode(),
+                "aside": core.aside(node) or "",
+                "report": core.report_of(node) or "",
                 "finish": facts.finish,
                 "prompt": facts.prompt,
                 "generated": facts.generated,
-                "sent": _context(core, facts.context),
+                "sent": _context(core, node, facts.context),
+                "drift": _drift(core, node),
                 **_uncertainty(facts),
                 "ids": None if tokens is None else columns(tokens.ids),
                 "logprobs": None if tokens is None else columns(number(value) for value in tokens.logprobs),
@@ -153,9 +166,17 @@ def _uncertainty(facts: NodeView) -> dict[str, Any]:
     return {name: values for name, values in read.items() if any(value is not None for value in values)}
 
 
-def _context(core: CoreTree, context: int | None) -> str:
+def _context(core: CoreTree, node: int, context: int | None) -> str:
     """What was sent where that is not the path."""
-    return "" if context is None else brief(core.request_context(context, b"[", b"]").decode())
+    if context is None or (node and drift_of(core, node) is not None):
+        return ""
+    return core.request_context(context, b"[", b"]").decode()
+
+
+def _drift(core: CoreTree, node: int) -> list[Any]:
+    """What a turn was given where that was not the ids of its path: policy, ids kept, ids given."""
+    found = drift_of(core, node)
+    return [] if found is None else [*found[:2], columns(found[2].ids)]
 
 
 def _rollout(tree: Tree, rollout: int, order: Order) -> dict[str, Any]:
@@ -169,7 +190,7 @@ def _rollout(tree: Tree, rollout: int, order: Order) -> dict[str, Any]:
         "draw": facts.draw,
         "turns": facts.turns,
         "termination": facts.termination,
-        **told({"answer": facts.answer, "error": facts.error and brief(facts.error), "note": facts.note}),
+        **told({"answer": facts.answer, "error": facts.error and facts.error, "note": facts.note}),
         "reward": None if math.isnan(facts.reward) else facts.reward,
         "usage": _fields(view.usage),
     }
@@ -179,12 +200,15 @@ def _record(core: CoreTree, record: Record, order: Order) -> dict[str, Any]:
     data: Any = list(record.data)
     match record.kind, data:
         case "ask", [[_, leaf, context, _], failure, *note]:
-            data = told({"after": order.place[leaf], "sent": _context(core, context), "failure": failure})
+            data = told({"after": order.place[leaf], "sent": _context(core, 0, context), "failure": failure})
             data |= {"note": note[0]} if note else {}
         case "use", [turn, oks]:
             data = {"turn": order.place[turn], "ok": oks}
         case "now", _:
             data = None
+        case "tool" | "call", [_, given, *made]:
+            # A tool's last entry is the time that it took.
+            data = [given, *(made[:2] if record.kind == "tool" else made)]
     return told(
         {
             "kind": record.kind,
@@ -216,7 +240,8 @@ def _decision(mark: dict[str, Any], order: Order) -> dict[str, Any]:
         if name in found:
             found[name] = {names[int(rollout)]: value for rollout, value in found[name].items()}
     if "served" in found:
-        found["served"] = {names[int(rollout)]: place[leaf] for rollout, leaf in found["served"].items()}
+        # The leaf beside each depends on what was recorded first of what a program asks at once.
+        found["served"] = [names[int(rollout)] for rollout in found["served"]]
     if "rollout" in found:
         found["rollout"] = names[found["rollout"]]
     for fork in found.get("forks", ()):

@@ -37,6 +37,12 @@ def says(text: str, **usage: int) -> Body:
     return completion([choice(text)], {"prompt_tokens": 10, "completion_tokens": 3} | usage)
 
 
+def length(drawn: Body) -> int:
+    """Tokens of a choice: those that are listed, else some."""
+    listed = drawn.get("logprobs", {}).get("content")
+    return len(listed) if listed else 9 * max(1, len(drawn["message"].get("tool_calls", ())))
+
+
 def lost_in(
     words: int = 3,
     depth: int = 4,
@@ -79,7 +85,7 @@ def lost_in(
         drawn = [draw(body, index) for index in range(count)]
         figures = {
             "prompt_tokens": 10 * len(body["messages"]),
-            "completion_tokens": sum(len(one.get("logprobs", {}).get("content", "abc")) for one in drawn),
+            "completion_tokens": sum(map(length, drawn)),
             "prompt_tokens_details": {"cached_tokens": 5},
         }
         return completion(drawn, figures if usage else None)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import web
-from dump import run_dump
+from dump import run_dump, shortened, timeless
 from places import TESTS
 
 import trunkline as tl
@@ -34,6 +34,9 @@ TLS = TESTS / "fixtures" / "tls"
 
 Handler = Callable[[dict[str, Any], int], "web.StreamResponse | dict[str, Any] | Awaitable[Any]"]
 """From the body of a request, and how often that very body came before, to the reply."""
+
+DROPPED = object()
+"""A reply that stands for none: the connection is cut."""
 
 _HEADERS = ("authorization", "content-type", "x-team")
 
@@ -72,6 +75,10 @@ class Servers:
             found = handler(msgspec.json.decode(data), came[data] - 1)
             if isinstance(found, Awaitable):
                 found = await found
+            if found is DROPPED:
+                assert request.transport is not None
+                request.transport.abort()
+                return web.Response()
             return found if isinstance(found, web.StreamResponse) else web.json_response(found)
 
         app = web.Application(client_max_size=2**26)
@@ -205,17 +212,24 @@ class Stage:
 
     def close(self) -> dict[str, dict[str, Any]]:
         """Return what is recorded, without addresses and folders."""
-        text = json.dumps(self.parts, ensure_ascii=False)
+        text = timeless(json.dumps(self.parts, ensure_ascii=False))
         for address, label in self.house.servers.labels.items():
             text = text.replace(address, label)
         text = text.replace(str(self.folder), "FOLDER").replace(str(self.house.folder), "FOLDER")
         self.house.servers.stop()
         shutil.rmtree(self.folder)
-        return json.loads(text)
+        runs = json.loads(text)
+        return {
+            run: {part: value if part == "requests" else shortened(value) for part, value in found.items()}
+            for run, found in runs.items()
+        }
 
 
 def _grouped(asked: list[Asked], path: Path) -> dict[str, list[Any]]:
-    """Requests by the task whose prompt is in them, each group sorted; equal ones once, with their number in front."""
+    """Requests by the task whose prompt is in them, each group sorted; equal ones once, with their number in front.
+
+    How often a server is asked to render the same depends on what is asked at the same time: of these the number is 1.
+    """
     prompts: dict[str, str] = {}
     if path.exists():
         with tl.RunReader.open(path) as reader:
@@ -227,7 +241,13 @@ def _grouped(asked: list[Asked], path: Path) -> dict[str, list[Any]]:
         task = next((name for name, prompt in prompts.items() if prompt and prompt in one.body), "")
         headers = ", ".join(f"{name}: {value}" for name, value in one.headers.items())
         counts.setdefault(task, Counter())[one.server, one.path, headers, one.body] += 1
-    return {task: [[counts[task][one], *one] for one in sorted(counts[task])] for task in sorted(counts)}
+    return {
+        task: [
+            [1 if path == "/tokenize" else found[server, path, headers, body], server, path, headers, body]
+            for server, path, headers, body in sorted(found)
+        ]
+        for task, found in sorted(counts.items())
+    }
 
 
 @contextmanager
