@@ -188,17 +188,13 @@ impl ExchangeTable {
         let mut tokens: Vec<u64> = self.exchanges.keys().copied().collect();
         tokens.sort_unstable();
         for token in tokens {
-            if let Some(exchange) = self.exchanges.get(&token)
-                && exchange.slot.is_none()
-            {
-                self.agenda.remove(&(exchange.deadline, Due::Waiting(token)));
-            }
             self.fail(token, Fault::Closed, now);
         }
         for origin in &mut self.origins {
             origin.waiting.clear();
+            origin.looking = false;
         }
-        self.actions.writes.clear();
+        self.agenda.clear();
         for slot in 0..self.connections.len() {
             self.close_slot(u32::try_from(slot).unwrap_or(u32::MAX));
         }
@@ -296,7 +292,6 @@ impl ExchangeTable {
         if matches!(connection.stage, Stage::Taken | Stage::Sent) {
             let token = connection.token;
             self.close_slot(slot);
-            self.actions.writes.retain(|write| write.slot != slot);
             self.repeat(token, false, Fault::NoAnswer, now);
         }
     }
@@ -650,7 +645,6 @@ impl ExchangeTable {
             return;
         }
         let (token, begun, answered) = (connection.token, connection.reader.begun(), connection.answered);
-        self.actions.writes.retain(|write| write.slot != slot);
         if begun {
             self.fail(token, Fault::BrokeOff, now);
         } else if answered {
@@ -687,10 +681,11 @@ impl ExchangeTable {
     /// Have a connection closed.
     fn close_slot(&mut self, slot: u32) {
         let Some(Some(connection)) = self.connections.get_mut(slot as usize) else { return };
-        if connection.stage == Stage::Closing {
-            return;
+        match std::mem::replace(&mut connection.stage, Stage::Closing) {
+            Stage::Closing => return,
+            Stage::Taken => self.actions.writes.retain(|write| write.slot != slot),
+            _ => {}
         }
-        connection.stage = Stage::Closing;
         if let Some(due) = connection.due.take() {
             self.agenda.remove(&(due, Due::Connection(slot)));
         }
@@ -706,6 +701,7 @@ impl ExchangeTable {
         }
         self.free.push(slot);
         self.origins[connection.origin as usize].forget(slot);
+        self.actions.writes.retain(|write| write.slot != slot);
         self.actions.closes.retain(|&closed| closed != slot);
         match self.next(connection.origin) {
             Some(token) => self.open(token, now),
