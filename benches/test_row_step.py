@@ -218,7 +218,7 @@ def in_a_run(team: Team, rollouts: int) -> dict[str, Cost]:
                     found.update(Live(waiting, team).measure())
                 finally:
                     measured.set()
-            await measured.wait()
+            await rollout.call(measured.wait)
             return None
 
     held = Held(**{name: getattr(team, name) for name in team.__struct_fields__})

@@ -151,8 +151,8 @@ class ProgramContext(ReplayState):
 
     A program is run again to go on with a rollout elsewhere, or to fork it; it is then given what it was given before,
     and nothing is asked, called or run again. So it must do the same again: it awaits its rollout and nothing else
-    (``asyncio.gather`` and task groups over that are fine), takes chance from :attr:`random`, time from :meth:`now`,
-    and everything else that may change from :meth:`call`.
+    (``asyncio.gather``, task groups, timeouts and queues over that are fine), takes chance from :attr:`random`, time
+    from :meth:`now`, and everything else that may change from :meth:`call`.
 
     Args:
         rollout: The rollout.
