@@ -6,6 +6,7 @@ import json
 import math
 import re
 from hashlib import blake2b
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,8 +84,6 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_quote = json.JSONEncoder().encode
-
 # Dialects whose calls stand in the text, with what they must know of tools to read one.
 _WRITTEN = (Hermes(), SearchR1())
 _TOOLS = [{"function": {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}}}]
@@ -96,7 +95,9 @@ def action(turn: Message) -> str:
     Calls are read from ``tool_calls`` and from text in the ``hermes`` or ``search-r1`` form, without thinking. The
     order of calls and arguments, and case and white space of texts, make no difference.
     """
-    calls = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
+    calls: list[tuple[str, str]] = []
+    if turn.get("tool_calls"):
+        calls = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
     text = message_text(turn)
     said = spoken(text)
     if not calls and ("<tool_call>" in said or "<search>" in said):
@@ -104,7 +105,7 @@ def action(turn: Message) -> str:
     if calls:
         key = json.dumps(sorted([name, _plain(arguments)] for name, arguments in calls))
     else:
-        key = _quote(normalise(_final(said)))
+        key = encode_basestring_ascii(normalise(_final(said)))
     # ASCII, so that lone surrogates can be hashed.
     return blake2b(key.encode(), digest_size=8).hexdigest()
 
@@ -112,8 +113,6 @@ def action(turn: Message) -> str:
 def called_functions(message: Message) -> list[dict[str, Any]]:
     """The function objects of a message's native tool calls; entries of another form are left out."""
     listed = message.get("tool_calls")
-    if not listed:
-        return []
     found = [call.get("function") for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
     return [function for function in found if isinstance(function, dict)]
 

@@ -105,8 +105,7 @@ def _fold(text: str) -> str:
 
 def normalise(answer: str) -> str:
     """Return the normal form of an answer, empty only for a blank one; beyond 4,000 characters only case is folded."""
-    stripped = answer.strip()
-    return stripped.casefold() if len(stripped) > LONG else _folded(stripped)
+    return _normal(answer) if len(answer) <= LONG else _uncached(answer)
 
 
 def fold(text: str) -> str:
@@ -125,7 +124,12 @@ def fold(text: str) -> str:
     return " ".join(kept or tokens) or " ".join(folded.split())
 
 
-_folded = lru_cache(maxsize=1024)(fold)
+def _uncached(answer: str) -> str:
+    stripped = answer.strip()
+    return stripped.casefold() if len(stripped) > LONG else fold(stripped)
+
+
+_normal = lru_cache(maxsize=1024)(_uncached)
 
 
 def vote(answers: Iterable[str | None]) -> list[Votes]:

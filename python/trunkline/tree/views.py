@@ -226,7 +226,7 @@ class Trajectory:
     @property
     def answer(self) -> str | None:
         """Its final answer, if it gave one."""
-        return self._facts.answer
+        return self.tree.core.rollout(self.id).answer
 
     @property
     def error(self) -> Failure | None:
