@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -48,11 +47,10 @@ class _Suspicion(msgspec.Struct):
 
 
 class _WorkerTasks(msgspec.Struct):
-    """A worker's tasks: on trial are those without a committed turn, ``deaths`` counts these by their deaths."""
+    """A worker's tasks: on trial are those without a committed turn."""
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
-    deaths: Counter[int] = msgspec.field(default_factory=Counter)
     alone: bool = False
 
 
@@ -81,18 +79,21 @@ class PoisonTaskDetector:
         worker = self._workers.get(worker_id)
         if worker is None or not worker.tasks:
             return True
+        if not self._records:
+            return len(worker.trial) < slots > 1
         deaths = self._deaths(task)
         if _company(deaths, slots) == 1:
             return False
-        return len(worker.trial) < _company(max((deaths, *worker.deaths)), slots)
+        return len(worker.trial) < _company(max((deaths, *map(self._deaths, worker.trial))), slots)
 
     def take(self, worker_id: int, task: int) -> None:
-        worker = self._workers.setdefault(worker_id, _WorkerTasks())
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            worker = self._workers[worker_id] = _WorkerTasks()
         worker.alone = not worker.tasks
         worker.tasks.add(task)
         worker.trial.add(task)
-        worker.deaths[self._deaths(task)] += 1
-        if self.next == task:
+        if self._waiting and self.next == task:
             heappop(self._waiting)
 
     def passed(self, worker_id: int, task: int) -> None:
@@ -100,8 +101,8 @@ class PoisonTaskDetector:
         worker = self._workers.get(worker_id)
         if worker is not None and task in worker.trial:
             worker.trial.discard(task)
-            worker.deaths -= Counter({self._deaths(task): 1})
-            self._records.pop(task, None)
+            if self._records:
+                self._records.pop(task, None)
 
     def done(self, worker_id: int, task: int) -> None:
         self.passed(worker_id, task)

@@ -80,20 +80,25 @@ class TaskDispatcher(Component):
     def _suspects(self) -> int | None:
         """Assign suspects; returns the worker that gets no other task, so that it has room for the next one."""
         while (index := self._detector.next) is not None:
-            worker_id = self._registry.freest(lambda worker_id, index=index: self._admits(worker_id, index))  # type: ignore[misc]
+            worker_id = self._freest(None, index)
             if worker_id is None:
                 return self._registry.quietest()
             self._give(worker_id, index)
         return None
 
-    def _freest(self, avoided: int | None) -> int | None:
-        return self._registry.freest(lambda worker_id: worker_id != avoided and self._admits(worker_id, -1))
-
-    def _admits(self, worker_id: int, index: int) -> bool:
-        return self._detector.admits(worker_id, self._registry[worker_id].slots, index)
+    def _freest(self, avoided: int | None, index: int = -1) -> int | None:
+        """The worker that takes the most more tasks and may try this one, the first of several; None if none does."""
+        found, most = None, 0
+        for worker_id, entry in self._registry.items():
+            free = entry.credits
+            better = free > most or (found is not None and free == most and worker_id < found)
+            if better and worker_id != avoided and self._detector.admits(worker_id, entry.slots, index):
+                found, most = worker_id, free
+        return found
 
     def _give(self, worker_id: int, index: int) -> None:
-        self._send_earlier(worker_id, index)
+        if index in self._taken or index in self._begun:
+            self._send_earlier(worker_id, index)
         data = write_task(self._tasks[index])
         self._registry[worker_id].tasks.add(index)
         self._detector.take(worker_id, index)
@@ -106,8 +111,6 @@ class TaskDispatcher(Component):
     def _send_earlier(self, worker_id: int, index: int) -> None:
         """Send the deltas of a task that was begun, in messages of a size that can be sent."""
         begun = self._taken.get(index)
-        if begun is None and index not in self._begun:
-            return
         taken = 0 if begun is None else begun.deltas
         part: list[bytes] = []
         size = 0
@@ -239,13 +242,6 @@ class WorkerRegistry(dict[int, WorkerEntry]):
     def tasks(self, worker_id: int) -> list[int]:
         entry = self.get(worker_id)
         return [] if entry is None else sorted(entry.tasks)
-
-    def freest(self, admits: Callable[[int], bool]) -> int | None:
-        """The admitted worker that takes the most more tasks; None if none takes any."""
-        free = [
-            (entry.credits, -worker_id) for worker_id, entry in self.items() if entry.credits > 0 and admits(worker_id)
-        ]
-        return -max(free)[1] if free else None
 
     def quietest(self) -> int | None:
         """The worker with the fewest tasks, of those that are not retired."""

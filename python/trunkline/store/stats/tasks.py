@@ -212,10 +212,18 @@ class Filtered(msgspec.Struct, frozen=True):
 
 def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> bool:
     """Whether a finished group can be trained on: not broken, and a rollout with an outcome passed the filters."""
-    filter_stats = FilterStats(scored=scored)
+    found = False
     for row in rollouts:
-        filter_stats.add(0, row)
-    return error is None and filter_stats.kept == {0}
+        said = notes.read(row.note) if row.note else []
+        if said and any(verdict.action == "failed" for verdict in said):
+            return False
+        found |= _passed(row, said, scored=scored)
+    return found and error is None
+
+
+def _passed(row: RolloutRow, said: Sequence[notes.Verdict], *, scored: bool) -> bool:
+    """Whether a rollout has an outcome that its verdicts leave in."""
+    return ended(row) and (row.reward is not None or not scored) and not (said and notes.masked(said))
 
 
 class FilterStats:
@@ -245,7 +253,7 @@ class FilterStats:
                 self._dropped[name] += 1
             elif action == "failed":
                 self._unjudged.add(task)
-        if ended(row) and not notes.masked(said) and (row.reward is not None or not self._scored):
+        if _passed(row, said, scored=self._scored):
             self._left.add(task)
 
     @property
