@@ -25,7 +25,7 @@ from trunkline.llm.pricing import Price
 from trunkline.runner.plan import PreparedRun
 from trunkline.scoring.rewards.matching import exact_match
 from trunkline.store.derive import rows
-from trunkline.store.schema import CallRow, RolloutRow, TreeRow
+from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
@@ -34,11 +34,11 @@ TOGETHER = 1_000
 
 READERS = (["show"], ["show", "--metrics"], ["show", "--tasks"], ["show", "--time"])
 
-Grown = tuple[int, bytes, TreeRow, list[RolloutRow], list[CallRow]]
+Grown = tuple[int, bytes, TreeRow, list[RolloutRow]]
 
 
 def grown(number: int, task: Task, rollouts: int) -> Grown:
-    """One task's delta, rows and calls; every third try is right."""
+    """One task's delta, with its calls, and rows; every third try is right."""
     core = CoreTree()
     prompt = core.append(0, 1, msgspec.json.encode(task.messages[0]))
     calls = []
@@ -49,10 +49,11 @@ def grown(number: int, task: Task, rollouts: int) -> Grown:
         core.turn(rollout, assistant(answer, [], 0), 0, 0, core.name("stop"), 20, 0, 5, 0, 200_000)
         core.close(rollout, "answer", answer)
         core.score(rollout, float(right))
-        calls.append(CallRow("http://127.0.0.1:9/v1", 1, 20, 0, 5, 1, 10, 50_000, 200_000, time.monotonic_ns() // 1000))
-    delta = core.delta()
+        began = time.monotonic_ns() // 1000
+        calls.append(("http://127.0.0.1:9/v1", 1, 20, 0, 5, 1, 10, 50_000, 200_000, began, ""))
+    delta = core.delta(calls)
     assert delta is not None
-    return number, delta, *rows(core), calls
+    return number, delta, *rows(core)
 
 
 def batches(grown_tasks: Iterator[Grown]) -> Iterator[list[Grown]]:
@@ -87,8 +88,7 @@ def make(out: Path, tasks: int, rollouts: int, unfinished: int) -> None:
     for batch in batches(grown(number, listed[number], rollouts) for number in done):
         writer.commit(
             [(number, 0, delta) for number, delta, *_ in batch],
-            [(number, tree, made) for number, _, tree, made, _ in batch],
-            [(number, 0, calls) for number, *_, calls in batch],
+            [(number, tree, made) for number, _, tree, made in batch],
         )
     writer.finish("interrupted" if unfinished else "done")
 

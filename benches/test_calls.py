@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from msgspec.structs import astuple
+
+from trunkline._core import CoreTree
 from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.observability.observers import Snapshot
 from trunkline.protocol.messages import Batch, Delta, decode_from_worker, encode
@@ -20,7 +23,7 @@ from trunkline.types import Task
 from trunkline.worker.outbox import settle
 
 CALLS, TASKS, ROUNDS = 64, 500, 200
-DATA = os.urandom(2000)
+DATA = os.urandom(1000)
 REPLIES = [
     Reply(
         [ReplyChoice("x", None, [], "stop")],
@@ -59,20 +62,22 @@ def interleaved(rounds: dict[str, Round]) -> dict[str, float]:
 
 
 def all_in(writer: RunWriter, *, calls: bool) -> Round:
-    """The way of a batch: settle, frame, read, write, count."""
+    """The way of a batch: settle, write into deltas, frame, read, make rows, write, count."""
     shot = Snapshot(1, 1)
+    tree = CoreTree()
+    message = b'{"content":"%s"}' % DATA.hex().encode()
 
     def work(number: int) -> None:
         deltas = []
         for i, (task, seq) in enumerate(places(number)):
-            made = [settle(reply) for reply in REPLIES[2 * i : 2 * i + 2]] if calls else []
-            deltas.append(Delta(task, seq, DATA, 2, 0, made))
+            tree.append(0, 1, message[:-2] + b'%d"}' % (number * CALLS + i))
+            made = [astuple(settle(reply)) for reply in REPLIES[2 * i : 2 * i + 2]] if calls else []
+            data = tree.delta(made)
+            assert data is not None
+            deltas.append(Delta(task, seq, data, 2, 0))
         batch = decode_from_worker(encode(Batch(number, deltas, [], ["m"])))
         assert isinstance(batch, Batch)
-        writer.commit(
-            [(d.task, d.seq, d.data) for d in batch.deltas], [], [(d.task, d.seq, d.calls) for d in batch.deltas]
-        )
-        shot.called(call for delta in batch.deltas for call in delta.calls)
+        shot.called(writer.commit([(d.task, d.seq, d.data) for d in batch.deltas]))
 
     return work
 

@@ -61,7 +61,7 @@ def floor(size: int, count: int) -> float:
 
 def frames(size: int, count: int, *, whole: bool) -> float:
     """Frames a second through channels; ``whole`` encodes and decodes a batch of that size each."""
-    batch = Batch(1, [Delta(7, 3, bytes(size), 1, 0, [])], [], [])
+    batch = Batch(1, [Delta(7, 3, bytes(size), 1, 0)], [], [])
 
     def send(sock: socket.socket) -> None:
         async def main() -> None:

@@ -28,7 +28,7 @@ Functions over columns raise an ``ArgumentError`` for columns that do not fit ea
 and options out of range; functions over a tree a ``TreeError`` for an id that does not exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
@@ -42,6 +42,7 @@ __all__ = [
     "HEAD_LIMIT",
     "MESSAGE",
     "OBSERVATION",
+    "OLDEST_FORMAT",
     "PROMPT",
     "ROOT",
     "SAMPLED",
@@ -49,6 +50,8 @@ __all__ = [
     "TRUNCATED",
     "TURN",
     "ActivityCounter",
+    "CallRows",
+    "CommitRows",
     "CoreTree",
     "ExchangeTable",
     "Harvest",
@@ -85,6 +88,7 @@ __all__ = [
     "append_reply",
     "branch_probability",
     "branch_rows",
+    "calls_of",
     "choose_leaves",
     "draw_points",
     "drift",
@@ -122,7 +126,9 @@ __all__ = [
 __version__: Final[str]
 DEBUG: Final[bool]
 FORMAT: Final[int]
-"""Version of the format of deltas: :meth:`CoreTree.apply` takes no other."""
+"""Version of the format of deltas that :meth:`CoreTree.delta` writes; :meth:`CoreTree.apply` takes no later one."""
+OLDEST_FORMAT: Final[int]
+"""The first version that :meth:`CoreTree.apply` takes; its deltas have no calls."""
 DIGEST_VERSION: Final[int]
 """Version of :meth:`CoreTree.digest`: digests of two versions are never equal."""
 GROWING: Final[int]
@@ -483,8 +489,22 @@ class CoreTree:
         Ids, times and usage are left out, so that it is equal for any worker count and arrival order.
         """
 
-    def delta(self) -> bytes | None:
-        """What changed since the last call, as one record with checksum and number; None if nothing did."""
+    def delta(
+        self,
+        calls: Sequence[tuple[str, int, int, int, int, int, int, int, int, int, str]] = ...,
+        tools: Sequence[tuple[int, str, bool, int, int]] = ...,
+        /,
+    ) -> bytes | None:
+        """What changed since the last call, as one record with checksum and number.
+
+        Args:
+            calls: Model calls that travel with it, each in the order of ``trunkline.store.schema.CallRow``; they are in
+                no tree and no digest.
+            tools: Tool calls likewise, in the order of ``ToolRow``.
+
+        Returns:
+            The record; None if nothing changed and there are no calls.
+        """
     def apply(self, delta: Buffer, /) -> bool:
         """Replay a delta of the same tree, whole or not at all. False if it was applied before.
 
@@ -592,6 +612,74 @@ class TokenBuffer:
     perplexity: Final[tuple[float, float, float]]
     """Exponential of :attr:`entropy`."""
     def __len__(self) -> int: ...
+
+def calls_of(
+    delta: Buffer, /
+) -> (
+    tuple[list[tuple[str, int, int, int, int, int, int, int, int, int, str]], list[tuple[int, str, bool, int, int]]]
+    | None
+):
+    """The model calls and the tool calls that came with a delta, as :meth:`CoreTree.delta` took them.
+
+    Returns:
+        Both lists; None of a delta of :data:`OLDEST_FORMAT`, which cannot tell.
+
+    Raises:
+        DeltaError: The delta is damaged.
+    """
+
+@final
+class CommitRows:
+    """Rows of a commit, or the names that have no number yet."""
+
+    endpoints: Final[list[str]]
+    """Endpoints without a number, in which case there are no rows."""
+    agents: Final[list[str]]
+    """Agents without a number, likewise."""
+    models: Final[list[tuple[int, ...]]]
+    """Rows of model calls: all columns of ``calls`` but the first."""
+    tools: Final[list[tuple[int | str, ...]]]
+    """Rows of tool calls: all columns of ``uses`` but the first."""
+    sums: Final[list[tuple[int, int]]]
+    """For each task that finishes, the added checksums (CRC-32, modulo 2**32) of its model calls and its tool calls."""
+    open: Final[tuple[int, int]]
+    """The same of all unfinished tasks together."""
+    totals: Final[tuple[int, int, int, int]]
+    """Prompt tokens, generated tokens, retries and microseconds of all calls but those that a cache answered."""
+    latencies: Final[list[float]]
+    """Seconds of the last 512 calls that brought something."""
+    tool_micros: Final[list[tuple[str, int]]]
+    """Microseconds of tools, by name."""
+
+@final
+class CallRows:
+    """Makes rows of calls from deltas, and adds up their checksums by task.
+
+    Args:
+        began: When the run began, in microseconds of the clock of its calls.
+    """
+
+    def __new__(cls, began: int, /) -> CallRows: ...
+    def add_sums(self, task: int, models: int, tools: int, /) -> None:
+        """Add to the checksums of an unfinished task: of rows that are in the file."""
+    def rows(
+        self,
+        deltas: Sequence[tuple[int, int, bytes]],
+        finished: Sequence[int],
+        endpoints: Mapping[str, int],
+        agents: Mapping[str, int],
+        /,
+    ) -> CommitRows:
+        """Make the rows of a commit; a delta that cannot be read has none. Nothing is kept before :meth:`keep`.
+
+        Args:
+            deltas: Task, number and bytes of each delta.
+            finished: Tasks that finish with it.
+            endpoints: Numbers of endpoints that were missing.
+            agents: Numbers of agents that were missing.
+        """
+    def keep(self) -> None:
+        """Note that the commit is in the file."""
 
 @final
 class Harvest:

@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from atlas import agent, suicide, tasks
+from call_logs import delta_with
 from foreign import capital_cities, error, message, serving
 
+from trunkline._core import CoreTree
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.config import EndpointSpec
@@ -23,6 +25,7 @@ from trunkline.protocol.messages import Batch
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun, run
 from trunkline.store.reader import RunReader
+from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination
@@ -325,15 +328,14 @@ def test_a_secret_is_hidden_before_a_name_is_cut():
     assert "hunter" not in settle(Reply([], 1, 1, 1, 1, 1, endpoint=told)).endpoint
 
 
-async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
+async def test_a_call_leaves_once_with_the_next_delta_of_its_tree_or_alone():
     sent: list[Batch] = []
     outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)))
     growths = [TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(2)]
     for growth in growths:
         growth.called(Reply([], 1, 0, 1, 1, 1, endpoint=str(growth.index)))
-        outbox.note(growth)
+    outbox.note(growths[0])
     outbox.flush()
-    assert sent == [], "nothing grew, so there is nothing to send it with"
     for growth in reversed(growths):
         growth.tree.core.append(0, 1, b'{"a":1}')
         growth.grew()
@@ -343,11 +345,11 @@ async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
     outbox.flush()
     outbox.close()
     found = [(d.task, d.seq, [call.endpoint for call in d.calls]) for batch in sent for d in batch.deltas]
-    assert sorted(found) == [(0, 0, ["0"]), (0, 1, []), (1, 0, ["1"])]
+    assert sorted(found) == [(0, 0, ["0"]), (0, 1, []), (0, 2, []), (1, 0, ["1"])]
     await asyncio.sleep(0)
 
 
-def test_a_snapshot_counts_what_was_sent():
+def test_a_snapshot_counts_what_was_sent(tmp_path: Path):
     shot = Snapshot(1, 1)
     one = [ReplyChoice("", None, [], "")]
     replies = [
@@ -356,7 +358,9 @@ def test_a_snapshot_counts_what_was_sent():
         Reply(one, 10, 0, 3, 0, 1),
         Reply([], -1, -1, -1, 6, 9_000_000),
     ]
-    shot.called(settle(reply) for reply in replies)
+    delta = delta_with(CoreTree(), [settle(reply) for reply in replies])
+    with RunWriter.create(tmp_path / "r", {}, [Task.ask("q")]) as writer:
+        shot.called(writer.commit([(0, 0, delta)]))
     assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 7, [2.0, 1e-6])
     assert (shot.percentile(0.5), shot.percentile(0.95)) == (1e-6, 2.0)
     assert Snapshot(1, 1).percentile(0.5) is None, "before the first call"

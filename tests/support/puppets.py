@@ -88,7 +88,7 @@ def growth(index: int, answer: str, task: Task | None = None) -> tuple[Delta, Do
     tree = Tree(tasks()[index] if task is None else task, core)
     begin(tree, agent(), Chain(1), 1)
     core.close(0, "answer", answer, None)
-    return Delta(index, 0, core.delta(), 1, 1, []), Done(index, *rows(core, None))
+    return Delta(index, 0, core.delta(), 1, 1), Done(index, *rows(core, None))
 
 
 def poisoned(*poison: int) -> Callable[[Puppets, int, object], None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from call_logs import delta_with
+
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
@@ -36,9 +38,8 @@ def write(
             core.close(rollout, "llm_error" if answer is None else "answer", answer)
             if worth is not None:
                 core.score(rollout, worth)
-        delta = core.delta()
-        assert delta is not None
         calls = [CallRow(ENDPOINT, 1, 5, 0, 2, 1, 0, -1, 9, 0) for _ in given]
-        writer.commit([(number, 0, delta)], [(number, *rows(core))], [(number, 0, calls)])
+        delta = delta_with(core, calls)
+        writer.commit([(number, 0, delta)], [(number, *rows(core))])
     writer.finish()
     return path

@@ -253,12 +253,11 @@ class Controller:
         if not batches:
             return
         begun = time.monotonic()
-        self._writer.commit(
+        rows = self._writer.commit(
             [(delta.task, delta.seq, delta.data) for _, batch in batches for delta in batch.deltas],
             [(done.task, done.tree, done.rollouts) for _, batch in batches for done in batch.done],
-            [(delta.task, delta.seq, delta.calls) for _, batch in batches for delta in batch.deltas],
-            [(delta.task, delta.seq, delta.tools) for _, batch in batches for delta in batch.deltas],
         )
+        self.snapshot.called(rows)
         took = time.monotonic() - begun
         for worker_id, batch in batches:
             self._backend.send(worker_id, Ack(batch.batch))

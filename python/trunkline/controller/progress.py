@@ -104,8 +104,6 @@ class ProgressCounter(Component):
         shot = self._snapshot
         shot.calls += sum(delta.turns for delta in batch.deltas)
         shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
-        shot.called(call for delta in batch.deltas for call in delta.calls)
-        shot.used(use for delta in batch.deltas for use in delta.tools)
         new = set(batch.served) - self._served
         if new:
             self._served |= new

@@ -11,14 +11,15 @@ import msgspec
 
 from trunkline._internal.text import counted
 from trunkline.protocol.messages import WorkerState
-from trunkline.store.stats.calls import CallStats, percentile
+from trunkline.store.stats.calls import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from trunkline._core import CommitRows
     from trunkline.protocol.job import Job, Refill
     from trunkline.protocol.messages import Batch, Done, EndpointState
-    from trunkline.store.schema import CallRow, TakenRow, ToolRow
+    from trunkline.store.schema import TakenRow
     from trunkline.store.state import RunProgress
     from trunkline.types import Task
 
@@ -73,20 +74,16 @@ class Snapshot(msgspec.Struct):
     kept: int = 0
     latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
 
-    def called(self, calls: Iterable[CallRow]) -> None:
-        """Count calls; those answered out of a cache cost nothing and took no time."""
-        sent, stats = [call for call in calls if call.attempts], CallStats()
-        stats.add(*sent)
-        self.prompt += stats.prompt
-        self.generated += stats.generated
-        self.retries += stats.retries
-        self.llm_seconds += stats.micros / 1e6
-        self.latencies.extend([call.micros / 1e6 for call in sent if call.draws])
-
-    def used(self, tool_calls: Iterable[ToolRow]) -> None:
-        """Count tool calls."""
-        for use in tool_calls:
-            self.tool_seconds[use.tool] = self.tool_seconds.get(use.tool, 0.0) + use.micros / 1e6
+    def called(self, rows: CommitRows) -> None:
+        """Count the calls of a commit; those answered out of a cache cost nothing and took no time."""
+        prompt, generated, retries, micros = rows.totals
+        self.prompt += prompt
+        self.generated += generated
+        self.retries += retries
+        self.llm_seconds += micros / 1e6
+        self.latencies.extend(rows.latencies)
+        for tool, micros in rows.tool_micros:
+            self.tool_seconds[tool] = self.tool_seconds.get(tool, 0.0) + micros / 1e6
 
     def percentile(self, share: float) -> float | None:
         """Return a percentile of the latest calls' latency in seconds; None before the first call."""

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from trunkline._internal.old_names import old_method
+from trunkline.errors import TreeError
 from trunkline.rollout.budget import Amounts
 from trunkline.rollout.sampling.inflight import SpanRecord
+from trunkline.store.derive import calls_of
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
 
@@ -89,7 +91,7 @@ class LeaseReturn(FromWorker):
     lease: int = 0
 
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -264,16 +266,31 @@ class WorkerReady(FromWorker):
 
 
 class Delta(msgspec.Struct, array_like=True):
-    """A delta of a tree; its turns and ended rollouts; calls, tool calls and traced spans since the last one."""
+    """A delta of a tree, with the calls since the last one; its turns and ended rollouts; traced spans."""
 
     task: int
     seq: int
     data: bytes
     turns: int
     rollouts: int
-    calls: list[CallRow]
-    tools: list[ToolRow] = msgspec.field(default_factory=list)
-    spans: list[SpanRecord] = msgspec.field(default_factory=list)
+    spans: list[SpanRecord] = []
+
+    @property
+    def calls(self) -> list[CallRow]:
+        """Its model calls; none where it cannot be read."""
+        return self._calls[0]
+
+    @property
+    def tools(self) -> list[ToolRow]:
+        """Its tool calls, likewise."""
+        return self._calls[1]
+
+    @property
+    def _calls(self) -> tuple[list[CallRow], list[ToolRow]]:
+        try:
+            return calls_of(self.data) or ([], [])
+        except TreeError:
+            return [], []
 
 
 class Done(msgspec.Struct, array_like=True):

@@ -13,10 +13,10 @@ import msgspec
 
 from trunkline import _core
 from trunkline._core import TURN, CoreTree
-from trunkline._internal.text import printable, quoted
+from trunkline._internal.text import printable, quoted, redact
 from trunkline.errors import TreeError
 from trunkline.store import schema
-from trunkline.store.derive import rows, taken
+from trunkline.store.derive import calls_of, rows, taken
 from trunkline.store.schema import CallRow, EventRow, ToolRow, TreeEnding, checksum, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, versions_of
 from trunkline.store.stats.calls import CallStats
@@ -24,11 +24,27 @@ from trunkline.store.sums import SEALED, Seal, rows_sum, total, unfinished_sums
 from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 
 # The names in these statements are our own.
+_TOLD = f"substr(data, 5, 2) <> x'{_core.OLDEST_FORMAT.to_bytes(2, 'little').hex()}'"
+"""Whether a delta has its calls."""
+
 _CALLS = f"SELECT task, call, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} ORDER BY call"  # noqa: S608
+_CALLS_OF = (
+    f"SELECT task, seq, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} "  # noqa: S608
+    f"JOIN deltas ON delta = (task << 32) + seq WHERE {_TOLD} ORDER BY call"
+)
+_TOOLS_OF = (
+    f"SELECT task, seq, {', '.join(schema.TOOL_COLUMNS)} FROM uses "  # noqa: S608
+    f"JOIN deltas ON delta = (task << 32) + seq WHERE {_TOLD} ORDER BY use"
+)
+_TOLD_DELTAS = (
+    f"SELECT {schema.TASK}, {schema.SEQ}, data FROM deltas "  # noqa: S608
+    f"LEFT JOIN taken ON taken.task = {schema.TASK} "
+    f"WHERE {_TOLD} AND {schema.SEQ} >= coalesce(taken.deltas, 0) ORDER BY delta"
+)
 _LOOSE = (
     "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
     "(SELECT 1 FROM deltas WHERE delta = (calls.task << 32) + calls.seq) GROUP BY task ORDER BY task"
@@ -56,6 +72,39 @@ def audit(connection: sqlite3.Connection, brought: dict[int, CallsByAgent]) -> I
         else:
             if not call.failed:
                 brought.setdefault(task, defaultdict(CallStats))[call.agent].add(call)
+
+
+def _chained(rows: Iterable[tuple[Any, ...]]) -> dict[int, int]:
+    """The checksum of each task's rows in order, without when each began, which a file counts from its beginning."""
+    found: dict[int, int] = {}
+    for task, *row in rows:
+        found[task] = checksum(row, found.get(task, 0))
+    return found
+
+
+def _untold(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+    """Yield tasks whose rows of calls differ from those in their deltas, each with the table's name."""
+    begun = schema.CALL_COLUMNS.index("started") + 2
+    stored = {
+        "calls": _chained((*row[:begun], *row[begun + 1 :]) for row in connection.execute(_CALLS_OF)),
+        "uses": _chained(row[:-1] for row in connection.execute(_TOOLS_OF)),
+    }
+    found: dict[str, dict[int, int]] = {"calls": {}, "uses": {}}
+    for task, seq, data in connection.execute(_TOLD_DELTAS):
+        try:
+            calls, tools = calls_of(data) or ([], [])
+        except (TreeError, TypeError):
+            continue
+        for call in calls:
+            _, *figures, _, _ = msgspec.structs.astuple(call)
+            row = (seq, str(redact(call.endpoint)), *figures, str(redact(call.agent)))
+            found["calls"][task] = checksum(row, found["calls"].get(task, 0))
+        for tool in tools:
+            row = (seq, tool.rollout, tool.tool, int(tool.failed), tool.micros)
+            found["uses"][task] = checksum(row, found["uses"].get(task, 0))
+    for table, sums in found.items():
+        other = sums.items() ^ stored[table].items()
+        yield from ((table, task) for task in sorted({task for task, _ in other}, key=str))
 
 
 def _gaps(connection: sqlite3.Connection, table: str, key: str) -> Iterator[str]:
@@ -163,7 +212,7 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
     for place in (place for place, holds in found.items() if not holds and wrong(place)):
         yield f"{place}: its rows are not those that were written"
     names = dict(connection.execute("SELECT task, id FROM tasks"))
-    for place, task in _contradicted(connection):
+    for place, task in dict.fromkeys((*_contradicted(connection), *_untold(connection))):
         name = f"task {_shown(names.get(task))}"
         if wrong(place, name):
             yield f"{name}: {place}: its rows are not those that were written"

@@ -1,4 +1,4 @@
-"""Rows from a tree. The only place where they are made, for writing and for checking alike."""
+"""Rows from a tree and its deltas. The only place where they are made, for writing and for checking alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from trunkline import _core
 from trunkline.scoring.answers import action
 from trunkline.scoring.notes import replays
-from trunkline.store.schema import RolloutRow, TakenRow, TreeEnding, TreeRow
+from trunkline.store.schema import CallRow, RolloutRow, TakenRow, ToolRow, TreeEnding, TreeRow
 from trunkline.tree.records import usage_of
 from trunkline.tree.tokens import count, generated
 from trunkline.types import FAILED, Usage
@@ -27,6 +27,15 @@ def rebuilt(deltas: Iterable[bytes]) -> _core.CoreTree:
     for data in deltas:
         core.apply(data)
     return core
+
+
+def calls_of(delta: bytes) -> tuple[list[CallRow], list[ToolRow]] | None:
+    """The calls that came with a delta, begun on the machine's clock; None of a format that has none; or TreeError."""
+    found = _core.calls_of(delta)
+    if found is None:
+        return None
+    calls, tools = found
+    return [CallRow(*call) for call in calls], [ToolRow(*tool) for tool in tools]
 
 
 def rows(

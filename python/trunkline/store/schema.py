@@ -1,4 +1,4 @@
-"""The tables of a run file, their rows, keys and checksums, and numbered names.
+"""The tables of a run file, their rows, keys and checksums.
 
 SQLite finds a row by one number at once, and such a table keeps large values without a loss of space.
 """
@@ -6,20 +6,17 @@ SQLite finds a row by one number at once, and such a table keeps large values wi
 from __future__ import annotations
 
 import platform
-import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import astuple
 
 from trunkline import _core
-from trunkline._internal.text import JSON, redact
+from trunkline._internal.text import JSON  # noqa: TC001 - rows are converted to it
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 APPLICATION_ID: Final = 0x54524C4E
@@ -77,7 +74,7 @@ CREATE TABLE events (
 
 
 class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request. Written with the delta of its turns, or of its end; derived from nothing.
+    """One request. It travels with the delta of its turns, or of its end.
 
     Attributes:
         endpoint: The endpoint that answered, or was asked last; in the file, its number in ``endpoints``.
@@ -120,7 +117,7 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ToolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One tool call. Written with the delta of its observation; trees hold no times of single calls.
+    """One tool call. It travels with the delta of its observation; trees hold no times of single calls.
 
     Attributes:
         rollout: The rollout that made it.
@@ -328,7 +325,7 @@ class FileVersions(msgspec.Struct, frozen=True):
 
     trunkline: str  # the version of this package
     python: str  # the version of Python
-    delta: int  # the format of the deltas; one version reads one format
+    delta: int  # the latest format of the deltas
     digest: int  # the version of the digests
 
 
@@ -404,151 +401,9 @@ TOOL_ROWS: Final = "SELECT task, seq, rollout, tool, failed, micros, started FRO
 
 UNFINISHED: Final = " WHERE task NOT IN (SELECT task FROM trees)"
 SUM_MASK: Final = 0xFFFFFFFF
-_NOTHING: Final = (0, 0)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def checksum(row: Sequence[int | float | str | bytes | None], before: int = 0) -> int:
-    """The checksum of a row as SQLite returns it, continued from the rows before it."""
+def checksum(row: Sequence[int | float | str | bytes | None] | TreeRow | RolloutRow, before: int = 0) -> int:
+    """The checksum of a row as SQLite returns it, or of its equal, continued from the rows before it."""
     return crc32(_encode(row), before)
-
-
-_CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
-_USE = f"INSERT INTO uses VALUES (NULL, ?, ?{', ?' * len(TOOL_COLUMNS)})"  # noqa: S608 - our own names
-
-
-class _Names(NamedTuple):
-    """A table of numbered names; immutable, so that a rollback leaves the one before."""
-
-    table: str  # its name
-    stored: Mapping[str, int]  # numbers of the names as the file has them, which is without secrets
-    known: Mapping[str, int]  # those of names as they were given
-
-    @classmethod
-    def of(cls, connection: sqlite3.Connection, table: str) -> Self:
-        return cls(table, {name: number for number, name in connection.execute(f"SELECT * FROM {table}")}, {})  # noqa: S608 - our own names
-
-    def holding(self, connection: sqlite3.Connection, names: Iterable[str]) -> Self:
-        """Write new names, and return the table with all of them."""
-        fresh = sorted(set(names) - self.known.keys())
-        if not fresh:
-            return self
-        stored, known = dict(self.stored), dict(self.known)
-        for name in fresh:
-            shown = str(redact(name))
-            if shown not in stored:
-                stored[shown] = len(stored)
-                connection.execute(f"INSERT INTO {self.table} VALUES (?, ?)", (stored[shown], shown))  # noqa: S608 - our own names
-            known[name] = stored[shown]
-        return self._replace(stored=stored, known=known)
-
-
-_NO_NAMES = _Names("endpoints", {}, {}), _Names("agents", {}, {})
-
-
-class CallTable:
-    """Writes calls and tool calls as rows, and keeps the checksums of unfinished tasks."""
-
-    def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = _NO_NAMES) -> None:
-        self._began = time.monotonic_ns() // 1000 - passed
-        self._names = names
-        # Of tasks that are not finished: the sums of their calls' checksums, and of their tool calls', in the file; and
-        # those of the current batch are added to them.
-        self._sums: dict[int, tuple[int, int]] = {}
-        self._fresh: dict[int, tuple[int, int]] = {}
-        self._total = 0, 0
-
-    @classmethod
-    def of(cls, connection: sqlite3.Connection, created: float) -> Self:
-        """Continue the calls of a file.
-
-        A clock that was set back does not let times begin again: they are never before those in the file.
-        """
-        ((last,),) = connection.execute("SELECT coalesce(max(started), 0) FROM calls")
-        names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
-        table = cls(max(int((time.time() - created) * 1e6), last), names)
-        for query, tools in ((CALL_ROWS, False), (TOOL_ROWS, True)):
-            table._count(connection.execute(query + UNFINISHED), tools=tools)
-        table.keep(names)
-        return table
-
-    @property
-    def names(self) -> tuple[_Names, _Names]:
-        """The endpoints and the agents that are in the file."""
-        return self._names
-
-    def add(
-        self, connection: sqlite3.Connection, calls: Mapping[tuple[int, int], Sequence[CallRow]]
-    ) -> tuple[_Names, _Names]:
-        """Write the calls of some deltas; returns the names for :meth:`keep`, once they are in the file."""
-        names = self._names
-        try:
-            rows = list(self._values(calls, names))
-        except KeyError:  # of a new name, which is rare: to look for them first would be a good part of the cost
-            endpoints, agents = names
-            made = [call for of_delta in calls.values() for call in of_delta]
-            names = (
-                endpoints.holding(connection, (call.endpoint for call in made)),
-                agents.holding(connection, (call.agent for call in made)),
-            )
-            rows = list(self._values(calls, names))
-        connection.executemany(_CALL, rows)
-        self._fresh = {}
-        self._count(rows, tools=False)
-        return names
-
-    def used(self, connection: sqlite3.Connection, tools: Mapping[tuple[int, int], Sequence[ToolRow]]) -> None:
-        """Write the tool calls of some deltas; see :meth:`add`."""
-        rows = [
-            (*place, rollout, tool, int(failed), micros, max(0, begun - self._began))
-            for place, made in tools.items()
-            for rollout, tool, failed, micros, begun in map(astuple, made)
-        ]
-        connection.executemany(_USE, rows)
-        self._count(rows, tools=True)
-
-    def _count(self, rows: Iterable[tuple[Any, ...]], *, tools: bool) -> None:
-        fresh, encode = self._fresh, _encode
-        for row in rows:
-            calls, used = fresh.get(row[0], _NOTHING)
-            found = crc32(encode(row))
-            fresh[row[0]] = (calls, used + found) if tools else (calls + found, used)
-
-    def sums(self, task: int) -> tuple[int, int]:
-        """The added checksums of a task's calls, and of its tool calls."""
-        (calls, used), (more_calls, more_used) = (table.get(task, _NOTHING) for table in (self._sums, self._fresh))
-        return calls + more_calls & SUM_MASK, used + more_used & SUM_MASK
-
-    def unfinished(self, finished: Iterable[int] = ()) -> dict[str, int]:
-        """The added checksums of the calls and tool calls of unfinished tasks, without those that finish now."""
-        calls, used = self._total
-        for fresh_calls, fresh_used in self._fresh.values():
-            calls, used = calls + fresh_calls, used + fresh_used
-        for done_calls, done_used in map(self.sums, finished):
-            calls, used = calls - done_calls, used - done_used
-        return {"calls": calls & SUM_MASK, "uses": used & SUM_MASK}
-
-    def keep(self, names: tuple[_Names, _Names], finished: Iterable[int] = ()) -> None:
-        """Remember the committed state; finished tasks have no more calls."""
-        self._names = names
-        left = self.unfinished(finished)
-        self._total = left["calls"], left["uses"]
-        for task, (calls, used) in self._fresh.items():
-            before = self._sums.get(task, _NOTHING)
-            self._sums[task] = before[0] + calls, before[1] + used
-        self._fresh = {}
-        for task in finished:
-            self._sums.pop(task, None)
-
-    def _values(
-        self, calls: Mapping[tuple[int, int], Sequence[CallRow]], names: tuple[_Names, _Names]
-    ) -> Iterator[tuple[int, ...]]:
-        origin, endpoints, agents = self._began, *(table.known for table in names)
-        for (task, seq), made in calls.items():
-            # By tuples and by name, which is the fastest way of those that were measured.
-            for to, draws, prompt, cached, generated, tries, queue, first, micros, begun, who in map(astuple, made):
-                started = begun - origin if begun > origin else 0
-                yield (
-                    task, seq, endpoints[to], draws, prompt, cached, generated, tries, queue, first, micros, started,
-                    agents[who],
-                )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from trunkline._core import OLDEST_FORMAT
 from trunkline._internal.text import counted, printable, scrub
 from trunkline.errors import DamagedRunFile, InfrastructureError
 from trunkline.store.schema import APPLICATION_ID, HERE, READ_VERSIONS, SCHEMA_VERSION, FileVersions
@@ -182,7 +183,7 @@ def fault(connection: sqlite3.Connection) -> str | None:
     if version not in READ_VERSIONS:
         return f"is a Trunkline run of schema version {version}, but {SCHEMA_VERSION} is read here"
     made = versions_of(connection)
-    if made is not None and made.delta != HERE.delta:
+    if made is not None and not OLDEST_FORMAT <= made.delta <= HERE.delta:
         by = printable(made.trunkline, 30)
         return f"was made by trunkline {by} with delta format {made.delta}, but format {HERE.delta} is read here"
     return None

@@ -13,9 +13,10 @@ from trunkline._internal.text import printable, redact
 from trunkline.errors import TreeError
 from trunkline.scoring.metrics import Estimate
 from trunkline.store import schema
+from trunkline.store.call_table import CallTable
 from trunkline.store.derive import rebuilt
 from trunkline.store.lock import Holder
-from trunkline.store.schema import CallRow, CallTable, RolloutRow, TakenRow, delta_keys, meta_entry
+from trunkline.store.schema import CallRow, RolloutRow, TakenRow, delta_keys, meta_entry
 from trunkline.store.sqlite import as_text, damaged, keep_log
 from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats

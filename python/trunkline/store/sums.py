@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from trunkline.store import schema
-from trunkline.store.schema import checksum
-from trunkline.store.sqlite import transaction
+from trunkline.store.schema import HERE, checksum
+from trunkline.store.sqlite import as_text, transaction, versions_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,6 +49,13 @@ def total(rows: Iterable[Sequence[Any]]) -> int:
 def rows_sum(connection: sqlite3.Connection, task: int) -> int:
     """The checksum of a finished task's rows: its tree, the row taken over, its rollouts in order."""
     return total(row for query in _ROWS for row in connection.execute(query, (task,)))
+
+
+def taken_sum(connection: sqlite3.Connection, task: int, before: int) -> int:
+    """The checksum of the row of a task that was taken over, continued from the rows before it."""
+    for row in connection.execute(_ROWS[1], (task,)):
+        before = checksum(row, before)
+    return before
 
 
 def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
@@ -133,6 +140,10 @@ class Seal(msgspec.Struct, frozen=True):
         """Continue a file: :meth:`load` and :meth:`written_back`."""
         with transaction(connection):
             known = cls.load(connection).with_tables(unfinished_sums(connection))
+        made = versions_of(connection)
+        if made is not None and made.delta != HERE.delta:
+            versions = msgspec.structs.replace(made, delta=HERE.delta)
+            facts = {**facts, "versions": as_text(msgspec.to_builtins(versions))}
         # The new log holds nothing of a torn or damaged one.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return known.written_back(connection, facts, without)

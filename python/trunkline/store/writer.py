@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -17,19 +18,10 @@ from msgspec.structs import astuple
 from trunkline._internal.text import printable, redact, redact_command
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.store import schema
+from trunkline.store.call_table import CallTable
 from trunkline.store.lock import Holder, Lock, remove, remove_stub, sync_folders
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
-from trunkline.store.schema import (
-    CallRow,
-    CallTable,
-    RolloutRow,
-    TakenRow,
-    ToolRow,
-    TreeRow,
-    checksum,
-    delta_key,
-    delta_keys,
-)
+from trunkline.store.schema import RolloutRow, TakenRow, TreeRow, checksum, delta_key, delta_keys
 from trunkline.store.sqlite import (
     as_text,
     connect_to_write,
@@ -41,22 +33,23 @@ from trunkline.store.sqlite import (
     written,
 )
 from trunkline.store.state import Resumed, RunProgress, resume
-from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, total
+from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, taken_sum, total
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping, Sequence
 
+    from trunkline._core import CommitRows
     from trunkline._internal.text import JSON
     from trunkline.types import Task
 
 _LOG = 4_000_000  # bytes of the log from which on it is written back
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
-_DELTA = "INSERT INTO deltas VALUES (?, ?) ON CONFLICT DO NOTHING"
+_DELTA = "INSERT INTO deltas VALUES (?, ?)"
+_NEW_DELTA = f"{_DELTA} ON CONFLICT DO NOTHING"
 _TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(schema.TAKEN_COLUMNS)})"  # noqa: S608 - our own names
 _TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(schema.TREE_COLUMNS)}, ?, ?, ?)"  # noqa: S608 - our own names
-_SUMS = "SELECT calls_sum, tools_sum FROM trees WHERE task = ?"
+_SUMS = "SELECT task, calls_sum, tools_sum FROM trees WHERE task IN (SELECT value FROM json_each(?))"
 _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(schema.ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
 
 
@@ -77,6 +70,7 @@ class RunWriter:
         self._connection = connection
         self._lock = lock
         self._calls = resumed.calls
+        self._taken = set(resumed.progress_so_far.taken)
         self._seal = resumed.seal
         self._began = time.monotonic() - resumed.seconds
         self._guard = threading.Lock()
@@ -168,13 +162,18 @@ class RunWriter:
         self,
         deltas: Sequence[tuple[int, int, bytes]],
         finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]] = (),
-        calls: Sequence[tuple[int, int, Sequence[CallRow]]] = (),
-        tools: Sequence[tuple[int, int, Sequence[ToolRow]]] = (),
-    ) -> None:
+    ) -> CommitRows:
         """Write a batch in one transaction: it is in the file when this returns, and not when it raises.
 
         A delta that is there already with the same bytes is left alone, and so are its calls: a batch may be delivered
         again.
+
+        Args:
+            deltas: Deltas, each with the numbers of its task and of itself; the calls in them become rows.
+            finished: Tasks that are done, each with its rows.
+
+        Returns:
+            The rows of the calls.
         """
         with self._guard:
             if self._gone or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -182,34 +181,53 @@ class RunWriter:
                 if log_size(self.path) > _LOG:
                     with written(self.path):
                         self._seal = self._seal.written_back(self._connection, {})
-            fresh: set[tuple[int, int]] = set()
-            with written(self.path), transaction(self._connection) as connection:
-                for task, seq, data in deltas:
-                    key = delta_key(task, seq)
-                    if connection.execute(_DELTA, (key, data)).rowcount:
-                        fresh.add((task, seq))
-                    else:
-                        ((stored,),) = connection.execute("SELECT data FROM deltas WHERE delta = ?", (key,))
-                        if bytes(stored) != bytes(data):
-                            raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
-                # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
-                news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
-                numbers = self._calls.add(connection, news)
-                used = {(task, seq): made for task, seq, made in tools if (task, seq) in fresh}
-                self._calls.used(connection, used)
-                seal, ended = self._seal, {task for task, _, _ in finished}
-                for task, tree, rollouts in finished:
-                    known = connection.execute(_SUMS, (task,)).fetchone()
-                    sums = known or self._calls.sums(task)
-                    connection.execute(_TREE, (task, *astuple(tree), None, *sums))
-                    connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))
-                    connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
-                    seal = seal.with_finished(known is None)
-                if numbers is not self._calls.names:
-                    seal = seal.with_names(connection)
-                seal = seal.with_tables(self._calls.unfinished(ended)).put(connection, self._times())
-            self._calls.keep(numbers, ended)
+            with written(self.path):
+                try:
+                    with transaction(self._connection) as connection:
+                        connection.executemany(_DELTA, [(delta_key(task, seq), data) for task, seq, data in deltas])
+                        seal, rows = self._add(connection, deltas, finished)
+                except sqlite3.IntegrityError:  # a delta is there already, which is rare
+                    with transaction(self._connection) as connection:
+                        seal, rows = self._add(connection, _missing(connection, deltas), finished)
+            self._calls.keep()
             self._seal = seal
+            return rows
+
+    def _add(
+        self,
+        connection: sqlite3.Connection,
+        deltas: Sequence[tuple[int, int, bytes]],
+        finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]],
+    ) -> tuple[Seal, CommitRows]:
+        """Write the calls of new deltas, the rows of finished tasks, and the checksums of both."""
+        ended = [task for task, _, _ in finished]
+        rows, seal = self._calls.add(connection, deltas, ended), self._seal
+        if finished:
+            known = {task: sums for task, *sums in connection.execute(_SUMS, (repr(ended),))}
+            trees = [
+                (task, *astuple(tree), self._rows_sum(connection, task, tree, rollouts), *(known.get(task) or sums))
+                for (task, tree, rollouts), sums in zip(finished, rows.sums, strict=True)
+            ]
+            connection.executemany(_TREE, trees)
+            connection.executemany(_ROLLOUT, [(task, *astuple(row)) for task, _, made in finished for row in made])
+            for task in known:  # rows of before are left beside the new ones
+                connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
+            seal = seal.with_finished(len(set(ended) - known.keys()))
+        if self._calls.renamed:
+            seal = seal.with_names(connection)
+        calls, tools = rows.open
+        return seal.with_tables({"calls": calls, "uses": tools}).put(connection, self._times()), rows
+
+    def _rows_sum(
+        self, connection: sqlite3.Connection, task: int, tree: TreeRow, rollouts: Sequence[RolloutRow]
+    ) -> int:
+        """The checksum of a finished task's rows, as of those that SQLite returns."""
+        found = checksum(tree)
+        if task in self._taken:
+            found = taken_sum(connection, task, found)
+        for row in rollouts:
+            found = checksum(row, found)
+        return found
 
     def _times(self) -> dict[str, str]:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
@@ -217,8 +235,9 @@ class RunWriter:
     def take_over(self, task: int, deltas: Sequence[bytes], row: TakenRow) -> None:
         """Write an earlier run's deltas of a task, before anything else of that task."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
-            connection.executemany(_DELTA, ((delta_key(task, seq), data) for seq, data in enumerate(deltas)))
+            connection.executemany(_NEW_DELTA, ((delta_key(task, seq), data) for seq, data in enumerate(deltas)))
             connection.execute(_TAKEN, (task, *astuple(row)))
+        self._taken.add(task)
 
     def begin(self) -> None:
         """Record that the file holds everything that the run needs to begin and to be resumed."""
@@ -294,6 +313,22 @@ class RunWriter:
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         self.finish("done" if kind is None else "interrupted")
+
+
+def _missing(
+    connection: sqlite3.Connection, deltas: Sequence[tuple[int, int, bytes]]
+) -> Sequence[tuple[int, int, bytes]]:
+    """Write the deltas that are not in the file, and return them; WorkerError for one that has other bytes there."""
+    found = []
+    for task, seq, data in deltas:
+        key = delta_key(task, seq)
+        if connection.execute(_NEW_DELTA, (key, data)).rowcount:
+            found.append((task, seq, data))
+            continue
+        ((stored,),) = connection.execute("SELECT data FROM deltas WHERE delta = ?", (key,))
+        if bytes(stored) != bytes(data):
+            raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
+    return found
 
 
 def _meta(facts: Mapping[str, JSON] | None, settings: Mapping[str, JSON] | None) -> dict[str, str]:

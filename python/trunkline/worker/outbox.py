@@ -7,6 +7,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec.structs import astuple
+
 from trunkline._internal.aio import ShrinkableSemaphore
 from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
@@ -152,7 +154,9 @@ class TreeSink:
             InfrastructureError: If it is more than the run file can hold.
         """
         core = self.tree.core
-        data = core.delta()
+        calls = [astuple(settle(reply, named=self._named)) for reply in self._calls]
+        tools, spans = ([], []) if self._recorder is None else self._recorder.take()
+        data = core.delta(calls, tools)
         if data is None:
             return None
         if len(data) > _LARGEST:
@@ -161,9 +165,7 @@ class TreeSink:
                 "shorten what its tools return"
             )
         ended = core.rollouts - len(core.growing)
-        calls = [settle(reply, named=self._named) for reply in self._calls]
-        noted = () if self._recorder is None else self._recorder.take()
-        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, calls, *noted)
+        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, spans)
         self._seq += 1
         self._turns = 0
         self._calls = []

@@ -68,5 +68,7 @@ pub use turn::program::{AppendedTurn, TurnRecord};
 pub use turn::prompt_ids::{Alignment, DriftOptions};
 pub use turn::request::Source;
 pub use turn::transcript::Transcript;
-pub use wire::delta::FORMAT;
+pub use wire::call_log::{CallLog, ModelCall, ToolCall};
+pub use wire::call_rows::{CallFigures, CallRows, CommitRows, ModelRow, NewNames, ToolRow};
+pub use wire::delta::{FORMAT, OLDEST_FORMAT, calls_of};
 pub use wire::op::Call;

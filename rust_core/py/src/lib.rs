@@ -8,6 +8,7 @@
 
 mod advantage;
 mod buffer;
+mod calls;
 mod engine;
 mod error;
 mod guard;
@@ -33,12 +34,16 @@ mod _core {
     use pyo3::exceptions::PyRuntimeWarning;
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
-    use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
+    use trunkline_core::{
+        Currency, DIGEST_VERSION, FORMAT, GROWING, Kind, OLDEST_FORMAT, SAMPLED, SYNTHETIC, TRUNCATED,
+    };
 
     #[pymodule_export]
     use crate::advantage::{
         estimate, group_advantages, node_values, presets, step_forest, step_returns, to_nodes, to_tokens,
     };
+    #[pymodule_export]
+    use crate::calls::{CallRows, CommitRows, calls_of};
     #[pymodule_export]
     use crate::engine::TurnEngine;
     #[pymodule_export]
@@ -78,6 +83,7 @@ mod _core {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("DEBUG", cfg!(debug_assertions))?;
         module.add("FORMAT", FORMAT)?;
+        module.add("OLDEST_FORMAT", OLDEST_FORMAT)?;
         module.add("DIGEST_VERSION", DIGEST_VERSION)?;
         module.add("GROWING", GROWING)?;
         module.add("HEAD_LIMIT", trunkline_core::http::HEAD_LIMIT)?;

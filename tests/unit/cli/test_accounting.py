@@ -160,7 +160,7 @@ def path(tmp_path: Path) -> Path:
             core.score(rollout, float(draw == 0))
         delta = core.delta()
         assert delta is not None
-        writer.commit([(number, 0, delta)], [(number, *rows(core))], [])
+        writer.commit([(number, 0, delta)], [(number, *rows(core))])
     writer.finish()
     return path
 

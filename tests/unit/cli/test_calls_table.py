@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from call_logs import delta_with
 from click.testing import CliRunner
 from test_table import cells, row, totals
 
@@ -154,7 +155,7 @@ def path(tmp_path: Path) -> Path:
         core.score(rollout, 1.0)
     calls = [replaced(endpoint=f"{URL}/\x1b[2J", micros=500_000 * (n + 1)) for n in range(3)]
     with RunWriter.create(path, {"llm": {"price": PRICES}}, [task], command=[]) as writer:
-        writer.commit([(0, 0, core.delta())], [(0, *rows(core))], [(0, 0, calls)])
+        writer.commit([(0, 0, delta_with(core, calls))], [(0, *rows(core))])
     return path
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from call_logs import delta_with
 
 from trunkline.cli import output
 from trunkline.cli.output import put
@@ -41,10 +42,8 @@ def run(tmp_path: Path) -> Path:
         said = json.dumps({"role": "assistant", "content": f"{draw} \u2192 " + "x" * 3_000}).encode()
         core.turn(rollout, said, 0, 0, 0, 5, 0, 2, 0, 9)
         core.close(rollout, "answer", str(draw))
-    delta = core.delta()
-    assert delta is not None
     calls = [CallRow("http://h/v1", 1, 5, 0, 2, 1, 0, -1, 9, 0)] * 40
-    writer.commit([(0, 0, delta)], [(0, *rows(core))], [(0, 0, calls)])
+    writer.commit([(0, 0, delta_with(core, calls))], [(0, *rows(core))])
     writer.finish()
     return path
 

@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from call_logs import delta_with
 from commands import trunkline
 from foreign import serving
 from groves import D6, E6, Try, grove
@@ -29,11 +30,9 @@ def stored(path: Path, trees: list[Tree]) -> Path:
     """Write trees as a run of one endpoint that is over."""
     writer = RunWriter.create(path, {}, [tree.task for tree in trees])
     for number, tree in enumerate(trees):
-        delta = tree.core.delta()
-        assert delta is not None
         turns = sum(rollout.turns for rollout in tree.rollouts)
         calls = [CallRow("http://h/v1", 1, 10, 0, 5, 1, 0, -1, 1, 0) for _ in range(turns)]
-        writer.commit([(number, 0, delta)], [(number, *rows(tree.core))], [(number, 0, calls)])
+        writer.commit([(number, 0, delta_with(tree.core, calls))], [(number, *rows(tree.core))])
     writer.finish()
     return path
 

@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from call_logs import delta_with
 from click.testing import CliRunner
 
 from trunkline.cli.show import print_summary, show, show_run
@@ -36,10 +37,9 @@ def path(tmp_path: Path) -> Path:
             core.close(rollout, "answer", answer)
             if draw == 0 or number == 1:
                 core.score(rollout, float(draw == 0))
-        delta = core.delta()
-        assert delta is not None
         calls = [CallRow(ENDPOINT, 1, 5, 0, 2, 1, 0, -1, 9, 0) for _ in answers]
-        writer.commit([(number, 0, delta)], [(number, *rows(core))], [(number, 0, calls)])
+        delta = delta_with(core, calls)
+        writer.commit([(number, 0, delta)], [(number, *rows(core))])
     writer.finish()
     return path
 

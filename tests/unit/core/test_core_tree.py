@@ -45,7 +45,7 @@ def test_module_says_what_it_is() -> None:
     assert _core.__version__.count(".") == 2
     assert isinstance(_core.DEBUG, bool)
     assert (ROOT, PROMPT, TURN, OBSERVATION, MESSAGE) == (0, 1, 2, 3, 4)
-    assert (_core.FORMAT, _core.DIGEST_VERSION) == (7, 2)
+    assert (_core.FORMAT, _core.DIGEST_VERSION) == (8, 2)
     for kind in (_core.NodeView, _core.RolloutView):
         with pytest.raises(TypeError, match="cannot create"):
             kind()

@@ -7,9 +7,11 @@ import socket
 import tracemalloc
 
 import pytest
+from call_logs import delta_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline._core import CoreTree
 from trunkline.errors import WorkerError
 from trunkline.protocol import channel as channels
 from trunkline.protocol.channel import Channel, attach, connect
@@ -218,7 +220,7 @@ async def test_a_hundred_thousand_messages_arrive_in_order():
     sender = await connect(left, lambda _p: None, lambda _e: None)
     await connect(right, receive, lambda _e: over.set())
     for number in range(100_000):
-        sender.send(encode(Batch(number, [Delta(0, number, bytes(number % 700), 1, 0, [])], [], [])))
+        sender.send(encode(Batch(number, [Delta(0, number, bytes(number % 700), 1, 0)], [], [])))
         if number % 256 == 0:
             await asyncio.sleep(0)
             await sender.drain()
@@ -232,7 +234,7 @@ def test_tasks_round_trip():
     assert read_task(write_task(task)) == task
 
 
-CALL = CallRow("http://h/v1", 2, 100, -1, 20, 1, 5, -1, 900, 2**40)
+CALLED = delta_with(CoreTree(), [CallRow("http://h/v1", 2, 100, -1, 20, 1, 5, -1, 900, 2**40)])
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_messages_to_workers_round_trip(message: object):
     "message",
     [
         WorkerReady(1, "0.1.0", 42, 8),
-        Batch(1, [Delta(0, 0, b"d", 2, 1, [CALL])], [Done(0, TreeRow(3, 1, "d", 9, 9, 9, 4, 4, 0), [])], ["m"]),
+        Batch(1, [Delta(0, 0, CALLED, 2, 1)], [Done(0, TreeRow(3, 1, "d", 9, 9, 9, 4, 4, 0), [])], ["m"]),
         Fatal("EndpointError", "no"),
         Bye(),
     ],

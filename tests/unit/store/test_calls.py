@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
 import msgspec
 import pytest
+from call_logs import delta_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline import _core
 from trunkline.errors import RunFileError, WorkerError
 from trunkline.llm.pricing import Price
+from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import SCHEMA_VERSION, CallRow
 from trunkline.store.stats.calls import ESTIMATED_USAGE, CallStats, Spending, by_endpoint, percentile, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
+from trunkline.worker.outbox import settle
 
 TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(3)]
 A, B = "http://a/v1", "http://b/v1"
@@ -42,8 +46,10 @@ def call(endpoint: str = A, agent: str = "", **fields: int) -> CallRow:
     return CallRow(endpoint, **(base | {"started": 0} | fields), agent=agent)
 
 
-def grow(usages: list[tuple[int, int, int]], best: float = 1.0, agents: str = "") -> tuple[_core.CoreTree, list[bytes]]:
-    """A tree with a one-turn rollout for each usage (prompt, cached, generated), and a delta for each."""
+def grow(
+    usages: list[tuple[int, int, int]], best: float = 1.0, agents: str = "", calls: Sequence[Sequence[CallRow]] = ()
+) -> tuple[_core.CoreTree, list[bytes]]:
+    """A tree with a one-turn rollout for each usage (prompt, cached, generated), and a delta for each, with calls."""
     core = _core.CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     deltas = []
@@ -61,7 +67,7 @@ def grow(usages: list[tuple[int, int, int]], best: float = 1.0, agents: str = ""
         )
         core.close(rollout, "answer", "Ada")
         core.score(rollout, best * (draw == 0))
-        deltas.append(core.delta())
+        deltas.append(delta_with(core, calls[draw] if draw < len(calls) else ()))
     return core, deltas
 
 
@@ -73,9 +79,8 @@ def write(
     with RunWriter.create(path, {"llm": llm}, TASKS[: len(tasks)], command=[]) as writer:
         for number, calls in enumerate(tasks):
             usage = [(c.prompt, c.cached, c.generated) for c in calls]
-            core, deltas = grow(usage, 1.0 if rewards is None else rewards[number])
-            made = [(number, seq, [c]) for seq, c in enumerate(calls)]
-            writer.commit([(number, seq, d) for seq, d in enumerate(deltas)], [(number, *rows(core))], made)
+            core, deltas = grow(usage, 1.0 if rewards is None else rewards[number], calls=[[c] for c in calls])
+            writer.commit([(number, seq, d) for seq, d in enumerate(deltas)], [(number, *rows(core))])
 
 
 def edit(path: Path, *statements: str) -> None:
@@ -113,10 +118,10 @@ calls_of_any_kind = st.builds(
 def test_calls_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batches: list[list[CallRow]]):
     path = tmp_path_factory.mktemp("calls") / "run"
     with RunWriter.create(path, {}, TASKS[:1], command=[]) as writer:
-        origin = writer._calls._began
+        core, origin = _core.CoreTree(), writer._calls._began
         for seq, calls in enumerate(batches):
             begun = [msgspec.structs.replace(c, started=c.started + origin) for c in calls]
-            writer.commit([(0, seq, b"delta")], [], [(0, seq, begun)])
+            writer.commit([(0, seq, delta_with(core, begun) if begun else b"delta")])
     with RunReader.open(path) as reader:
         assert list(reader.calls()) == [(0, c) for calls in batches for c in calls]
 
@@ -137,14 +142,10 @@ def test_an_endpoint_is_one_number_and_has_its_name_once(tmp_path: Path):
 
 
 def test_a_batch_that_comes_again_counts_its_calls_once(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3), (10, 4, 3)])
-    batch = (
-        [(0, seq, delta) for seq, delta in enumerate(deltas)],
-        [(0, *rows(core))],
-        [(0, 0, [call()]), (0, 1, [call()])],
-    )
+    core, deltas = grow([(10, 4, 3), (10, 4, 3)], calls=[[call()], [call()]])
+    batch = ([(0, seq, delta) for seq, delta in enumerate(deltas)], [(0, *rows(core))])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit(batch[0][:1], [], batch[2][:1])
+        writer.commit(batch[0][:1])
         writer.commit(*batch)
         writer.commit(*batch)
     with RunReader.open(tmp_path / "run") as reader:
@@ -153,21 +154,22 @@ def test_a_batch_that_comes_again_counts_its_calls_once(tmp_path: Path):
 
 
 def test_a_delta_that_comes_twice_at_once_counts_its_calls_once(tmp_path: Path):
-    core, (delta,) = grow([(10, 4, 3)])
+    core, (delta,) = grow([(10, 4, 3)], calls=[[call()]])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit([(0, 0, delta)] * 2, [(0, *rows(core))], [(0, 0, [call()])] * 2)
+        writer.commit([(0, 0, delta)] * 2, [(0, *rows(core))])
     with RunReader.open(tmp_path / "run") as reader:
         assert reader.check() == []
         assert [c.endpoint for _, c in reader.calls()] == [A]
 
 
 def test_a_batch_that_is_refused_leaves_no_call_no_endpoint_and_no_agent(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3), (10, 4, 3)], agents="xz")
+    core, deltas = grow([(10, 4, 3), (10, 4, 3)], agents="xz", calls=[[call(A, "x")], [call("C", "z")]])
+    _, refused = grow([(10, 4, 3), (10, 4, 3)], agents="xy", calls=[[call(A, "x")], [call(B, "y")]])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit([(0, 0, deltas[0])], [], [(0, 0, [call(A, "x")])])
+        writer.commit([(0, 0, deltas[0])])
         with pytest.raises(WorkerError):
-            writer.commit([(0, 1, deltas[1]), (0, 0, b"other")], [], [(0, 1, [call(B, "y")])])
-        writer.commit([(0, 1, deltas[1])], [(0, *rows(core))], [(0, 1, [call("C", "z")])])
+            writer.commit([(0, 1, refused[1]), (0, 0, b"other")])
+        writer.commit([(0, 1, deltas[1])], [(0, *rows(core))])
     with RunReader.open(tmp_path / "run") as reader:
         assert [(c.endpoint, c.agent) for _, c in reader.calls()] == [(A, "x"), ("C", "z")]
         assert reader.agents() == ["x", "z"]
@@ -175,10 +177,10 @@ def test_a_batch_that_is_refused_leaves_no_call_no_endpoint_and_no_agent(tmp_pat
 
 
 def test_a_call_under_another_agent_than_its_turn_is_found(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3)] * 4, agents="xy")
-    made = [(0, seq, [call(agent="xy"[seq % 2])]) for seq in range(4)]
+    made = [[call(agent="xy"[seq % 2])] for seq in range(4)]
+    core, deltas = grow([(10, 4, 3)] * 4, agents="xy", calls=made)
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit([(0, seq, delta) for seq, delta in enumerate(deltas)], [(0, *rows(core))], made)
+        writer.commit([(0, seq, delta) for seq, delta in enumerate(deltas)], [(0, *rows(core))])
     assert problems(tmp_path / "run") == []
     edit(tmp_path / "run", "UPDATE calls SET agent = 0 WHERE call = 2")
     assert problems(tmp_path / "run") == [
@@ -193,9 +195,14 @@ def test_a_call_under_another_agent_than_its_turn_is_found(tmp_path: Path):
     assert any("call 4: Expected `str`" in line for line in problems(tmp_path / "run"))
 
 
+def settled(endpoint: str) -> CallRow:
+    """The call of a reply from an endpoint, as a worker sends it."""
+    return settle(Reply([ReplyChoice("x", None, [], "stop")], 10, 4, 3, 1, 250, "", endpoint, ended=250))
+
+
 def test_no_key_reaches_the_names_of_endpoints(tmp_path: Path):
     names = ["http://user:hunter2@h/v1", "http://h/v1?api-key=hunter2", "Bearer hunter2hunter2", "sk-hunter2hunter2"]
-    write(tmp_path / "run", [[call(name) for name in names]])
+    write(tmp_path / "run", [[settled(name) for name in names]])
     assert b"hunter2" not in (tmp_path / "run").read_bytes()
     with RunReader.open(tmp_path / "run") as reader:
         assert len(list(reader.calls())) == 4
@@ -203,7 +210,7 @@ def test_no_key_reaches_the_names_of_endpoints(tmp_path: Path):
 
 def test_a_key_in_a_base_url_is_stored_nowhere_and_the_price_is_still_found(tmp_path: Path):
     url = "http://gateway/sk-hunter2hunter2/v1"
-    write(tmp_path / "run", [[call(url)]], {url: PRICES[A]})
+    write(tmp_path / "run", [[settled(url)]], {url: PRICES[A]})
     assert b"hunter2" not in (tmp_path / "run").read_bytes()
     with RunReader.open(tmp_path / "run") as reader:
         assert reader.summary().spent == Spending(pytest.approx(PRICES[A].of(10, 4, 3)), 1, 0)
@@ -438,21 +445,19 @@ def test_check_names_what_does_not_fit(tmp_path: Path, statements: list[str], pr
 
 
 def test_a_request_that_failed_is_not_held_against_the_turns(tmp_path: Path):
-    core, (delta,) = grow([(10, 4, 3)])
     failed = call(draws=0, prompt=-1, cached=-1, generated=-1, attempts=6, first=-1)
+    core, (delta,) = grow([(10, 4, 3)], calls=[[failed, call()]])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit([(0, 0, delta)], [(0, *rows(core))], [(0, 0, [failed, call()])])
+        writer.commit([(0, 0, delta)], [(0, *rows(core))])
     assert problems(tmp_path / "run") == []
     edit(tmp_path / "run", "UPDATE calls SET prompt = 11 WHERE draws = 1")
     assert problems(tmp_path / "run") == ['task "q0": calls: prompt is 11 in the rows and 10 in the deltas']
 
 
 def test_more_draws_than_turns_fit_and_their_usage_is_not_compared(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3), (-1, -1, -1)])
+    core, deltas = grow([(10, 4, 3), (-1, -1, -1)], calls=[[call(draws=4, generated=12)]])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit(
-            [(0, 0, deltas[0]), (0, 1, deltas[1])], [(0, *rows(core))], [(0, 0, [call(draws=4, generated=12)])]
-        )
+        writer.commit([(0, 0, deltas[0]), (0, 1, deltas[1])], [(0, *rows(core))])
     assert problems(tmp_path / "run") == []
     edit(tmp_path / "run", "UPDATE calls SET draws = 1")
     assert problems(tmp_path / "run") == ['task "q0": calls: they brought 1 completions, but 2 turns are in the deltas']

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from call_logs import delta_with
 from commands import trunkline
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -42,16 +43,10 @@ def grow(writer: RunWriter, number: int, *, done: bool = True) -> None:
         core.turn(rollout, message("assistant", answer), core.name(""), 0, core.name("stop"), 10, 4, 3, 1, 250)
         core.close(rollout, "answer", answer)
         core.score(rollout, float(answer == "Ada"))
-        delta = core.delta()
-        assert delta is not None
         over = done and draw == 1
         call = CallRow("http://h/v1", 1, 10, 4, 3, 2, 0, 100, 250, number * 1000 + draw)
-        writer.commit(
-            [(number, draw, delta)],
-            [(number, *rows(core))] if over else [],
-            [(number, draw, [call])],
-            [(number, draw, [ToolRow(draw, "search", False, 70 + draw, number)])],
-        )
+        delta = delta_with(core, [call], [ToolRow(draw, "search", False, 70 + draw, number)])
+        writer.commit([(number, draw, delta)], [(number, *rows(core))] if over else [])
 
 
 def make(path: Path) -> RunWriter:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from call_logs import delta_with
 
 from trunkline import _core
 from trunkline.errors import DamagedRunFile, InfrastructureError, RunFileError
@@ -41,12 +42,8 @@ def grow(writer: RunWriter, number: int, *, done: bool = True, endpoint: str = "
     core.turn(rollout, b'{"role":"assistant","content":"Ada"}', 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250)
     if done:
         core.close(rollout, "answer", "Ada")
-    deltas.append(core.delta())
-    writer.commit(
-        [(number, seq, delta) for seq, delta in enumerate(deltas)],
-        [(number, *rows(core))] if done else [],
-        [(number, 1, [call(endpoint)])],
-    )
+    deltas.append(delta_with(core, [call(endpoint)]))
+    writer.commit([(number, seq, delta) for seq, delta in enumerate(deltas)], [(number, *rows(core))] if done else [])
 
 
 def grow_on(writer: RunWriter, number: int) -> None:
@@ -379,13 +376,13 @@ def test_tasks_that_an_earlier_run_began_count_once_this_one_has_made_a_call(tmp
     cleared.turn(
         rollout, b'{"role":"assistant","content":"Ada"}', 0, cleared.name("m"), cleared.name("stop"), 10, 4, 3, 1, 250
     )
-    second = cleared.delta()
+    second = delta_with(cleared, [call()])
     with RunWriter.create(tmp_path / "r", {"refill": {"groups": 1, "max_tasks": 6}}, TASKS, command=[]) as writer:
         # Two of the same deltas: one task where the second took verdicts off, one where it is this run's own.
         writer.take_over(0, [first, second], row)
         writer.take_over(1, [first], row)
         writer.take_over(2, [first], row)
-        writer.commit([(1, 1, second)], (), [(1, 1, [call()])])
+        writer.commit([(1, 1, second)])
         grow(writer, 5)
     assert [line for line in problems(tmp_path / "r") if line.startswith("meta")] == [
         "meta: the run is done, but 5 of its tasks are not finished"

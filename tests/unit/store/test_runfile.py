@@ -15,8 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import call_logs
 import msgspec
 import pytest
+from call_logs import delta_with
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
@@ -48,13 +50,8 @@ def grow(task: Task, answers: list[str | None]) -> tuple[_core.CoreTree, list[by
             core.turn(rollout, message("assistant", answer), 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250)
             core.close(rollout, "answer", answer)
             core.score(rollout, float(answer == "Ada"))
-        deltas.append(core.delta())
+        deltas.append(delta_with(core, [] if answer is None else [CALL]))
     return core, [delta for delta in deltas if delta is not None]
-
-
-def paid(task: int, answers: list[str | None]) -> list[tuple[int, int, list[CallRow]]]:
-    """The calls that the turns of ``grow`` came of, each with its delta."""
-    return [(task, draw + 1, [CALL]) for draw, answer in enumerate(answers) if answer is not None]
 
 
 def write(path: Path, *, finish: bool = True) -> RunWriter:
@@ -63,7 +60,7 @@ def write(path: Path, *, finish: bool = True) -> RunWriter:
     for number, answers in enumerate([["Ada", "Bob", None], ["Ada", "Ada"]]):
         core, deltas = grow(TASKS[number], answers)
         batch = [(number, seq, delta) for seq, delta in enumerate(deltas)]
-        writer.commit(batch, [(number, *rows(core))], paid(number, answers))
+        writer.commit(batch, [(number, *rows(core))])
     _, deltas = grow(TASKS[2], ["Eve"])
     writer.commit([(2, 0, deltas[0])])
     if finish:
@@ -153,7 +150,7 @@ def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
         assert reader.summary().finished == 2
         assert reader.check() == []
         core, deltas = grow(TASKS[2], ["Eve"])
-        writer.commit([(2, seq, delta) for seq, delta in enumerate(deltas)], [(2, *rows(core))], paid(2, ["Eve"]))
+        writer.commit([(2, seq, delta) for seq, delta in enumerate(deltas)], [(2, *rows(core))])
         assert reader.summary().finished == 3
         writer.finish()
         assert reader.summary().state == "done"
@@ -168,7 +165,7 @@ def test_redelivered_deltas_count_once_and_different_ones_are_refused(tmp_path: 
         before = writer.deltas(1)
         assert before == deltas
         batch = [(1, seq, delta) for seq, delta in enumerate(deltas)]
-        writer.commit(batch, [(1, *rows(core))], paid(1, ["Ada", "Ada"]))
+        writer.commit(batch, [(1, *rows(core))])
         with pytest.raises(WorkerError, match="number 1 of task number 1"):
             writer.commit([(2, 1, b"new"), (1, 1, b"other")])
         assert writer.deltas(1) == before
@@ -200,9 +197,7 @@ def failed(path: Path, errors: list[str | None]) -> RunWriter:
         rollout = core.open(point, [0, draw], draw)
         core.turn(rollout, message("assistant", "x"), 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250)
         core.close(rollout, *(("answer", "x") if error is None else ("llm_error", None, error)))
-    delta = core.delta()
-    assert delta is not None
-    writer.commit([(0, 0, delta)], [(0, *rows(core))], [(0, 0, [CALL] * len(errors))])
+    writer.commit([(0, 0, delta_with(core, [CALL] * len(errors)))], [(0, *rows(core))])
     writer.finish()
     return writer
 
@@ -436,10 +431,9 @@ def revise(path: Path, **changes: object) -> None:
 
 
 def test_another_delta_format_names_both_and_who_made_it(path: Path) -> None:
-    revise(path, trunkline="0.0.7\x1b", delta=_core.FORMAT - 1)
-    what = (
-        rf"was made by trunkline 0\.0\.7\\x1b with delta format {_core.FORMAT - 1}, but format {_core.FORMAT} is read"
-    )
+    old = _core.OLDEST_FORMAT - 1
+    revise(path, trunkline="0.0.7\x1b", delta=old)
+    what = rf"was made by trunkline 0\.0\.7\\x1b with delta format {old}, but format {_core.FORMAT} is read"
     with pytest.raises(RunFileError, match=what):
         RunReader.open(path)
     with pytest.raises(RunFileError, match=f"{what}.*choose another --out"):
@@ -666,10 +660,11 @@ def test_a_copy_that_may_not_be_written(tmp_path: Path, state: str) -> None:
     assert done.stdout == "2 [] Ada\n"
 
 
+IMPORTED = [str(Path(__file__).parent), str(Path(call_logs.__file__).parent)]
 FULL = """
 import resource, sys
 from trunkline.errors import InfrastructureError
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import test_runfile
 from pathlib import Path
 path = Path(sys.argv[1])
@@ -692,7 +687,7 @@ except InfrastructureError:
 def test_a_full_disk_is_said_and_what_was_committed_stays(tmp_path: Path) -> None:
     path = tmp_path / "run"
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path), str(Path(__file__).parent)],
+        [sys.executable, "-c", FULL, str(path), *IMPORTED],
         capture_output=True,
         text=True,
         check=False,
@@ -757,7 +752,7 @@ def test_a_run_that_ends_does_not_wait_for_another_program(tmp_path: Path, monke
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import test_runfile
 from pathlib import Path
 test_runfile.write(Path(sys.argv[1]), finish=False)
@@ -767,7 +762,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_killed_writer_leaves_everything_it_committed(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)], check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), *IMPORTED], check=False)
     assert done.returncode == -9
     with RunReader.open(path) as reader:
         assert reader.summary().state == "running"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 import msgspec
 
 from trunkline._internal.text import printable, scrub, without_secrets
-from trunkline.store.schema import ToolRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -300,7 +299,7 @@ class TraceRecorder:
         self._core = core
         self._content = traced == "content"
         self.traced = bool(traced)
-        self._tools: list[ToolRow] = []
+        self._tools: list[tuple[int, str, bool, int, int]] = []
         self._records: list[SpanRecord] = []
         self._epoch = time.time_ns() // 1000 - self.now()
 
@@ -323,7 +322,7 @@ class TraceRecorder:
         """
         for name, one in zip(names, seen, strict=True):
             known = name if name in tools else UNKNOWN
-            self._tools.append(ToolRow(rollout, known[:_MAX_SPAN_NAME], not one.ok, one.micros, started))
+            self._tools.append((rollout, known[:_MAX_SPAN_NAME], not one.ok, one.micros, started))
             if self.traced:
                 said = _safe(one.text) if self._content else ""
                 error = "" if one.ok else "tool_error"
@@ -374,8 +373,8 @@ class TraceRecorder:
             )
         )
 
-    def take(self) -> tuple[list[ToolRow], list[SpanRecord]]:
-        """Take what was noted since the last time."""
+    def take(self) -> tuple[list[tuple[int, str, bool, int, int]], list[SpanRecord]]:
+        """Take what was noted since the last time: tool calls in the order of their rows, and spans."""
         taken = self._tools, self._records
         self._tools, self._records = [], []
         return taken

@@ -10,7 +10,7 @@
 //! | 4 | sequence number, from 0 |
 //! | 4 | length of the payload |
 //! | 8 | checksum of the delta before, 0 for the first: ties a delta to its own history |
-//! | n | payload: operations, one after the other |
+//! | n | payload: calls of models and tools where there are any, then operations, one after the other |
 //! | 8 | xxh3-64 of all of the above |
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,6 +19,7 @@ use crate::error::{DeltaError, Error, Result};
 use crate::id::{self, FragmentId, RunId};
 use crate::storage::held;
 use crate::tree::Tree;
+use crate::wire::call_log::{CALLS, CallLog};
 use crate::wire::codec::{self, ByteReader, TOKEN};
 use crate::wire::op::Op;
 use crate::wire::overlay::Overlay;
@@ -26,8 +27,11 @@ use crate::wire::rules::{self, View};
 
 const MAGIC: [u8; 4] = *b"TKDL";
 
-/// Version of the delta's format; a tree reads deltas of no other.
-pub const FORMAT: u16 = 7;
+/// Version of the delta's format.
+pub const FORMAT: u16 = 8;
+
+/// The first version that is read. Deltas of 7 have no calls.
+pub const OLDEST_FORMAT: u16 = 7;
 
 /// Bytes that contexts of one delta may join from pieces: some seconds of hashing, and the prompts of a million turns. A few
 /// bytes of a delta name a long piece again, so without a limit a short one could keep its reader busy for days.
@@ -99,13 +103,26 @@ impl Journal {
 
 /// A record whose frame and checksum are sound.
 struct Record<'a> {
+    format: u16,
     sequence: u32,
     previous: u64,
     payload: &'a [u8],
     checksum: u64,
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    /// Its calls, and what follows them; nothing where it has none.
+    fn calls(&self) -> std::result::Result<Option<(CallLog<'a>, &'a [u8])>, DeltaError> {
+        let mut reader = ByteReader::new(self.payload);
+        if self.format == OLDEST_FORMAT || self.payload.first() != Some(&CALLS) {
+            return Ok(None);
+        }
+        let calls = reader.byte().and_then(|_| CallLog::decode(&mut reader));
+        let offset = self.payload.len() - reader.left();
+        let calls = calls.map_err(|reason| DeltaError::Decode { index: 0, offset, reason })?;
+        Ok(Some((calls, &self.payload[offset..])))
+    }
+
     /// It is not of the history that it was meant to continue.
     fn foreign(&self) -> Error {
         DeltaError::Foreign { sequence: self.sequence }.into()
@@ -118,11 +135,21 @@ impl Tree {
     /// # Errors
     /// If the change is larger than 4 GiB, or the sequence numbers are used up. The change is kept.
     pub fn delta(&mut self) -> Result<Option<Vec<u8>>> {
+        self.delta_with(&CallLog::default())
+    }
+
+    /// The same with calls of models and tools, which are in no tree. Nothing if there are none and nothing changed.
+    ///
+    /// # Errors
+    /// As for [`Tree::delta`], or if a call has a rollout that does not exist or a figure of more than 63 bits.
+    pub fn delta_with(&mut self, calls: &CallLog<'_>) -> Result<Option<Vec<u8>>> {
+        calls.tools.iter().try_for_each(|call| rules::known("rollout", call.rollout, self.rollouts.count()))?;
+        let calls = calls.encode()?;
         let Journal { ops, stored, bytes, .. } = &self.journal;
-        if ops.is_empty() {
+        if ops.is_empty() && calls.is_empty() {
             return Ok(None);
         }
-        let size = ops.len() + bytes;
+        let size = calls.len() + ops.len() + bytes;
         let len = u32::try_from(size).map_err(|_| Error::TooLong { what: "delta", len: size })?;
         let sequence = self.journal.sequence()?;
         let mut out = Vec::with_capacity(HEADER + size + CHECKSUM);
@@ -132,6 +159,7 @@ impl Tree {
         out.extend_from_slice(&sequence.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
         out.extend_from_slice(&self.journal.before(sequence).to_le_bytes());
+        out.extend_from_slice(&calls);
         let mut from = 0;
         for &(at, stored) in stored {
             out.extend_from_slice(&ops[from..at]);
@@ -178,7 +206,7 @@ impl Tree {
         if record.previous != self.journal.before(expected) {
             return Err(record.foreign());
         }
-        let (ops, joined) = self.judge(record.payload)?;
+        let (ops, joined) = self.judge(&record)?;
         if joined > most {
             return Ok(None);
         }
@@ -190,8 +218,11 @@ impl Tree {
     }
 
     /// Read all operations and check each against the state it would meet; with them, the bytes that contexts join.
-    fn judge<'a>(&self, payload: &'a [u8]) -> Result<(Vec<Op<'a>>, u64)> {
-        let mut reader = ByteReader::new(payload);
+    fn judge<'a>(&self, record: &Record<'a>) -> Result<(Vec<Op<'a>>, u64)> {
+        let (payload, mut reader, calls) = (record.payload, ByteReader::new(record.payload), record.calls()?);
+        if let Some((_, rest)) = &calls {
+            reader = ByteReader::new(rest);
+        }
         let mut overlay = Overlay::new(self);
         let mut ops = Vec::new();
         while reader.left() > 0 {
@@ -206,8 +237,23 @@ impl Tree {
             }
             ops.push(op);
         }
+        let (tools, rollouts) = (calls.map(|(calls, _)| calls.tools).unwrap_or_default(), overlay.counts().rollouts);
+        tools
+            .iter()
+            .try_for_each(|call| rules::known("rollout", call.rollout, rollouts))
+            .map_err(|source| DeltaError::Rule { index: 0, source: Box::new(source) })?;
         Ok((ops, overlay.joined()))
     }
+}
+
+/// The calls that came with a delta, wherever it belongs; nothing of a delta that is older than they are.
+///
+/// # Errors
+/// [`Error::Delta`] on damage.
+pub fn calls_of(delta: &[u8]) -> Result<Option<CallLog<'_>>> {
+    let record = read_record(delta)?;
+    let calls = record.calls()?.map(|(calls, _)| calls).unwrap_or_default();
+    Ok((record.format > OLDEST_FORMAT).then_some(calls))
 }
 
 /// Check the frame of a record and take it apart.
@@ -220,7 +266,7 @@ fn read_record(delta: &[u8]) -> std::result::Result<Record<'_>, DeltaError> {
     }
     let (version, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
     let found = u16::from_le_bytes(*version);
-    if found != FORMAT {
+    if !(OLDEST_FORMAT..=FORMAT).contains(&found) {
         return Err(DeltaError::Version { found, known: FORMAT });
     }
     let (reserved, rest) = rest.split_first_chunk::<2>().ok_or(truncated(HEADER + CHECKSUM))?;
@@ -239,5 +285,5 @@ fn read_record(delta: &[u8]) -> std::result::Result<Record<'_>, DeltaError> {
         return Err(DeltaError::Checksum);
     }
     let (sequence, previous) = (u32::from_le_bytes(*sequence), u64::from_le_bytes(*previous));
-    Ok(Record { sequence, previous, payload, checksum })
+    Ok(Record { format: found, sequence, previous, payload, checksum })
 }

@@ -17,7 +17,7 @@ pub fn call(prompt: i64, generated: i64) -> Call<'static> {
 
 /// Frame any payload as a sound record, as only someone with bad intentions would.
 pub fn seal(sequence: u32, previous: u64, payload: &[u8]) -> Vec<u8> {
-    let mut out = b"TKDL\x07\0\0\0".to_vec();
+    let mut out = b"TKDL\x08\0\0\0".to_vec();
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
     out.extend_from_slice(&previous.to_le_bytes());

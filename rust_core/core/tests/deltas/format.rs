@@ -1,6 +1,8 @@
 //! The bytes of a delta.
 
-use trunkline_core::{FORMAT, Kind, NameId, NodeId, Termination, TokenBuffer, Tree};
+use trunkline_core::{
+    CallLog, FORMAT, Kind, ModelCall, NameId, NodeId, OLDEST_FORMAT, Termination, TokenBuffer, ToolCall, Tree, calls_of,
+};
 
 use super::common;
 
@@ -24,11 +26,30 @@ fn the_format_is_fixed() {
     tree.note(rollout, "é").unwrap();
     tree.mark("m").unwrap();
     tree.report(prompt, "r").unwrap();
-    let delta = tree.delta().unwrap().unwrap();
+    let model = ModelCall {
+        endpoint: "http://h",
+        draws: 2,
+        prompt: Some(9),
+        cached: None,
+        generated: Some(1),
+        attempts: 1,
+        queue: 0,
+        first: Some(300),
+        micros: 70_000,
+        started: 1 << 40,
+        agent: "a",
+    };
+    let tool = ToolCall { rollout: 0, tool: "a", failed: true, micros: 5, started: 6 };
+    let calls = CallLog { models: vec![model], tools: vec![tool] };
+    let delta = tree.delta_with(&calls).unwrap().unwrap();
+    assert_eq!(calls_of(&delta).unwrap(), Some(calls));
     let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(FORMAT, 7);
+    assert_eq!((OLDEST_FORMAT, FORMAT), (7, 8));
     let expected = [
-        "544b444c0700000000000000a00000000000000000000000", // header
+        "544b444c0800000000000000c70000000000000000000000", // header
+        "100208687474703a2f2f680161",                       // calls: names
+        "010001020a0002ad020100f0a204808080808020",         // of a model
+        "010001010506",                                     // of a tool
         "010161",                                           // name
         "02027b7d",                                         // fragment
         "040001000100",                                     // append
@@ -48,7 +69,7 @@ fn the_format_is_fixed() {
         "0c0002c3a9",                     // note
         "0d016d",                         // mark
         "0f010172",                       // report
-        "1be6d7dd321a1ee7",               // checksum
+        "f819a8f309d41d45",               // checksum
     ];
     assert_eq!(hex.concat(), expected.concat());
     assert_eq!(format!("{:032x}", tree.digest()), "b5ae06593e2ca739bc100fa26faa238b");

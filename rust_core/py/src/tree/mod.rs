@@ -12,6 +12,7 @@ use trunkline_core::{
 
 use self::access::LARGE_BYTES;
 use crate::buffer::view;
+use crate::calls::{ModelFields, ToolFields, log};
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
 use crate::tokens::TokenBuffer;
@@ -399,9 +400,17 @@ impl CoreTree {
         self.sweep(py, |tree| Ok(tree.digest())).map(|digest| format!("{digest:032x}"))
     }
 
-    /// What changed since the last call, as one checksummed record with a sequence number; None if nothing did.
-    fn delta<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let delta = self.0.with(py, core::Tree::delta)?;
+    /// What changed since the last call, as one checksummed record with a sequence number; None if nothing did. Calls of
+    /// models and tools travel with it, as tuples in the order of their rows; they are in no tree.
+    #[pyo3(signature = (calls = Vec::new(), tools = Vec::new(), /))]
+    fn delta<'py>(
+        &self,
+        py: Python<'py>,
+        calls: Vec<ModelFields>,
+        tools: Vec<ToolFields>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let calls = log(&calls, &tools);
+        let delta = self.0.with(py, |tree| tree.delta_with(&calls))?;
         Ok(delta.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
