@@ -25,6 +25,7 @@ from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
@@ -52,7 +53,7 @@ class Model:
     async def close(self) -> None: ...
 
 
-class Sink:
+class Sink(TurnSink):
     """Keeps everything."""
 
     async def reserve(self) -> None: ...

@@ -12,6 +12,7 @@ from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -20,7 +21,7 @@ from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 
-class Silent:
+class Silent(TurnSink):
     """A sink that leads nowhere."""
 
     async def reserve(self) -> None:

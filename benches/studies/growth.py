@@ -11,6 +11,7 @@ from trunkline.llm.token_ids.renderers import renderers
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import search, visit
 from trunkline.tree.views import Tree
@@ -34,7 +35,7 @@ SYSTEM = "Answer the question with the tools you have. Put the final answer betw
 _IDS = TokenMode(api="completions")
 
 
-class Open:
+class Open(TurnSink):
     """A sink without back-pressure: deltas are sent nowhere."""
 
     async def reserve(self) -> None:

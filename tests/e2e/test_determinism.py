@@ -16,6 +16,7 @@ from trunkline.llm.config import EndpointSpec
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -104,7 +105,7 @@ async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     return found
 
 
-class Counting:
+class Counting(TurnSink):
     """A sink without back-pressure."""
 
     async def reserve(self) -> None: ...

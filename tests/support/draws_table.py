@@ -16,6 +16,7 @@ from trunkline.llm.types import LLM, Reply, ReplyChoice, Request
 from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.sampler import Sampler
+from trunkline.rollout.types import TurnSink
 from trunkline.types import Task
 
 ANSWER = ReplyChoice("<answer>4</answer>", None, [], "stop")
@@ -58,7 +59,7 @@ class Counted:
     async def close(self) -> None: ...
 
 
-class Noted:
+class Noted(TurnSink):
     """A sink that counts."""
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import search, visit
@@ -66,7 +67,7 @@ class Noting(SwitchTransport):
         return pairs
 
 
-class Silent:
+class Silent(TurnSink):
     """A sink without back-pressure."""
 
     async def reserve(self) -> None: ...

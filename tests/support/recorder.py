@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from trunkline._core import CoreTree
 from trunkline.llm.types import Reply
+from trunkline.rollout.types import TurnSink
 
 
-class Recorder:
+class Recorder(TurnSink):
     """A sink without back-pressure that takes a delta whenever the tree grew.
 
     Args:

@@ -98,7 +98,7 @@ class Scripted:
     async def close(self) -> None: ...
 
 
-class Silent:
+class Silent(TurnSink):
     """A sink without back-pressure."""
 
     async def reserve(self) -> None: ...

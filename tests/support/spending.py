@@ -18,6 +18,7 @@ from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.task_budget import BudgetSources
 from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.strategies.stopping import Stopping
 from trunkline.tree.views import Tree
 from trunkline.types import Task
@@ -86,7 +87,7 @@ class Clerk:
         return {"index": draw, "message": message, "finish_reason": "stop"}
 
 
-class Book:
+class Book(TurnSink):
     """A sink that adds up what was answered."""
 
     def __init__(self) -> None:

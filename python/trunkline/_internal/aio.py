@@ -111,9 +111,15 @@ class ShrinkableSemaphore:
         self._free = free
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def acquire(self) -> None:
-        """Take one, first come, first served."""
+    def acquire(self) -> Awaitable[None] | None:
+        """Take one, first come, first served; returns None where it is taken, else what to wait for."""
         if self._free > 0:
+            self._free -= 1
+            return None
+        return self._acquired()
+
+    async def _acquired(self) -> None:
+        if self._free > 0:  # it became free before anything waited
             self._free -= 1
             return
         mine = asyncio.get_running_loop().create_future()

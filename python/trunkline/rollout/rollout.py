@@ -124,7 +124,8 @@ class Rollout:
         if self.activity is not UNREAD:
             self.activity.ask(compiled.agent.llm)
         self.place = "run file"
-        await self.sink.reserve()
+        if (waits := self.sink.reserve()) is not None:
+            await waits
         self.place = "model"
         recorder = self.sampler.recorder
         try:
@@ -180,11 +181,16 @@ class Rollout:
             await self.task_budget.tools(self.id, len(calls))
         environment = None if self.environment is None else self.environment.environment
         origin = Origin(self.seed, self.task.id, self.id, self._path, self.turn - 1)
-        await self.sampler.turn_gate.enter()
+        gate = self.sampler.turn_gate
+        if gate.shut:
+            await gate.enter()
         recorder, names = self.sampler.recorder, [call.name for call in calls]
         started = 0 if recorder is None else recorder.now()
-        with self.sampler.turn_gate.calling(names):
-            observations = await compiled.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
+        number = gate.began(names)
+        try:
+            observations = await compiled.toolbox.call_all(calls, environment, origin, self.effects.begin)
+        finally:
+            gate.ended(number)
         if recorder is not None:
             recorder.used(self.id, compiled.toolbox.names, names, observations, started)
         self.activity.run()

@@ -18,14 +18,13 @@ from trunkline.errors import (
     ToolError,
     UnknownEffect,
 )
-from trunkline.llm.types import ReplyChoice
+from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from trunkline.llm.types import Reply
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -79,8 +78,8 @@ class KeptPrefix(NamedTuple):
 class TurnSink(Protocol):
     """Receives what a rollout adds to its tree, and limits turns in flight."""
 
-    async def reserve(self) -> None:
-        """Wait until one more model turn may be in flight, and count it."""
+    def reserve(self) -> Awaitable[None] | None:
+        """Count one more model turn in flight; returns what to wait for where there are too many."""
         ...
 
     def release(self) -> None:
@@ -90,6 +89,43 @@ class TurnSink(Protocol):
     def called(self, reply: Reply) -> None:
         """Record the cost of a request in the step that appends its turns."""
         ...
+
+    def landed(
+        self,
+        llm: str,
+        endpoint: str,
+        agent: str,
+        draws: int,
+        prompt: int,
+        cached: int,
+        generated: int,
+        queue: int,
+        first: int,
+        micros: int,
+        ended: int,
+        served: str,
+        estimated: int,
+    ) -> None:
+        """Record the cost of a request that the turn engine landed in one attempt; see :class:`Reply`."""
+        choices = [ReplyChoice("", None, [], "")] * draws
+        self.called(
+            Reply(
+                choices,
+                prompt,
+                cached,
+                generated,
+                1,
+                micros,
+                served,
+                endpoint,
+                queue,
+                first,
+                agent,
+                ended,
+                llm,
+                estimated,
+            )
+        )
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Count bytes and reserved model turns that the tree grew by."""

@@ -18,7 +18,7 @@ from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from trunkline.llm.types import Reply
     from trunkline.rollout.sampling.inflight import TraceRecorder
@@ -63,6 +63,10 @@ def _place(llm: str, endpoint: str) -> str:
 def _believed(figure: object, otherwise: int) -> int:
     """A figure, if it can be one; else what stands where it is not known."""
     return figure if type(figure) is int and 0 <= figure <= _MOST else otherwise
+
+
+_Row = tuple[str, int, int, int, int, int, int, int, int, int, str]
+"""The fields of a :class:`CallRow`."""
 
 
 def settle(reply: Reply, *, named: bool = True) -> CallRow:
@@ -121,22 +125,43 @@ class TreeSink:
         self._seq = known
         self._turns = 0
         self._ended = tree.core.rollouts - len(tree.core.growing)
-        self._calls: list[Reply] = []
-
-    async def reserve(self) -> None:
-        """Wait until one more turn may be in flight, and count it."""
-        await self._outbox.reserve()
+        self._calls: list[Reply | _Row] = []
+        self.reserve = outbox.reserve
 
     def release(self) -> None:
         """Give back a reservation whose turn did not happen."""
         self._outbox.release(1)
+
+    def landed(
+        self,
+        llm: str,
+        endpoint: str,
+        agent: str,
+        draws: int,
+        prompt: int,
+        cached: int,
+        generated: int,
+        queue: int,
+        first: int,
+        micros: int,
+        ended: int,
+        served: str,
+        estimated: int,
+    ) -> None:
+        """Note what a request of the turn engine cost, whose figures need no check."""
+        asked = _name(agent) if self._named else ""
+        place = _place(llm, endpoint)
+        self._calls.append((place, draws, prompt, cached, generated, 1, queue, first, micros, ended - micros, asked))
+        self._outbox.met(served)
+        if estimated:
+            self._outbox.estimated(place, estimated)
 
     def called(self, reply: Reply) -> None:
         """Note what a request cost; it settles when it leaves, with the tree's next delta."""
         self._calls.append(reply)
         self._outbox.met(reply.served)
         if reply.estimated:
-            self._outbox.estimated(reply)
+            self._outbox.estimated(reply, _believed(reply.estimated, 0))
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns."""
@@ -154,7 +179,7 @@ class TreeSink:
             InfrastructureError: If it is more than the run file can hold.
         """
         core = self.tree.core
-        calls = [astuple(settle(reply, named=self._named)) for reply in self._calls]
+        calls = [call if isinstance(call, tuple) else astuple(settle(call, named=self._named)) for call in self._calls]
         tools, spans = ([], []) if self._recorder is None else self._recorder.take()
         data = core.delta(calls, tools)
         if data is None:
@@ -203,12 +228,12 @@ class Outbox:
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
         self._served: set[str] = set()
-        self._estimated: list[Reply] = []
+        self._estimated: list[tuple[Reply | str, int]] = []
         self._broken: Exception | None = None
 
-    async def reserve(self) -> None:
-        """Wait until one more turn may be in flight, and count it."""
-        await self._free.acquire()
+    def reserve(self) -> Awaitable[None] | None:
+        """Count one more turn in flight; returns None where it may be, else what to wait for."""
+        return self._free.acquire()
 
     def release(self, turns: int) -> None:
         """Let so many more turns be in flight."""
@@ -246,9 +271,9 @@ class Outbox:
         if served:
             self._served.add(served)
 
-    def estimated(self, reply: Reply) -> None:
-        """Note tokens of a reply that are estimated; they leave with the next batch."""
-        self._estimated.append(reply)
+    def estimated(self, where: Reply | str, tokens: int) -> None:
+        """Note tokens of a reply, or of an endpoint's, that are estimated; they leave with the next batch."""
+        self._estimated.append((where, tokens))
 
     def note(self, sink: TreeSink, size: int = 0, turns: int = 0) -> None:
         """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
@@ -310,7 +335,7 @@ class Outbox:
         self._unacked[self._batches] = turns
         self._turns -= turns
         estimated: Counter[str] = Counter()
-        for reply in self._estimated:  # the client has said by now which endpoint it is of
-            estimated[_place(reply.llm, reply.endpoint)] += _believed(reply.estimated, 0)
+        for where, tokens in self._estimated:  # the client has said by now which endpoint a reply is of
+            estimated[where if isinstance(where, str) else _place(where.llm, where.endpoint)] += tokens
         self._send(Batch(self._batches, deltas, done, sorted(self._served), dict(estimated)))
         self._served, self._estimated = set(), []

@@ -10,6 +10,7 @@ from trunkline.llm.types import Reply, Request, ToolCall
 from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.sampler import Sampler
+from trunkline.rollout.types import TurnSink
 from trunkline.store.derive import rows
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Usage
@@ -27,7 +28,7 @@ async def half(n: int) -> int:
     return n // 2
 
 
-class Silent:
+class Silent(TurnSink):
     """An LLM that must get no request, and a sink that counts deltas."""
 
     grown = 0

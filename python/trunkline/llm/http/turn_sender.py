@@ -54,7 +54,7 @@ class FirstAttempt(NamedTuple):
 class TurnReceiver(Protocol):
     """What becomes of requests, for those who asked."""
 
-    def turned(self, endpoint: Endpoint, turned: Turned) -> None:
+    def turned(self, endpoint: Endpoint, turned: Turned, now: float) -> None:
         """Turns are on their trees."""
 
     def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
@@ -201,7 +201,7 @@ class TurnSender:
         self._router.served(endpoint)
         queue.window.replied(took - queued, max(0, generated) // draws, queue.in_flight, now)
         self._left(endpoint)
-        self._receiver.turned(endpoint, turned)
+        self._receiver.turned(endpoint, turned, now)
 
     def _watch(self, endpoint: Endpoint, headers: dict[bytes, bytes]) -> None:
         """Read the headers of an endpoint's first answers."""

@@ -145,7 +145,8 @@ class ProgramExecutor:
         out.append(ask.compiled.agent.llm)
         activity.ask(*out)
         try:
-            await self._sink.reserve()
+            if (waits := self._sink.reserve()) is not None:
+                await waits
             try:
                 return await self._sampler.ask_later(ask)
             except BaseException:
@@ -258,9 +259,14 @@ class ProgramExecutor:
                     self._rollout.activity.leave()
                 if self._task_budget is not None:
                     await self._task_budget.tools(self._rollout.id, len(calls))
-            await self._sampler.turn_gate.enter()
-            with self._sampler.turn_gate.calling(calls):
+            gate = self._sampler.turn_gate
+            if gate.shut:
+                await gate.enter()
+            number = gate.began(calls)
+            try:
                 return await work
+            finally:
+                gate.ended(number)
         finally:
             work.close()
             if not self._out:

@@ -144,38 +144,37 @@ class TurnDispatcher:
         """Ask for draws one by one from now on."""
         self.engine.one_draw_each(self._plain)
 
-    def turned(self, endpoint: Endpoint, turned: Turned) -> None:
+    def turned(self, endpoint: Endpoint, turned: Turned, now: float) -> None:
         """Turns are on their trees: hand them to their rollouts."""
         (_, _, queued, first, took), (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
         leader = outcomes[0][0]
         agent = leader.compiled.agent
-        reply = Reply(
-            [_NOTHING] * draws,
+        note = leader.sampler.sink.landed if leader.pending is None else leader.pending.parked
+        note(
+            agent.llm,
+            endpoint.base_url,
+            agent.name,
+            draws,
             prompt,
             cached,
             generated,
-            1,
-            int(took * 1e6),
-            served,
-            endpoint.base_url,
             int(queued * 1e6),
             int(first * 1e6),
-            agent.name,
-            time.monotonic_ns() // 1000,
-            agent.llm,
+            int(took * 1e6),
+            int(now * 1e6),
+            served,
             estimated,
         )
-        if leader.pending is None:
-            leader.sampler.sink.called(reply)
-        else:
-            leader.pending.parked(reply, parsed)
         if estimated:
             self._client.one_draw_each(endpoint.base_url)
         for wanted, outcome in outcomes:
             wanted.key = -1
+            if wanted.pending is not None:
+                wanted.pending.parsed = parsed
             if not wanted.turn.done():
                 wanted.turn.set_result(LLMError(outcome) if isinstance(outcome, str) else outcome)
-        self._client.weights.landed()
+        if self._client.weights.held:
+            self._client.weights.landed()
 
     def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
         """Send a request in a task of its own, after the attempt that was made."""
@@ -223,10 +222,6 @@ class TurnDispatcher:
         self.engine.gather(self._carried, time.monotonic())
         for taken in self.engine.take(self._carried):
             self.missed(taken, None)
-
-
-_NOTHING = ReplyChoice("", None, [], "")
-"""Stands for a choice where only their number counts."""
 
 
 def turn_engine() -> TurnEngine[WantedTurn]:

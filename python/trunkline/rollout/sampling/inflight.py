@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UNKNOWN", "SpanRecord", "TraceRecorder", "TurnGate", "TurnInFlight", "WeightGate"]
 
-
-T = TypeVar("T")
 
 _LOOK = 0.01
 """Seconds between two looks at whether anything is left."""
@@ -45,9 +43,10 @@ class TurnGate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         # In the order in which they began: the first is the oldest.
-        self._requests: dict[_Out[float], float] = {}
-        self._tools: dict[_Out[_Calls], _Calls] = {}
-        self._shut = False
+        self._requests: dict[_Out, float] = {}
+        self._tools: dict[int, tuple[Sequence[str], float]] = {}
+        self._tool_turns = 0
+        self.shut = False
         self.dispatchers: list[TurnDispatcher] = []
 
     @property
@@ -75,7 +74,7 @@ class TurnGate:
         """How many tool calls run, and which runs longest, for how many seconds."""
         now = self._clock()
         names, since = next(iter(self._tools.values()), ([""], now))
-        count = sum(len(calls.names) for calls in self._tools.values())
+        count = sum(len(names) for names, _ in self._tools.values())
         # The model has named it, and may have made it up.
         return count, printable(names[0], _MAX_CALL_NAME), now - since
 
@@ -86,7 +85,7 @@ class TurnGate:
             within: Seconds to wait at most.
             waiting: Says how many requests the LLM has not sent yet and will not send: these never come back.
         """
-        self._shut = True
+        self.shut = True
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 quiet = 0
@@ -98,38 +97,37 @@ class TurnGate:
 
     async def enter(self) -> None:
         """Return at once while something may begin; else never: whoever waits is to be cancelled."""
-        if self._shut:
+        if self.shut:
             await asyncio.get_running_loop().create_future()
 
-    def request(self) -> _Out[float]:
+    def request(self) -> _Out:
         """A request is out, for a ``with`` block."""
         return _Out(self._requests, self._clock())
 
-    def calling(self, names: Sequence[str]) -> _Out[_Calls]:
-        """The tool calls of a turn run, for a ``with`` block; at least one."""
-        return _Out(self._tools, _Calls(names, self._clock()))
+    def began(self, names: Sequence[str]) -> int:
+        """Note that the tool calls of a turn run, at least one; returns a number for :meth:`ended`."""
+        self._tool_turns += 1
+        self._tools[self._tool_turns] = names, self._clock()
+        return self._tool_turns
+
+    def ended(self, number: int) -> None:
+        """Note that they have ended."""
+        del self._tools[number]
 
 
-class _Calls(NamedTuple):
-    """The tool calls of a turn: the tools' names, and when they began."""
-
-    names: Sequence[str]
-    since: float
-
-
-class _Out(Generic[T]):
-    """Something that is on a list while a block runs. A class, since every request passes here.
+class _Out:
+    """A request that is on a list while a block runs.
 
     Args:
         listed: The list, in the order of beginnings.
-        what: What is on it.
+        since: When it began.
     """
 
     __slots__ = ("_listed", "_what")
 
-    def __init__(self, listed: dict[_Out[T], T], what: T) -> None:
+    def __init__(self, listed: dict[_Out, float], since: float) -> None:
         self._listed = listed
-        self._what = what
+        self._what = since
 
     def __enter__(self) -> None:
         self._listed[self] = self._what

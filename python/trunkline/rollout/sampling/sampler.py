@@ -211,7 +211,7 @@ class Sampler:
         while True:
             with await weights.begin():
                 compiled = ask.compiled.under(weights.version)
-                pending = PendingTurn(compiled, ask.turn, self.sink.called)
+                pending = PendingTurn(compiled, ask.turn, self.sink)
                 request, client = self._apart(compiled, ask, pending), self._client.of(compiled.agent.llm)
                 if ask.reservation is None:
                     await client.ask(request, pending, attempt)
@@ -225,7 +225,7 @@ class Sampler:
     async def _engine_asked(self, ask: TurnRequest) -> tuple[PendingTurn, Turn | RolloutError | Missed]:
         """Have the engine send what a program asks for."""
         compiled = ask.compiled.under(self._client.weights.version)
-        pending = PendingTurn(compiled, ask.turn, self.sink.called)
+        pending = PendingTurn(compiled, ask.turn, self.sink)
         future: asyncio.Future[Turn | RolloutError | Missed] = asyncio.get_running_loop().create_future()
         wanted = WantedTurn(self, compiled, ask.rollout, future, None, None, pending)
         self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)

@@ -14,7 +14,7 @@ from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm import messages
 from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
-from trunkline.rollout.types import DrawCallback, Turn
+from trunkline.rollout.types import DrawCallback, Turn, TurnSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -301,10 +301,10 @@ class PendingTurn(TurnReader):
     Args:
         compiled: Who speaks.
         turn: Model turns before it.
-        called: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
+        sink: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
     """
 
-    def __init__(self, compiled: CompiledAgent, turn: int, called: Callable[[Reply], None]) -> None:
+    def __init__(self, compiled: CompiledAgent, turn: int, sink: TurnSink) -> None:
         self.found: list[Turn | RolloutError | None] = [None]
         self.meter: Meter | None = None
         self._compiled = compiled
@@ -312,20 +312,21 @@ class PendingTurn(TurnReader):
         self._rollouts = _DRAW
         self._called = self.account
         self._told = self.over
-        self._told_of = called
+        self._sink = sink
         self._reply: Reply | None = None
-        self._parsed: PendingReply | None = None
+        self._call: Any = None
+        self.parsed: PendingReply | None = None
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes."""
-        self._parsed, told = parse_reply(self._compiled.reading, data, self._turn)
+        self.parsed, told = parse_reply(self._compiled.reading, data, self._turn)
         return told
 
     def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
         """Keep a reply that an LLM made itself."""
         choice = reply.choices[sibling]
         message = self._message(choice)
-        self._parsed = PendingReply(
+        self.parsed = PendingReply(
             choice.content,
             choice.reasoning.encode("utf-8", "replace").decode() if choice.reasoning else None,
             [("", call.name, call.arguments) for call in choice.tool_calls],
@@ -336,9 +337,9 @@ class PendingTurn(TurnReader):
         )
         return Turn(choice, 0, len(message))
 
-    def parked(self, reply: Reply, parsed: PendingReply | None) -> None:
-        """Keep a reply that the engine has read."""
-        self._reply, self._parsed = reply, parsed
+    def parked(self, *call: Any) -> None:
+        """Keep what a request cost that the engine has landed; see :meth:`TurnSink.landed`."""
+        self._call = call
 
     def account(self, reply: Reply) -> None:
         """Pay for what a request brought, and note it."""
@@ -357,7 +358,7 @@ class PendingTurn(TurnReader):
         if reply.choices:
             self._reply = reply
         else:
-            self._told_of(reply)
+            self._sink.called(reply)
 
     @property
     def choice(self) -> ReplyChoice:
@@ -388,20 +389,25 @@ class PendingTurn(TurnReader):
             note: What it noted of the reply, as JSON.
             alone: Whether nothing else was under way.
         """
-        parsed, reply, compiled = self._parsed, self._reply, self._compiled
+        parsed, reply, compiled = self.parsed, self._reply, self._compiled
         assert parsed is not None
-        assert reply is not None
-        agent, retries = compiled.agent.name, max(0, reply.attempts - 1)
+        if reply is None:
+            retries, micros = 0, self._call[9]
+        else:
+            retries, micros = max(0, reply.attempts - 1), reply.micros
+        agent = compiled.agent.name
         appended = parsed.append_turn(
-            core, rollout, agent, compiled.namespace, sent, retries, reply.micros, nth, *asked, note, alone
+            core, rollout, agent, compiled.namespace, sent, retries, micros, nth, *asked, note, alone
         )
-        self._told_of(reply)
+        self.drop()
         return AppendedTurn(*appended)
 
     def drop(self) -> None:
         """Tell of the reply, which lands nowhere."""
         if self._reply is not None:
-            self._told_of(self._reply)
+            self._sink.called(self._reply)
+        elif self._call is not None:
+            self._sink.landed(*self._call)
 
 
 _DRAW = (0,)
