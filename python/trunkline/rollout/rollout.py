@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.environments import EnvironmentHandle
-    from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.sampler import Sampler
     from trunkline.rollout.task_budget import Reservation, TaskBudget
     from trunkline.rollout.types import KeptPrefix, Turn, TurnSink
@@ -90,13 +88,36 @@ class Rollout:
             await self.between(self)
         reservation = None if self.task_budget is None else await self._pay(self.task_budget, compiled)
         kept, self._kept = self._kept, None
+        wanted = WantedTurn(self.sampler, compiled, self.id, kept, reservation)
+        recorder, reserved, node = self.sampler.recorder, False, None
+        started = 0 if recorder is None or not recorder.traced else recorder.now()
+        failed: BaseException | None = None
         try:
-            turn = await self._fly(compiled, kept, reservation)
-        except BaseException:
+            if self.activity is not UNREAD:
+                self.activity.ask(compiled.agent.llm)
+            self.place = "run file"
+            if (waits := self.sink.reserve()) is not None:
+                await waits
+            reserved, self.place = True, "model"
+            turn: Turn | RolloutError = await self.sampler.want(wanted)
+            if isinstance(turn, RolloutError):
+                raise turn
+            node = turn.node
+        except BaseException as error:
+            failed = error
+            self.sampler.give_up(wanted)
+            if reserved:
+                self.sink.release()
             if reservation is not None:
                 reservation.drop()
             raise
-        self.leaf = turn.node
+        finally:
+            if recorder is not None and recorder.traced:
+                recorder.turned(self.id, compiled, started, node, failed)
+            if self.activity is not UNREAD:
+                self.activity.run()
+            self.place = "program"
+        self.leaf = node
         self.turn += 1
         self.sink.grew(turn.size, 1)
         return usable(turn.choice) if turn.choice.finish in _UNUSABLE else turn.choice
@@ -118,60 +139,6 @@ class Rollout:
         self.activity.leave()
         self.place = "budget"
         return await task_budget.turn(self.id, self.leaf, compiled, 0 if self._kept is None else self._kept.tokens)
-
-    async def _fly(self, compiled: CompiledAgent, kept: KeptPrefix | None, reservation: Reservation | None) -> Turn:
-        """Get the next turn, in one request with other draws of its state, once one more may be in flight."""
-        if self.activity is not UNREAD:
-            self.activity.ask(compiled.agent.llm)
-        self.place = "run file"
-        if (waits := self.sink.reserve()) is not None:
-            await waits
-        self.place = "model"
-        recorder = self.sampler.recorder
-        try:
-            wanted = WantedTurn(
-                self.sampler, compiled, self.id, asyncio.get_running_loop().create_future(), kept, reservation
-            )
-            if recorder is not None and recorder.traced:
-                outcome = await self._traced(wanted, recorder)
-            else:
-                outcome = await self._next(wanted)
-            if isinstance(outcome, RolloutError):
-                raise outcome
-        except BaseException:
-            self.sink.release()
-            raise
-        finally:
-            if self.activity is not UNREAD:
-                self.activity.run()
-            self.place = "program"
-        return outcome
-
-    async def _traced(self, wanted: WantedTurn, recorder: TraceRecorder) -> Turn | RolloutError:
-        started, node = recorder.now(), None
-        failed: BaseException | None = None
-        try:
-            outcome = await self._next(wanted)
-            if isinstance(outcome, RolloutError):
-                failed = outcome
-            else:
-                node = outcome.node
-        except BaseException as error:
-            failed = error
-            raise
-        else:
-            return outcome
-        finally:
-            recorder.turned(self.id, wanted.compiled, started, node, failed)
-
-    async def _next(self, wanted: WantedTurn) -> Turn | RolloutError:
-        self.sampler.want(wanted)
-        turn: asyncio.Future[Turn | RolloutError] = wanted.turn
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            self.sampler.give_up(wanted)
-            raise
 
     async def use(self, compiled: CompiledAgent, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn concurrently and append their observations in call order."""

@@ -14,6 +14,7 @@ import logging
 import sys
 import threading
 import traceback
+import types
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,7 +24,7 @@ from trunkline.tools.calls import as_text, call_at, describe
 from trunkline.tools.isolation.process_pool import ToolProcessPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Generator
 
     from trunkline.tools.calls import Call, CallPlace
     from trunkline.tools.tool import Tool
@@ -143,21 +144,22 @@ class UserCodeRunner:
             if not inspect.isawaitable(value):
                 return value
             function = partial(_same, value)
-        task = _started(_awaited(function))
+        return await self.finish(started(function), timeout)
+
+    async def finish(self, task: asyncio.Task[object], timeout: float) -> object:  # noqa: ASYNC109
+        """Wait for a function that was started; return what it returned, or :class:`Raised`."""
         try:
             if not task.done():
-                await asyncio.sleep(0)  # a task begins in the next pass of the event loop, and many end in it
+                await next_pass()  # a task begins in the next pass of the event loop, and many end in it
             if not task.done():
                 await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
-            await self._stop(task)
+            await self.stop(task)
             raise
         if not task.done():
-            await self._stop(task)
+            await self.stop(task)
             raise TimeoutError
-        if task.cancelled():
-            return Raised(asyncio.CancelledError("the tool cancelled itself"))
-        return task.result()
+        return outcome(task)
 
     async def close(self) -> None:
         """Cancel async functions that were left behind and let idle threads end. May be called more than once."""
@@ -168,7 +170,8 @@ class UserCodeRunner:
             await asyncio.wait(left, timeout=GRACE)
         self._threads.close()
 
-    async def _stop(self, task: asyncio.Future[Any]) -> None:
+    async def stop(self, task: asyncio.Future[Any]) -> None:
+        """Cancel a function, and leave it behind if it does not end soon."""
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=GRACE)
         if not done:
@@ -177,12 +180,25 @@ class UserCodeRunner:
             task.add_done_callback(self._left.discard)
 
 
-def _started(work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
-    """Run work in a task, at once where Python can (from 3.12 on)."""
+def started(function: Callable[[], Any]) -> asyncio.Task[object]:
+    """Run an async function in a task, at once where Python can (from 3.12 on)."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)
+        return asyncio.Task(_awaited(function), loop=loop, eager_start=True)
+    return loop.create_task(_awaited(function))
+
+
+def outcome(task: asyncio.Task[object]) -> object:
+    """Return what an ended task returned, or :class:`Raised`."""
+    if task.cancelled():
+        return Raised(asyncio.CancelledError("the tool cancelled itself"))
+    return task.result()
+
+
+@types.coroutine
+def next_pass() -> Generator[None, None, None]:
+    """Let one pass of the event loop go by."""
+    yield
 
 
 def _guarded(function: Callable[[], Any]) -> object:
@@ -229,30 +245,47 @@ class Executor:
         if self._processes is not None:
             return await self._processes.run(arguments, call_at(call), self._limit, self._timeout)
         function = partial(self._tool.__wrapped__, *positional, **named)
-        if self._gate is None:
+        if self._gate is not None:
+            async with self._gate:
+                return await self._run_here(function)
+        if not self._tool.is_async:
             return await self._run_here(function)
-        async with self._gate:
-            return await self._run_here(function)
+        task = started(function)
+        try:
+            if not task.done():
+                await next_pass()
+        except asyncio.CancelledError:
+            await self._user_code.stop(task)
+            raise
+        return (
+            self._said(outcome(task)) if task.done() else await self._rest(self._user_code.finish(task, self._timeout))
+        )
 
     async def close(self) -> None:
         if self._processes is not None:
             await self._processes.close()
 
     async def _run_here(self, function: partial[Any]) -> tuple[str, bool]:
+        return await self._rest(self._user_code.run(function, self._tool.is_async, self._timeout))
+
+    async def _rest(self, running: Awaitable[object]) -> tuple[str, bool]:
         name = self._tool.name
         try:
-            value = await self._user_code.run(function, self._tool.is_async, self._timeout)
+            value = await running
         except TimeoutError:
             self._warn()
             return f"Error: {name} gave no result within {self._timeout:g} s and was stopped.", False
         except (ExhaustedError, TypeError) as error:
             return f"Error: {name} gave no result: {error}.", False
+        return self._said(value)
+
+    def _said(self, value: object) -> tuple[str, bool]:
         if isinstance(value, Raised):
             return self._failed(value.error), False
         try:
             return as_text(value, self._limit), True
         except TypeError as error:
-            return f"Error: {name} gave no result: {format_error(error)}.", False
+            return f"Error: {self._tool.name} gave no result: {format_error(error)}.", False
         except BaseException as error:  # noqa: BLE001 - methods of a result are the tool's code
             return self._failed(error), False
 

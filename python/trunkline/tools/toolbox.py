@@ -160,7 +160,16 @@ class Toolbox:
         start = time.perf_counter_ns()
         before = CURRENT.set(call)
         try:
-            text, ok, shared = await self._call(name, arguments, environment, call)
+            found, shared = self._tools.get(name), False
+            if found is None:
+                text, ok = self._unknown(name, arguments), False
+            elif found.policy.pure:
+                text, ok, shared = await self._shared(found, arguments, environment, call)
+            else:
+                positional, named = self._arguments(found, arguments, environment)
+                text, ok = await self._executors[name].run(positional, named, arguments, call)
+        except BadArguments as error:
+            text, ok, shared = f"Error: {error}.", False, False
         finally:
             CURRENT.reset(before)
         micros = 0 if shared else (time.perf_counter_ns() - start) // 1000
@@ -176,7 +185,10 @@ class Toolbox:
         begin: OnBegin | None = None,
     ) -> list[Observation]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
-        turn = await self._mended(calls) if self._repair else [RepairedCall(call) for call in calls]
+        if len(calls) == 1 and not self._acting and not self._repair:
+            (one,) = calls
+            return [await self.call(one.name, one.arguments, environment, None if origin is None else (origin, 0))]
+        turn = await self._mended(calls)
         places = [None if origin is None else (origin, index) for index in range(len(turn))]
         if begin is not None and self._acting:
             risky = [
@@ -263,24 +275,21 @@ class Toolbox:
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
         await self._user_code.close()
 
-    async def _call(
-        self, name: str, arguments: str, environment: Environment | None, call: Call | CallPlace | None
+    async def _shared(
+        self, found: Tool[..., Any], arguments: str, environment: Environment | None, call: Call | CallPlace | None
     ) -> tuple[str, bool, bool]:
         """Return the text for the model, whether the tool returned, and whether another call had worked for it."""
-        found = self._tools.get(name)
-        if found is None:
-            return self._unknown(name, arguments), False, False
-        try:
-            positional, named = found.schema.decode(arguments)
-            if found.schema.slot is not None:
-                named |= _filled(found, found.schema.slot, environment)
-        except BadArguments as error:
-            return f"Error: {error}.", False, False
-        run = self._executors[name].run
-        if found.policy.pure:
-            work = partial(run, positional, named, arguments, call)
-            return await self._results.get(name, key_of(name, positional, named, arguments), work)
-        return *await run(positional, named, arguments, call), False
+        positional, named = self._arguments(found, arguments, environment)
+        work = partial(self._executors[found.name].run, positional, named, arguments, call)
+        return await self._results.get(found.name, key_of(found.name, positional, named, arguments), work)
+
+    def _arguments(
+        self, found: Tool[..., Any], arguments: str, environment: Environment | None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        positional, named = found.schema.decode(arguments)
+        if found.schema.slot is not None:
+            named |= _filled(found, found.schema.slot, environment)
+        return positional, named
 
     def _unknown(self, name: str, arguments: str) -> str:
         if not name:

@@ -97,14 +97,14 @@ class TurnSender:
             origin, path, host = transport.aim(endpoint.target(CHAT)[0])
             target = engine.target(origin, path, host, list(headers.items()), list(session))
             self._endpoints[target], self._targets[endpoint] = endpoint, target
-        self._asked = False
+        self.asked = False
         self._watched = True
         transport.driver.turns = self
         limiter.wakes.append(self.wake)
 
     def wake(self) -> None:
         """Look in this pass whether requests can leave."""
-        self._asked = True
+        self.asked = True
         self._transport.driver.wake()
 
     def give_up(self, ask: int) -> None:
@@ -133,7 +133,7 @@ class TurnSender:
             self._turned(found, now)
         for lost in missed:
             self._missed(lost)
-        if self._asked or turned:
+        if self.asked or turned:
             self._send(now)
         return landed, failed
 
@@ -155,7 +155,7 @@ class TurnSender:
         self._receiver.missed(taken, FirstAttempt(endpoint, error, queued, took))
 
     def _send(self, now: float) -> None:
-        self._asked = False
+        self.asked = False
         engine, router = self._engine, self._router
         waiting = engine.gather(self._model, now)
         if waiting and len(router.endpoints) == 1 and (endpoint := router.choose(waiting[0])) is not None:
@@ -198,9 +198,12 @@ class TurnSender:
         if headers is not None:
             self._watch(endpoint, headers)
         endpoint.refusals = 0
-        self._router.served(endpoint)
-        queue.window.replied(took - queued, max(0, generated) // draws, queue.in_flight, now)
-        self._left(endpoint)
+        if endpoint.suspect:
+            self._router.served(endpoint)
+        if queue.window.adaptive:
+            queue.window.replied(took - queued, generated // draws if generated > 0 else 0, queue.in_flight, now)
+        self.in_flight -= 1
+        self._limiter.leave(queue)
         self._receiver.turned(endpoint, turned, now)
 
     def _watch(self, endpoint: Endpoint, headers: dict[bytes, bytes]) -> None:

@@ -47,7 +47,7 @@ class Window:
         self.cap = cap
         self.size = float(cap)
         self.narrow = False
-        self._adaptive = adaptive
+        self.adaptive = adaptive
         self._slowdown = slowdown
         self._cut = -math.inf
         self._grown = -math.inf
@@ -81,12 +81,12 @@ class Window:
         """Note a 429 of a request that was sent at ``begun``, by the same clock as ``now``."""
         if begun >= self._cut + HOLD:
             self._shrink(now, 1.0)
-        elif self._adaptive:
+        elif self.adaptive:
             self._grown = max(self._grown, now + HOLD)
 
     def replied(self, took: float, generated: int, in_flight: int, now: float) -> None:
         """Note a reply: its seconds, its tokens, and the requests in flight with it."""
-        if not self._adaptive:
+        if not self.adaptive:
             return
         if self.size < self._restart:
             self.size += 1.0
@@ -110,14 +110,14 @@ class Window:
 
     def restart(self) -> None:
         self.open()
-        if self._adaptive:
+        if self.adaptive:
             self._restart = self.size / 2
             self.size = 1.0
             self._grown = math.inf
 
     def _shrink(self, now: float, floor: float) -> None:
         self.open()
-        if self._adaptive:
+        if self.adaptive:
             self.size = max(1.0, min(self.size, floor), self.size * CUT)
             self._restart = 0.0
             self._cut = now

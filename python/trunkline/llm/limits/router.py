@@ -260,6 +260,11 @@ class Endpoint:
     def load(self) -> int:
         return self.queue.in_flight + self.queue.waiting + self.queue.queued
 
+    @property
+    def suspect(self) -> bool:
+        """Whether an answer would change its state."""
+        return self.ejected or self._failures > 0
+
     def target(self, route: str) -> tuple[str, RequestContext]:
         """Return the URL of a route and the context for its errors; ``//route`` is below the root, without ``/v1``."""
         found = self._targets.get(route)

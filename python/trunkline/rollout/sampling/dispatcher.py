@@ -41,7 +41,6 @@ class WantedTurn:
         sampler: Sampler,
         compiled: CompiledAgent,
         rollout: int,
-        turn: TurnFuture,
         kept: KeptPrefix | None,
         reservation: Reservation | None,
         pending: PendingTurn | None = None,
@@ -49,7 +48,7 @@ class WantedTurn:
         self.sampler = sampler
         self.compiled = compiled
         self.rollout = rollout
-        self.turn = turn
+        self.turn: TurnFuture = asyncio.get_running_loop().create_future()
         self.kept = kept
         self.reservation = reservation
         self.pending = pending
@@ -95,7 +94,7 @@ class TurnDispatcher:
         plain = sender is not None and not (
             compiled.greedy or weights.held or wanted.reservation is not None or wanted.kept is not None
         )
-        if plain:
+        if plain and weights.version is not None:
             compiled = compiled.under(weights.version)
         agent = self._agents.get((compiled, plain))
         if agent is None:
@@ -103,7 +102,8 @@ class TurnDispatcher:
         wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted, wanted.kept)
         if plain:
             assert sender is not None
-            sender.wake()
+            if not sender.asked:
+                sender.wake()
         elif not self._waiting:
             self._waiting = True
             asyncio.get_running_loop().call_soon(self._carry)

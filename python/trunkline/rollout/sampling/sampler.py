@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trunkline.llm.http.turn_sender import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
-    from trunkline.rollout.sampling.dispatcher import Draws
+    from trunkline.rollout.sampling.dispatcher import Draws, TurnDispatcher, TurnFuture
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.task_budget import Reservation
@@ -113,6 +113,7 @@ class Sampler:
         self._key = crc32(self._task)
         self._seed = seed
         self._tree: int | None = None
+        self._dispatchers: dict[CompiledAgent, TurnDispatcher] = {}
 
     @property
     def inside(self) -> bool:
@@ -131,9 +132,14 @@ class Sampler:
         except LLMError:
             return ()
 
-    def want(self, wanted: WantedTurn) -> None:
-        """Ask for a rollout's next turn, together with other draws of its state."""
-        self._client.of(wanted.compiled.agent.llm).dispatcher.want(self._opened(), wanted)
+    def want(self, wanted: WantedTurn) -> TurnFuture:
+        """Ask for a rollout's next turn, together with other draws of its state; returns what to wait for."""
+        dispatcher = self._dispatchers.get(wanted.compiled)
+        if dispatcher is None:
+            dispatcher = self._client.of(wanted.compiled.agent.llm).dispatcher
+            self._dispatchers[wanted.compiled] = dispatcher
+        dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
+        return wanted.turn
 
     def _opened(self) -> int:
         """Return the engine's number of the tree."""
@@ -143,6 +149,8 @@ class Sampler:
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
+        if wanted.key < 0:
+            return
         self._client.of(wanted.compiled.agent.llm).dispatcher.give_up(wanted)
 
     def close(self) -> None:
@@ -226,11 +234,10 @@ class Sampler:
         """Have the engine send what a program asks for."""
         compiled = ask.compiled.under(self._client.weights.version)
         pending = PendingTurn(compiled, ask.turn, self.sink)
-        future: asyncio.Future[Turn | RolloutError | Missed] = asyncio.get_running_loop().create_future()
-        wanted = WantedTurn(self, compiled, ask.rollout, future, None, None, pending)
+        wanted = WantedTurn(self, compiled, ask.rollout, None, None, pending)
         self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)
         try:
-            found = await future
+            found: Turn | RolloutError | Missed = await wanted.turn
         except asyncio.CancelledError:
             self.give_up(wanted)
             raise
