@@ -15,6 +15,12 @@ MOVES = st.lists(
 )
 
 
+async def acquired(permits: ShrinkableSemaphore) -> None:
+    """Take a permit."""
+    if (waits := permits.acquire()) is not None:
+        await waits
+
+
 @settings(max_examples=100)
 @given(st.integers(0, 3), MOVES)
 def test_who_asked_first_gets_the_next_one_and_none_is_lost(free: int, moves: list[tuple[str, int]]):
@@ -23,7 +29,7 @@ def test_who_asked_first_gets_the_next_one_and_none_is_lost(free: int, moves: li
         waiting: list[asyncio.Task] = []
         for what, count in moves:
             if what == "acquire":
-                waiting.append(asyncio.ensure_future(permits.acquire()))
+                waiting.append(asyncio.ensure_future(acquired(permits)))
             elif what == "release":
                 permits.release(count)
                 left += count
@@ -46,7 +52,7 @@ def test_who_asked_first_gets_the_next_one_and_none_is_lost(free: int, moves: li
 
 async def test_one_that_comes_to_somebody_who_has_just_gone_is_passed_on():
     permits = ShrinkableSemaphore(0)
-    gone, next_one = (asyncio.ensure_future(permits.acquire()) for _ in range(2))
+    gone, next_one = (asyncio.ensure_future(acquired(permits)) for _ in range(2))
     await asyncio.sleep(0)
     permits.release(1)
     gone.cancel()

@@ -188,7 +188,7 @@ async def test_a_connection_that_closed_on_its_way_to_a_request_does_not_take_it
     async with FaultServer(OK) as server:
         t = transport()
         await post(t, server)
-        (connection,) = t._driver._open.values()
+        (connection,) = t.driver._open.values()
         connection.transport.abort()  # the loop says so only later
         assert (await post(t, server)).status == 200
         assert [seen.connection for seen in server.seen] == [1, 2]
