@@ -100,7 +100,6 @@ REFUSALS: dict[str, Callable[[], web.Response]] = {
     "content filter": lambda: refused(400, "The response was filtered.", "content_filter"),
     "unprocessable": lambda: refused(422, "body: messages: wrong"),
     "too large": lambda: refused(413, "too large"),
-    "forbidden": lambda: refused(403, "not you"),
     "teapot": lambda: refused(418, "short and stout\u001b[2J"),
 }
 for name, refusal in REFUSALS.items():
@@ -173,7 +172,7 @@ def simulated_failures(stage: Stage) -> None:
     simulated(
         stage,
         tl.Chain(1),
-        agent=sim_agent(sampling=PLAIN, max_turns=3),
+        agent=sim_agent(sampling=tl.Sampling(max_tokens=400), max_turns=4),
         llm=tl.LLM(stage.sim(fail_rate=0.2), siblings=False),
     )
 

@@ -13,9 +13,9 @@ from appraisers import Counting, lengths
 from judges import Breaking, Rewarded, Unlucky
 from killed_runs import WORDS
 from lines import Lines
-from notebook import Clock, Liar, Notebook, Paper, look, look_and_tell
-from players import effective, failing, in_a_thread, pure
-from replies import Body, choice, completion, lost_in, says
+from notebook import Notebook, Paper, look, look_and_tell
+from players import Fixed, Missing, breaks, effective, failing, in_a_thread, in_parts, pure
+from replies import Body, chatty, choice, completion, lost_in, says
 from sim_engine import AsyncSimEngine, SimEngine
 from stage import Stage
 from table import case
@@ -152,12 +152,14 @@ for name, tool in {
 }.items():
     case(f"tool {name}")(partial(scripted, strategy=tl.TreeGRPO(trees=2, forks=2), agent=scripted_agent(tools=[tool])))
 
-for name, environment in {"snapshots": Notebook, "replay": Paper, "neither": Clock, "false replay": Liar}.items():
+for name, environment in {
+    "with snapshots": Notebook,
+    "with replay": Paper,
+    "without either": Fixed,
+    "that is missing for a task": Missing,
+}.items():
     agent = scripted_agent(tools=[look], environment=environment)
-    if environment in (Notebook, Paper):
-        case(f"environment with {name}")(
-            partial(scripted, strategy=tl.TreeGRPO(trees=2, forks=2, rounds=2), agent=agent)
-        )
+    case(f"environment {name}")(partial(scripted, strategy=tl.TreeGRPO(trees=2, forks=2, rounds=2), agent=agent))
 case("environment with a tool that is not replayed")(
     partial(
         scripted,
@@ -269,6 +271,18 @@ def priced(stage: Stage) -> None:
     scripted(stage, tl.Chain(2), llm=llm)
 
 
+@case("two endpoints", "digests", "trees")
+def two(stage: Stage) -> None:
+    llm = tl.LLM(stage.serve(lost_in(), "first"), stage.serve(lost_in(), "second"))
+    scripted(stage, tl.TreeGRPO(trees=2, forks=2), llm=llm)
+
+
+@case("limits that are never reached")
+def limited(stage: Stage) -> None:
+    limits = tl.Limits(requests_per_minute=1e9, tokens_per_minute=1e12, endpoint_concurrency=3)
+    scripted(stage, tl.TreeGRPO(trees=2, forks=2), llm=tl.LLM(stage.serve(lost_in()), limits=limits))
+
+
 @case("one at a time")
 def slowly(stage: Stage) -> None:
     scripted(stage, tl.TreeGRPO(trees=2, forks=2), llm=tl.LLM(stage.serve(lost_in()), max_concurrency=1))
@@ -278,7 +292,10 @@ REWARDS: dict[str, Any] = {
     "that batches": lengths,
     "in a batch, a struct": Counting(letter="1", batch=3),
     "of several": tl.weighted({"exact": tl.exact_match, "f1": (tl.F1(), 2), "in": (tl.contains, -0.5)}),
-    "that takes a mapping": worth,
+    "of parts": in_parts,
+    "by choice or number": tl.weighted({"choice": tl.Choice(), "number": tl.Numeric(relative=0.01)}),
+    "by mathematics": tl.Maths(timeout=60),
+    "that breaks": breaks,
     "none": None,
 }
 for name, reward in REWARDS.items():
@@ -296,16 +313,23 @@ def judged_sim(stage: Stage) -> None:
     simulated(stage, tl.Chain(2), reward=tl.Judge("sim-judge", llm=stage.sim("judge")))
 
 
-FILTERS = {
-    "void turns": [tl.filters.VoidTurns()],
-    "of length": [tl.filters.OverlongPenalty(length=6, buffer=4), tl.filters.OverlongMask()],
-    "of repetition": [tl.filters.Repetition(), tl.filters.TreeRLRepetition()],
-    "of groups": [tl.filters.ZeroVariance(), tl.filters.ExactPrefix()],
-    "of other libraries": [tl.filters.SimpleTIR(), tl.filters.Slime(), tl.filters.SkyRL()],
-    "of a user's own": [Rewarded(), Unlucky(("q1",)), Breaking()],
+FILTERS: dict[str, tuple[list[Any], Any]] = {
+    "of void turns": ([tl.filters.VoidTurns()], silent),
+    "of length": ([tl.filters.OverlongPenalty(length=6, buffer=4), tl.filters.OverlongMask()], lost_in()),
+    "of repetition": ([tl.filters.Repetition(), tl.filters.TreeRLRepetition()], chatty),
+    "of groups": ([tl.filters.ZeroVariance()], lost_in(words=1)),
+    "of prefixes": ([tl.filters.ExactPrefix()], chatty),
+    **{
+        f"as {kind.__name__}": ([kind()], lost_in(words=1))
+        for kind in (tl.filters.SimpleTIR, tl.filters.Slime, tl.filters.SkyRL)
+    },
+    "of a user's own": ([Rewarded(), Unlucky(("q1",)), Breaking()], lost_in()),
 }
-for name, filters in FILTERS.items():
-    case(f"filters {name}")(partial(scripted, strategy=tl.Chain(4), filters=filters))
+for name, (filters, handler) in FILTERS.items():
+    llm = partial(lambda stage, handler: tl.LLM(stage.serve(handler), siblings=False), handler=handler)
+    case(f"filters {name}")(
+        lambda stage, filters=filters, llm=llm: scripted(stage, tl.Chain(4), llm=llm(stage), filters=filters)
+    )
 
 
 @case("groups until enough were kept")

@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from notebook import Paper
+
 import trunkline as tl
 
 MARK = "RECORDED_MARK"
@@ -78,6 +80,42 @@ def die_once(now: bool = True) -> str:
     return "alive"
 
 
+@tl.tool(name="look", side_effects=True)
+async def fatal(what: str) -> str:
+    """Change something, in a process that ends meanwhile.
+
+    Args:
+        what: What to change.
+    """
+    die_once()
+    return f"changed {what}"
+
+
+class Fixed(Paper):
+    """A notebook without snapshots that may not be written again."""
+
+    replay = False
+
+
+class Missing(Paper):
+    """A notebook that one task has not."""
+
+    async def fresh(self, task: tl.Task) -> None:
+        if task.id == "q1":
+            raise OSError("no paper")
+        await super().fresh(task)
+
+
+def in_parts(trajectory: tl.Trajectory) -> dict[str, object]:
+    """A reward with parts, and a reason."""
+    return {"reward": trajectory.answer == "1", "turns": trajectory.turns, "why": "a rule"}
+
+
+def breaks(trajectory: tl.Trajectory) -> float:
+    """A reward that breaks over some answers."""
+    return 1 / int(trajectory.answer or "0")
+
+
 SCOUTS = [tl.Agent(model="m", name=name, system=f"You are {name}.") for name in ("north", "south", "east")]
 
 
@@ -135,6 +173,15 @@ async def tooled(rollout: tl.ProgramContext) -> str:
     except tl.errors.CallFailed as problem:
         await rollout.observe({"role": "system", "content": str(problem)})
     return (await rollout.ask(note=lambda choice: {"letters": len(choice.content)})).text
+
+
+async def dies(rollout: tl.ProgramContext) -> str:
+    """Scouts at once, in a process that ends once in between."""
+    for _ in range(2):
+        heard = await asyncio.gather(*(rollout.ask(scout) for scout in SCOUTS))
+        await rollout.call(die_once)
+        await rollout.observe(" ".join(one.text for one in heard), by="desk")
+    return (await rollout.ask()).text
 
 
 async def refused(rollout: tl.ProgramContext) -> str:

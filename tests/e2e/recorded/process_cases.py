@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import killed_runs
@@ -21,7 +22,7 @@ from places import python_path
 from replies import cast, lost_in
 from resuming import undo
 from small_teams import TEAMS
-from stage import TLS, Stage, environment
+from stage import TLS, Handler, Stage, environment
 from table import Case, case
 from team_cases import LEADER, SIM_TEAMS, of, scout
 
@@ -134,15 +135,17 @@ HANDLERS = {"agent": lost_in(), "team": cast, "program": scout}
 
 
 class Executioner:
-    """A handler that kills a process at one of the requests.
+    """A handler that signals to a process at one of the requests.
 
     Args:
         inner: What replies.
         at: The request, from 1.
+        signum: The signal.
     """
 
-    def __init__(self, inner: Any, at: int) -> None:
+    def __init__(self, inner: Any, at: int, signum: signal.Signals) -> None:
         self.inner = inner
+        self.signum = signum
         self.left = at
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -150,31 +153,57 @@ class Executioner:
         await asyncio.sleep(0.005)
         self.left -= 1
         if self.left == 0 and self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
+            self.process.send_signal(self.signum)
         return self.inner(body, nth)
 
 
-def killed(stage: Stage, kind: str, workers: int) -> None:
-    """Kill a run's process at one of its requests, and resume it here."""
-    executioner = Executioner(HANDLERS[kind], 20)
-    url, out = stage.serve(executioner), stage.folder / "r.run"
+def begun(stage: Stage, kind: str, workers: int, signum: signal.Signals) -> tuple[Path, str]:
+    """Begin a run in a process that gets a signal at one of its requests; return its file, and its server's URL."""
+    executioner = Executioner(HANDLERS[kind], 20, signum)
+    url, out = stage.serve(executioner), stage.folder / "run.run"
     command = [sys.executable, killed_runs.__file__, kind, str(workers), url, str(out)]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": python_path()}) as process:
+    env = os.environ | {"PYTHONPATH": python_path()}
+    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
         executioner.process = process
         process.wait()
     executioner.process = None
-    assert process.returncode == -signal.SIGKILL
+    assert process.returncode != 0
+    return out, url
+
+
+def killed(stage: Stage, kind: str, workers: int, signum: signal.Signals = signal.SIGKILL) -> None:
+    """End a run's process at one of its requests, and resume the run here."""
+    out, url = begun(stage, kind, workers, signum)
     killed_runs.KINDS[kind](llm=url, workers=0, out=out, resume=True)
-    stage.record(out, "resumed")
+    stage.record(out, "run")
 
 
 for kind in killed_runs.KINDS:
     for workers in (0, 2):
         case(f"killed and resumed, {kind}, {workers} workers", *TREES)(partial(killed, kind=kind, workers=workers))
+    case(f"interrupted and resumed, {kind}", *TREES)(partial(killed, kind=kind, workers=1, signum=signal.SIGINT))
 
 
-@case("a worker dies in a tool", *TREES)
-def dying(stage: Stage) -> None:
-    with environment(**{players.MARK: str(stage.folder / "mark")}), Pool(workers=1) as pool:
-        scripted(stage, tl.Chain(2), agent=scripted_agent(tools=[players.mortal]), pool=pool)
-    assert (stage.folder / "mark").exists()
+def dying(stage: Stage, agent: tl.Agent, handler: Handler, strategy: Any, **options: Any) -> None:
+    """A run whose one worker dies once."""
+    mark = stage.folder / "mark"
+    with environment(**{players.MARK: str(mark)}), Pool(workers=1) as pool:
+        scripted(stage, strategy, agent=agent, handler=handler, pool=pool, **options)
+    assert mark.exists()
+
+
+case("a worker dies in a tool", *TREES)(
+    partial(dying, agent=scripted_agent(tools=[players.mortal]), handler=lost_in(), strategy=tl.Chain(2))
+)
+case("a worker dies in a tool with side effects", *TREES)(
+    partial(
+        dying,
+        agent=scripted_agent(tools=[players.fatal]),
+        handler=lost_in(stop=0.0),
+        strategy=tl.Chain(1),
+        tasks=WORDS[:1],
+    )
+)
+case("a worker dies in a program", *TREES)(
+    partial(dying, agent=LEADER, handler=scout, strategy=tl.Chain(2), program=players.dies)
+)

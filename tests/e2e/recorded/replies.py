@@ -44,7 +44,7 @@ def length(drawn: Body) -> int:
 
 
 def lost_in(
-    words: int = 3,
+    words: int = 2,
     depth: int = 4,
     stop: float = 0.3,
     *,
@@ -122,3 +122,10 @@ def failing_first(times: int, fault: Callable[[], web.Response], inner: Handler,
         return fault() if chosen and nth < times else inner(body, nth)
 
     return reply
+
+
+def chatty(body: Body, nth: int) -> Body:
+    """A model that says the same over and over, at a length that follows from its seed."""
+    return says(
+        "so be it, so be it, " * (body["seed"] % 3 * 20) + "<answer>1</answer>", completion_tokens=body["seed"] % 30
+    )

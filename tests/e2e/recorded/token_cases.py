@@ -77,3 +77,9 @@ for region in ("think", "tool", "all", "mixed"):
             agent=sim_agent(sampling=SURE),
         )
     )
+
+
+@case("region that no server gives")
+def missing(stage: Stage) -> None:
+    strategy = tl.Partial(initial=1, top_k=1, budget=6, region="tool")
+    simulated(stage, strategy, llm=stage.sim(tool_logprobs=False))
