@@ -115,6 +115,7 @@ def tree_dump(tree: Tree) -> dict[str, Any]:
             }
         ),
         "decisions": _decisions(core, order),
+        "statistics": [_statistics(core.node(node)) for node in order.nodes],
         "tokens": {
             "flat": flat,
             "tree": shared,
@@ -130,7 +131,7 @@ def tree_dump(tree: Tree) -> dict[str, Any]:
 def _node(core: CoreTree, node: int, order: Order) -> dict[str, Any]:
     facts = core.node(node)
     if node == 0:
-        return {"kind": "root", "passes": facts.passes}
+        return {"kind": "root"}
     tokens = core.tokens_of(node)
     return {
         "parent": order.place[facts.parent],
@@ -154,10 +155,12 @@ def _node(core: CoreTree, node: int, order: Order) -> dict[str, Any]:
                 "flags": None if tokens is None else columns(tokens.flags),
             }
         ),
-        "passes": facts.passes,
-        "scored": facts.visits,
-        "rewards": number(facts.value),
     }
+
+
+def _statistics(facts: NodeView) -> list[Any]:
+    """How many rollouts pass a node, how many of them are scored, and the sum of their rewards."""
+    return [facts.passes, facts.visits, number(facts.value)]
 
 
 def _uncertainty(facts: NodeView) -> dict[str, Any]:

@@ -345,12 +345,15 @@ for size, supports in ((1, False), (7, False), (64, True)):
             stage,
             tl.TreeGRPO(trees=2, forks=2),
             agent=sim_agent(sampling=PLAIN),
-            llm=tl.BatchLLM(SimEngine().generate, max_batch=size, supports_n=supports),
+            llm=stage.batches(SimEngine().generate, max_batch=size, supports_n=supports),
         )
     )
 case("batch engine, async")(
     lambda stage: simulated(
-        stage, tl.Chain(3), agent=sim_agent(sampling=PLAIN), llm=tl.BatchLLM(AsyncSimEngine().generate, max_batch=5)
+        stage,
+        tl.Chain(3),
+        agent=sim_agent(sampling=PLAIN),
+        llm=stage.batches(AsyncSimEngine().generate, max_batch=5),
     )
 )
 

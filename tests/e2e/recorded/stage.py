@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import ssl
 import tempfile
@@ -37,6 +38,9 @@ Handler = Callable[[dict[str, Any], int], "web.StreamResponse | dict[str, Any] |
 
 DROPPED = object()
 """A reply that stands for none: the connection is cut."""
+
+_FOREIGN = re.compile(r"OPENAI_|TRUNKLINE_|(?:\w+_)?PROXY\Z", re.IGNORECASE)
+"""Variables of the environment that change what a run does."""
 
 _HEADERS = ("authorization", "content-type", "x-team")
 
@@ -139,7 +143,8 @@ class House:
         self.stack.callback(self.servers.close)
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="recorded-")))
         write_world(make_world(3, 120, 40), self.folder)
-        self.stack.enter_context(environment(**{CORPUS_VARIABLE: str(self.folder / "corpus.jsonl")}))
+        unset = dict.fromkeys(name for name in os.environ if _FOREIGN.match(name))
+        self.stack.enter_context(environment(**unset, **{CORPUS_VARIABLE: str(self.folder / "corpus.jsonl")}))
         self.questions = tl.load_tasks(str(self.folder / "questions.jsonl"))
         self._pools: dict[int, Pool] = {}
 
@@ -172,6 +177,17 @@ class Stage:
 
     def serve(self, handler: Handler, label: str = "server", **options: Any) -> str:
         return self.house.servers.scripted(handler, label, **options)
+
+    def batches(self, generate: Callable[[list[tl.Prompt]], Any], **settings: Any) -> tl.BatchLLM:
+        """A batch engine whose prompts are kept like requests."""
+
+        def keep(prompts: list[tl.Prompt]) -> Any:
+            for prompt in prompts:
+                drawn = f"n={prompt.n} seed={prompt.seed}"
+                self.house.servers.asked.append(Asked("engine", drawn, {}, bytes(prompt.body).decode()))
+            return generate(prompts)
+
+        return tl.BatchLLM(keep, **settings)
 
     def questions(self, count: int = 2, kind: str = "lookup", hops: int = 2) -> list[tl.Task]:
         """The first questions of a kind in the world."""
@@ -251,15 +267,19 @@ def _grouped(asked: list[Asked], path: Path) -> dict[str, list[Any]]:
 
 
 @contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Set variables of the environment for a while."""
+def environment(**variables: str | None) -> Iterator[None]:
+    """Set variables of the environment for a while, or unset them."""
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    _set(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

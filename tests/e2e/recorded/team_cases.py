@@ -107,7 +107,7 @@ BATCHES: dict[str, dict[str, Any]] = {
 def in_batches(stage: Stage, name: str) -> None:
     """Runs of a simulated team by an engine, in batches of any kind."""
     for kind, settings in BATCHES.items():
-        engine = tl.BatchLLM(SimEngine(), **settings)
+        engine = stage.batches(SimEngine().generate, **settings)
         tasks, strategy = both_kinds(stage), tl.Chain(2)
         stage.run(SIM_TEAMS[name](), tasks, llm=engine, strategy=strategy, reward=tl.exact_match, name=kind)
 
@@ -136,7 +136,7 @@ for kind in (Review, Talk):
         )
     )
     case(f"team {kind.__name__}, in batches")(
-        lambda stage, team=team: teamed(stage, team, tl.Chain(2), llm=tl.BatchLLM(Rowed()), tasks=WORDS)
+        lambda stage, team=team: teamed(stage, team, tl.Chain(2), llm=stage.batches(Rowed().generate), tasks=WORDS)
     )
 
 for name, changes in {
@@ -147,7 +147,7 @@ for name, changes in {
 }.items():
     case(f"team of two, {name}")(
         lambda stage, changes=changes: teamed(
-            stage, Duo(model="m", **changes), tl.Chain(2), llm=tl.BatchLLM(duo_engine), tasks=DUO_TASKS
+            stage, Duo(model="m", **changes), tl.Chain(2), llm=stage.batches(duo_engine), tasks=DUO_TASKS
         )
     )
 
@@ -177,7 +177,7 @@ case("several LLMs, cached")(
 
 @case("several LLMs, one in batches")
 def mixed(stage: Stage) -> None:
-    engine = tl.BatchLLM(lambda prompts: [f"batch {prompt.seed}" for prompt in prompts])
+    engine = stage.batches(lambda prompts: [f"batch {prompt.seed}" for prompt in prompts])
     llms = {"": tl.LLM(stage.serve(of("main"), "main"), siblings=False), "judge": engine}
     stage.run(Panel(model="m"), WORDS, llm=llms, strategy=tl.Chain(2))
 
@@ -231,10 +231,10 @@ for name, (program, handler, agent) in PROGRAMS.items():
             )
         )
 case("program that gathers, in batches")(
-    lambda stage: teamed(stage, LEADER, tl.Chain(2), llm=tl.BatchLLM(Rowed()), program=players.together)
+    lambda stage: teamed(stage, LEADER, tl.Chain(2), llm=stage.batches(Rowed().generate), program=players.together)
 )
 case("program of groups in groups, in batches")(
-    lambda stage: teamed(stage, LEADER, tl.Chain(2), llm=tl.BatchLLM(Rowed()), program=players.in_a_group)
+    lambda stage: teamed(stage, LEADER, tl.Chain(2), llm=stage.batches(Rowed().generate), program=players.in_a_group)
 )
 case("program with tools, task budget")(
     partial(
