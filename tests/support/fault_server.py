@@ -6,9 +6,12 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Self
+
+from places import SUPPORT
 
 GOOD = {
     "id": "x",
@@ -50,8 +53,11 @@ class Peer:
         self._writer.close()
 
     def half_close(self) -> None:
-        """Send a FIN and keep the other direction."""
-        self._writer.write_eof()
+        """Send a FIN and keep the other direction, which TLS cannot."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        else:
+            self._writer.close()
 
     async def silence(self) -> None:
         """Say nothing until the client leaves."""
@@ -63,14 +69,29 @@ Script = Callable[[Peer], Awaitable[None]]
 Answer = bytes | Script
 
 
+def serving() -> ssl.SSLContext:
+    """With what the server shows its certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(SUPPORT / "certificate.pem")
+    return context
+
+
+def trusting() -> ssl.SSLContext:
+    """What trusts the server's certificate and no other."""
+    return ssl.create_default_context(cafile=SUPPORT / "certificate.pem")
+
+
 class FaultServer:
     """Gives each request the next answer, the last one for ever. An answer is bytes or a script.
 
     Attributes:
+        encrypted: Whether it speaks TLS.
         url: Its base URL.
         seen: The requests that came, in order.
         connections: How many connections there were.
     """
+
+    encrypted = False
 
     def __init__(self, *answers: Answer, port: int = 0, host: str = "127.0.0.1") -> None:
         self.answers = list(answers)
@@ -82,10 +103,12 @@ class FaultServer:
 
     @property
     def url(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/v1"
+        scheme = "https" if self.encrypted else "http"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/v1"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, self.host, self.port)
+        context = serving() if self.encrypted else None
+        self._server = await asyncio.start_server(self._connected, self.host, self.port, ssl=context)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -1,4 +1,4 @@
-"""Every fault meets both transports on both event loops, and none may leave anything behind."""
+"""Every fault meets both transports, one of them plain and over TLS, on both event loops; none may leave anything."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import uvloop
 from fault_client import KEY
+from fault_server import FaultServer, trusting
 from places import SUPPORT
 from secrets_kept import assert_no_secret
 
+from trunkline.llm.http import origin
 from trunkline.llm.http.aiohttp_transport import AioTransport
 from trunkline.llm.http.direct_transport import DirectTransport
 
@@ -25,10 +27,13 @@ def pytest_asyncio_loop_factories(config, item):
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=[DirectTransport, AioTransport], ids=["plain", "aio"])
-def transport(request) -> type:
-    """The class of transport."""
-    return request.param
+@pytest.fixture(params=["plain", "tls", "aio"])
+def transport(request, monkeypatch) -> type:
+    """The class of transport; servers speak TLS where that is said."""
+    if request.param == "tls":
+        monkeypatch.setattr(FaultServer, "encrypted", True)
+        monkeypatch.setattr(origin, "_context", trusting)
+    return AioTransport if request.param == "aio" else DirectTransport
 
 
 @pytest.fixture(autouse=True)

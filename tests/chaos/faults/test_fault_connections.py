@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import fault_server
 import pytest
 from fault_client import REQUEST, client, fails
 from fault_server import GOOD, OK, FaultServer, Peer, http
 
 from trunkline.errors import EndpointError, LLMError
+from trunkline.llm.http import connection, origin
+from trunkline.llm.http.aiohttp_transport import AioTransport
+from trunkline.llm.http.connection import Connection
 from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import TransportError
 
@@ -246,6 +250,142 @@ async def test_a_server_that_reads_nothing_and_half_closes_is_not_waited_for():
         finally:
             over.set()
             await transport.close()
+
+
+async def test_bytes_on_an_idle_connection_close_it(transport):
+    if transport is AioTransport:
+        pytest.skip("aiohttp takes them for the next answer")
+
+    async def answer(peer: Peer) -> None:
+        await peer.send(OK)
+        await asyncio.sleep(0.01)
+        await peer.send(http(GOOD | {"model": "poison"}))
+
+    async with FaultServer(answer, OK) as server, client(transport, server.url) as llm:
+        await llm.complete(REQUEST)
+        await asyncio.sleep(0.05)
+        assert (await llm.complete(REQUEST)).served == "served-model"
+    assert server.connections == 2
+
+
+async def test_a_transport_that_holds_back_what_is_written_holds_up_no_other_request(transport):
+    """A body that fills the kernel and the buffers of the event loop, so that it says to pause."""
+    reading = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if first := not seen:
+            seen.append(writer)
+            await reading.wait()
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        assert await reader.readexactly(length) == body if first else b"{}"
+        writer.write(OK)
+        await reader.read()
+        writer.close()
+
+    body, seen = bytes(range(256)) * (40_000), []
+    context = fault_server.serving() if FaultServer.encrypted else None
+    async with await asyncio.start_server(late, "127.0.0.1", 0, ssl=context) as server:
+        scheme = "https" if FaultServer.encrypted else "http"
+        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        posts = transport(8)
+        large = asyncio.ensure_future(posts.post(url, {}, body, 60.0))
+        while not seen:
+            await asyncio.sleep(0.001)
+        assert (await posts.post(url, {}, b"{}", 60.0)).status == 200
+        assert not large.done()
+        reading.set()
+        assert (await large).status == 200
+        await posts.close()
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_connection_that_is_lost_in_the_middle_of_writing(used, monkeypatch):
+    """As a loop may do that writes at once and finds the connection broken."""
+    async with FaultServer(OK) as server:
+        posts = DirectTransport(8)
+        if used:
+            await posts.post(server.url, {}, b"{}", 5.0)
+        write, broken = Connection.write, []
+
+        def breaking(self: Connection, head: bytes, body: bytes) -> None:
+            if broken:
+                write(self, head, body)
+                return
+            broken.append(self)
+            self.transport.abort()
+            self.connection_lost(BrokenPipeError())
+
+        monkeypatch.setattr(Connection, "write", breaking)
+        if used:
+            assert (await posts.post(server.url, {}, b"{}", 5.0)).status == 200
+        else:
+            with pytest.raises(TransportError, match=r"the connection broke \(BrokenPipeError\)"):
+                await posts.post(server.url, {}, b"{}", 5.0)
+            assert (await posts.post(server.url, {}, b"{}", 5.0)).status == 200
+        await posts.close()
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_what_many_connections_bring_in_turns_is_never_mixed(transport, shared, monkeypatch):
+    """All connections receive into one buffer, where the event loop allows that."""
+    assert connection.receives_at_once(asyncio.get_running_loop())
+    monkeypatch.setattr(connection, "receives_at_once", lambda loop: shared)
+
+    async def dribble(peer: Peer) -> None:
+        said = http(peer.seen.body * 3_000)
+        for start in range(0, len(said), 40_000):
+            await peer.send(said[start : start + 40_000])
+            await asyncio.sleep(0)
+
+    async with FaultServer(dribble) as server:
+        posts = transport(16)
+        for _ in range(3):
+            answers = await asyncio.gather(*(posts.post(server.url, {}, b"%064d" % n, 60.0) for n in range(16)))
+            assert [answer.body for answer in answers] == [b"%064d" % n * 3_000 for n in range(16)]
+        await posts.close()
+
+
+@pytest.mark.parametrize("kind", [DirectTransport, AioTransport])
+async def test_a_certificate_that_is_not_trusted(kind, monkeypatch):
+    monkeypatch.setattr(FaultServer, "encrypted", True)
+    async with FaultServer(OK) as server, client(kind, server.url) as llm:
+        error = await fails(llm, EndpointError, "TLS certificate not trusted; see SSL_CERT_FILE")
+        assert (error.exit_code, server.seen) == (3, [])
+
+
+async def test_a_certificate_for_another_name(monkeypatch):
+    monkeypatch.setattr(FaultServer, "encrypted", True)
+    monkeypatch.setattr(origin, "_context", fault_server.trusting)
+    async with FaultServer(OK, host="127.0.0.2") as server, client(DirectTransport, server.url) as llm:
+        await fails(llm, EndpointError, "TLS certificate not trusted")
+
+
+@pytest.mark.parametrize("kind", [DirectTransport, AioTransport])
+async def test_a_server_that_speaks_no_tls(kind):
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with client(kind, f"https://127.0.0.1:{port}/v1") as llm:
+            await fails(llm, EndpointError, "TLS failed; is it https there?")
+
+
+@pytest.mark.parametrize("kind", [DirectTransport, AioTransport])
+async def test_a_server_that_never_ends_its_handshake_is_late(kind):
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with client(kind, url, connect=0.1, timeout=0.5, attempts=1) as llm:
+            await fails(llm, EndpointError, "not established in time")
 
 
 async def test_nobody_listens(transport):

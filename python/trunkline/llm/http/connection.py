@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trunkline.llm.http.turn_sender import TurnSender
 
 
-__all__ = ["LONG", "ArrivedAnswer", "Connection", "ConnectionDriver", "FailedRequest"]
+__all__ = ["LONG", "ArrivedAnswer", "Connection", "ConnectionDriver", "FailedRequest", "receives_at_once"]
 
 ArrivedAnswer = tuple[int, int, dict[bytes, bytes], bytes, float]
 """Token, status, headers by their names in lower case, body, and seconds from sending to the head of the answer."""
@@ -38,7 +38,22 @@ NOWHERE: Final = 0xFFFF_FFFF
 """No number of a connection."""
 
 
-class Connection(asyncio.Protocol):
+_SHARED: Final = 256 << 10
+"""Bytes of a buffer that all connections receive into."""
+
+_OWN: Final = 64 << 10
+"""Bytes of one that a connection has for itself."""
+
+
+def receives_at_once(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a loop asks for a buffer, fills it and hands it over in one step, so that connections can share it.
+
+    These do, also under TLS; a loop that has reads under way cannot.
+    """
+    return isinstance(loop, asyncio.SelectorEventLoop) or type(loop).__module__ == "uvloop"
+
+
+class Connection(asyncio.BufferedProtocol):
     """One connection, which carries one request at a time.
 
     Attributes:
@@ -50,12 +65,14 @@ class Connection(asyncio.Protocol):
     Args:
         driver: Who reads what it brings.
         slot: Its number.
+        buffer: What it receives into.
     """
 
-    __slots__ = ("_driver", "_feed", "descriptor", "made", "slot", "transport")
+    __slots__ = ("_buffer", "_driver", "_feed", "descriptor", "made", "slot", "transport")
 
-    def __init__(self, driver: ConnectionDriver, slot: int) -> None:
+    def __init__(self, driver: ConnectionDriver, slot: int, buffer: memoryview) -> None:
         self._driver = driver
+        self._buffer = buffer
         self.slot = slot
         self.made = False
         self._feed = driver.table.feed
@@ -70,9 +87,14 @@ class Connection(asyncio.Protocol):
         self.descriptor: int = transport.get_extra_info("socket").fileno()
         self._driver.opened(self.slot, self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Read on."""
-        if self._feed(self.slot, data, time.monotonic()):
+        if self._feed(self.slot, self._buffer[:nbytes], time.monotonic()):
             # A server that answers before it has read the request leaves bytes of it in the way of the next.
             if self.transport.get_write_buffer_size():
                 self._driver.table.unsent(self.slot)
@@ -85,7 +107,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Be forgotten."""
-        self._driver.lost(self.slot, exc)
+        slot, self.slot = self.slot, NOWHERE
+        self._driver.lost(slot, exc)
 
     def write(self, head: bytes, body: Body) -> None:
         """Write a request, unless the connection is closing."""
@@ -125,6 +148,7 @@ class ConnectionDriver:
 
     __slots__ = (
         "_body",
+        "_buffer",
         "_deliver",
         "_dialing",
         "_due",
@@ -151,6 +175,7 @@ class ConnectionDriver:
         self.turns: TurnSender | None = None
         self._deliver = deliver
         self._refuse = refuse
+        self._buffer = memoryview(bytearray(_SHARED))
         self._origins: list[HttpOrigin] = []
         self._open: dict[int, Connection] = {}
         self._dialing: dict[int, asyncio.Task[None]] = {}
@@ -246,21 +271,20 @@ class ConnectionDriver:
         return {places[descriptor] for descriptor, _ in poll.poll(0)}
 
     def _dial(self, slot: int, origin: HttpOrigin) -> None:
-        connection = Connection(self, slot)
-        task = self._dialing[slot] = asyncio.get_running_loop().create_task(origin.connect(connection))
-        task.add_done_callback(partial(self._dialed, connection))
+        loop = asyncio.get_running_loop()
+        connection = Connection(self, slot, self._buffer if receives_at_once(loop) else memoryview(bytearray(_OWN)))
+        task = self._dialing[slot] = loop.create_task(origin.connect(connection))
+        task.add_done_callback(partial(self._dialed, slot, connection))
 
-    def _dialed(self, connection: Connection, task: asyncio.Task[None]) -> None:
+    def _dialed(self, slot: int, connection: Connection, task: asyncio.Task[None]) -> None:
         """The making of a connection has ended."""
-        slot = connection.slot
         if self._dialing.get(slot) is task:
             del self._dialing[slot]
         error = None if task.cancelled() else task.exception()
-        if connection.made and (task.cancelled() or error):
+        if connection.made and connection.slot == slot and (task.cancelled() or error):
             # Some loops close what was made and say nothing about it.
             connection.transport.abort()
-            connection.slot = NOWHERE
-            self.lost(slot, None)
+            connection.connection_lost(None)
         elif not connection.made:
             connection.slot = NOWHERE  # should it be made after all
             token = self.table.unopened(slot, time.monotonic())

@@ -47,7 +47,7 @@ class HttpOrigin:
         self._resolving = asyncio.Lock()
         self.encrypted = encrypted
 
-    async def connect(self, protocol: asyncio.Protocol) -> None:
+    async def connect(self, protocol: asyncio.BaseProtocol) -> None:
         """Make a connection for a protocol.
 
         Raises:

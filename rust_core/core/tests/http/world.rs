@@ -244,7 +244,7 @@ proptest! {
                 world.now += 10;
             }
             world.settle(&mut table);
-            prop_assert!(table.len() == 0, "{:?}", table);
+            prop_assert!(table.is_empty(), "{:?}", table);
         }
         prop_assert!(world.alive.is_empty(), "{:?}", world.alive);
         prop_assert_eq!(world.ended.len() as u64, world.token);
