@@ -222,7 +222,7 @@ class TurnEngine(Generic[_Waiter]):
     def ask(self, tree: int, rollout: int, agent: int, waiter: _Waiter, kept: tuple[int, int] | None = None, /) -> int:
         """A rollout wants its next turn; ``kept`` is the turn whose first tokens it keeps, and how many."""
 
-    def ask_parked(
+    def ask_pending(
         self, tree: int, place: int, context: bool, turns: int, seed: int, agent: int, waiter: _Waiter, /
     ) -> int:
         """A program wants a reply, which is read and put on the tree later by :meth:`PendingReply.append_turn`.

@@ -90,7 +90,7 @@ class TurnSink(Protocol):
         """Record the cost of a request in the step that appends its turns."""
         ...
 
-    def landed(
+    def answered(
         self,
         llm: str,
         endpoint: str,
@@ -106,7 +106,7 @@ class TurnSink(Protocol):
         served: str,
         estimated: int,
     ) -> None:
-        """Record the cost of a request that the turn engine landed in one attempt; see :class:`Reply`."""
+        """Record the cost of a request that the turn engine sent once; see :class:`Reply`."""
         choices = [ReplyChoice("", None, [], "")] * draws
         self.called(
             Reply(

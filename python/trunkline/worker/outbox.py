@@ -132,7 +132,7 @@ class TreeSink:
         """Give back a reservation whose turn did not happen."""
         self._outbox.release(1)
 
-    def landed(
+    def answered(
         self,
         llm: str,
         endpoint: str,

@@ -150,7 +150,7 @@ impl TurnEngine {
     /// A program wants a reply to a path (`context` false) or to a recorded context, to be put on the tree later.
     #[pyo3(signature = (tree, place, context, turns, seed, agent, waiter, /))]
     #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
-    fn ask_parked(
+    fn ask_pending(
         &self,
         py: Python<'_>,
         tree: usize,
@@ -162,7 +162,7 @@ impl TurnEngine {
         waiter: Py<PyAny>,
     ) -> PyResult<usize> {
         let source = if context { Source::Context(place.into()) } else { Source::Path(place.into()) };
-        self.engine.with(py, |engine| engine.ask_parked(tree, source, turns, seed, agent, waiter))
+        self.engine.with(py, |engine| engine.ask_pending(tree, source, turns, seed, agent, waiter))
     }
 
     /// A rollout does not wait for its turn any more; the target of a request that was sent and is given up with it.

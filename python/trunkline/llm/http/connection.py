@@ -9,7 +9,7 @@ import struct
 import termios
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from trunkline.llm.http.transport import NO_ANSWER, TransportError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trunkline._core import ExchangeTable
     from trunkline.llm.http.origin import HttpOrigin
     from trunkline.llm.http.transport import Body
-    from trunkline.llm.http.turn_sender import TurnSender
 
 
 __all__ = ["LONG", "ArrivedAnswer", "Connection", "ConnectionDriver", "FailedRequest", "receives_at_once"]
@@ -51,6 +50,23 @@ def receives_at_once(loop: asyncio.AbstractEventLoop) -> bool:
     These do, also under TLS; a loop that has reads under way cannot.
     """
     return isinstance(loop, asyncio.SelectorEventLoop) or type(loop).__module__ == "uvloop"
+
+
+Actions = tuple[list[tuple[int, int]], list[tuple[int, int, bytes, bool]], list[int], list[int], "float | None"]
+"""What is to be done with sockets; see :meth:`trunkline._core.ExchangeTable.act`."""
+
+
+class TurnSource(Protocol):
+    """Sends requests of its own over the connections of a table."""
+
+    def land(self, now: float) -> tuple[Sequence[ArrivedAnswer], Sequence[FailedRequest]]:
+        """Take what has come out of the table; returns what others have sent."""
+
+    def act(self, now: float) -> Actions:
+        """Take what is to be done out of the table."""
+
+    def refused(self, token: int, error: BaseException) -> None:
+        """No connection could be made for a request."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -172,7 +188,7 @@ class ConnectionDriver:
     ) -> None:
         self.table = table
         self._body = body
-        self.turns: TurnSender | None = None
+        self.turns: TurnSource | None = None
         self._deliver = deliver
         self._refuse = refuse
         self._buffer = memoryview(bytearray(_SHARED))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trunkline._core import ExchangeTable, PendingReply, TurnEngine
-    from trunkline.llm.http.connection import ArrivedAnswer, FailedRequest
+    from trunkline.llm.http.connection import Actions, ArrivedAnswer, FailedRequest
     from trunkline.llm.http.direct_transport import DirectTransport
     from trunkline.llm.limits.rate_limiter import Limiter
     from trunkline.llm.limits.router import Endpoint, Router
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["FirstAttempt", "TurnSender"]
 
 
-Taken: TypeAlias = "tuple[int, int, int, list[Any]]"
+RequestedDraws: TypeAlias = "tuple[int, int, int, list[Any]]"
 """What a request is for; this alias and the next two are explained in the stub of the core's turn engine."""
 
-Turned: TypeAlias = """tuple[
+AnsweredDraws: TypeAlias = """tuple[
     tuple[int, int, float, float, float],
     tuple[int, int, int, int],
     str,
@@ -34,8 +34,8 @@ Turned: TypeAlias = """tuple[
     dict[bytes, bytes] | None,
 ]"""
 
-Missed: TypeAlias = """tuple[
-    int, Taken, tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
+UnansweredDraws: TypeAlias = """tuple[
+    int, RequestedDraws, tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
 ]"""
 
 
@@ -54,13 +54,13 @@ class FirstAttempt(NamedTuple):
 class TurnReceiver(Protocol):
     """What becomes of requests, for those who asked."""
 
-    def turned(self, endpoint: Endpoint, turned: Turned, now: float) -> None:
+    def turned(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
         """Turns are on their trees."""
 
-    def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
+    def missed(self, taken: RequestedDraws, attempt: FirstAttempt | None) -> None:
         """A request is to be sent otherwise; ``attempt`` is None where it was not sent."""
 
-    def recalled(self, taken: Taken, seconds: float) -> None:
+    def recalled(self, taken: RequestedDraws, seconds: float) -> None:
         """A request was given up after so many seconds."""
 
 
@@ -128,20 +128,16 @@ class TurnSender:
 
     def land(self, now: float) -> tuple[Sequence[ArrivedAnswer], Sequence[FailedRequest]]:
         """Take what has come out of the table, and send what may leave; returns what others have sent."""
-        landed, failed, turned, missed = self._engine.land(self._table, now, self._watched)
+        arrived, failed, turned, missed = self._engine.land(self._table, now, self._watched)
         for found in turned:
             self._turned(found, now)
         for lost in missed:
             self._missed(lost)
         if self.asked or turned:
             self._send(now)
-        return landed, failed
+        return arrived, failed
 
-    def act(
-        self, now: float
-    ) -> tuple[
-        Sequence[tuple[int, int]], Sequence[tuple[int, int, bytes, bool]], Sequence[int], Sequence[int], float | None
-    ]:
+    def act(self, now: float) -> Actions:
         """Take what is to be done out of the table."""
         return self._engine.act(self._table, now)
 
@@ -187,11 +183,11 @@ class TurnSender:
         self._engine.route(self._model, self._targets[endpoint], count)
         endpoint.queue.queued += count
 
-    def _hand_back(self, taken: Sequence[Taken]) -> None:
+    def _hand_back(self, taken: Sequence[RequestedDraws]) -> None:
         for one in taken:
             self._receiver.missed(one, None)
 
-    def _turned(self, turned: Turned, now: float) -> None:
+    def _turned(self, turned: AnsweredDraws, now: float) -> None:
         (target, _, queued, _, took), (_, _, generated, _), _, draws, _, _, headers = turned
         endpoint = self._endpoints[target]
         queue = endpoint.queue
@@ -217,7 +213,7 @@ class TurnSender:
             self._limiter.open(endpoint.queue)
         self._watched = any(not one.good or one.queue.rate_limits.silent < SILENT for one in self._router.endpoints)
 
-    def _missed(self, missed: Missed) -> None:
+    def _missed(self, missed: UnansweredDraws) -> None:
         target, taken, (queued, first, took), answer, (fault, detail) = missed
         endpoint = self._endpoints[target]
         outcome: Answer | TransportError

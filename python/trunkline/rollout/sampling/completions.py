@@ -151,14 +151,17 @@ class CompletionClient:
         self._cache = cache
         self._shared = SingleFlight()
         self.engine = turn_engine() if engine is None else engine
-        self.dispatcher = TurnDispatcher(self.engine, self)
+        self.dispatcher = TurnDispatcher(
+            self.engine,
+            llm,
+            self.weights,
+            self.one_draw_each,
+            plain=cache is None and token_prompts is None,
+            together=self.together,
+            seeded=send_seed,
+        )
         self.weights.dispatchers.append(self.dispatcher)
         self.turn_gate.dispatchers.append(self.dispatcher)
-
-    @property
-    def plain(self) -> bool:
-        """Whether a reply has to be nothing but read and put on the tree."""
-        return self._cache is None and self.token_prompts is None
 
     def of(self, _llm: str) -> CompletionClient:
         """Return who asks an LLM: there is one. See :class:`CompletionClients`."""

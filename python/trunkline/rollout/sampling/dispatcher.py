@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from trunkline._core import TurnEngine
 from trunkline.errors import LLMError
@@ -14,18 +14,53 @@ from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.types import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.http.turn_sender import FirstAttempt, Taken, Turned, TurnSender
+    from trunkline.llm.http.turn_sender import AnsweredDraws, FirstAttempt, RequestedDraws, TurnSender
     from trunkline.llm.limits.router import Endpoint
-    from trunkline.rollout.sampling.completions import CompletionClient
-    from trunkline.rollout.sampling.sampler import Sampler, TurnRequest
+    from trunkline.llm.types import LLM
+    from trunkline.rollout.sampling.inflight import WeightGate
     from trunkline.rollout.sampling.turns import PendingTurn
     from trunkline.rollout.task_budget import Reservation
-    from trunkline.rollout.types import KeptPrefix
+    from trunkline.rollout.types import KeptPrefix, TurnSink
 
     TurnFuture: TypeAlias = asyncio.Future[Any]
+
+
+class TurnRequest(NamedTuple):
+    """What a program asks for.
+
+    Attributes:
+        compiled: Who is asked.
+        rollout: The rollout's id.
+        leaf: The node whose path is the conversation.
+        turn: Model turns on it.
+        seed: Seed of the draw.
+        reservation: What was set aside for it; None where nothing is limited.
+        context: What is sent instead of the conversation, as the tree has it.
+        step: See :class:`~trunkline.llm.types.Request`.
+        asked: Likewise.
+    """
+
+    compiled: CompiledAgent
+    rollout: int
+    leaf: int
+    turn: int
+    seed: int
+    reservation: Reservation | None = None
+    context: int | None = None
+    step: int = 0
+    asked: int = 0
+
+
+class DrawSender(Protocol):
+    """Sends draws of one tree that the engine does not send, and is told what requests cost."""
+
+    sink: TurnSink
+
+    def send(self, draws: StateDraws, attempt: FirstAttempt | None) -> None:
+        """Send a request in a task of its own."""
 
 
 class WantedTurn:
@@ -38,7 +73,7 @@ class WantedTurn:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: DrawSender,
         compiled: CompiledAgent,
         rollout: int,
         kept: KeptPrefix | None,
@@ -55,13 +90,13 @@ class WantedTurn:
         self.key = -1
 
 
-class Missed(NamedTuple):
-    """The outcome of a program's request that the engine does not land; what came of it when it was sent once."""
+class HandedBack(NamedTuple):
+    """The outcome of a program's request that the engine does not answer; what came of it when it was sent once."""
 
     attempt: FirstAttempt | None
 
 
-class Draws(NamedTuple):
+class StateDraws(NamedTuple):
     """Consecutive draws of one state: the node, model turns on its path, the first seed, and the rollouts that wait."""
 
     leaf: int
@@ -73,24 +108,41 @@ class Draws(NamedTuple):
 class TurnDispatcher:
     """Gathers what all rollouts of a worker want of one LLM in a pass of the event loop, and has it sent.
 
+    ``plain`` says that a reply is nothing but read and put on the tree, ``together`` that draws of one state may be one
+    request, ``seeded`` that requests have seeds; ``estimated`` is told of an endpoint that counts the tokens of the
+    first of several draws alone.
+
     Plain requests over HTTP are sent and read by the engine. All others, and those that it sent and that brought no
     turns, go through :meth:`Sampler.send`.
     """
 
-    def __init__(self, engine: TurnEngine[WantedTurn], client: CompletionClient) -> None:
+    def __init__(
+        self,
+        engine: TurnEngine[WantedTurn],
+        llm: LLM,
+        weights: WeightGate,
+        estimated: Callable[[str], None],
+        *,
+        plain: bool,
+        together: bool,
+        seeded: bool,
+    ) -> None:
         self.engine = engine
-        self._client = client
-        self._carried = engine.model(True)
-        self._plain = engine.model(client.together)
+        self._llm = llm
+        self._weights = weights
+        self._estimated = estimated
+        self._seeded = seeded
+        self._others = engine.model(True)
+        self._plain = engine.model(together)
         self.sender: TurnSender | None = None
-        if client.plain and isinstance(client.llm, HttpLLM):
-            self.sender = client.llm.sender(engine, self._plain, self)
+        if plain and isinstance(llm, HttpLLM):
+            self.sender = llm.sender(engine, self._plain, self)
         self._agents: dict[tuple[CompiledAgent, bool], int] = {}
         self._waiting = False
 
     def want(self, tree: int, wanted: WantedTurn) -> None:
         """Ask for a rollout's next turn at the end of this pass."""
-        compiled, sender, weights = wanted.compiled, self.sender, self._client.weights
+        compiled, sender, weights = wanted.compiled, self.sender, self._weights
         plain = sender is not None and not (
             compiled.greedy or weights.held or wanted.reservation is not None or wanted.kept is not None
         )
@@ -106,11 +158,11 @@ class TurnDispatcher:
                 sender.wake()
         elif not self._waiting:
             self._waiting = True
-            asyncio.get_running_loop().call_soon(self._carry)
+            asyncio.get_running_loop().call_soon(self._send)
 
     def takes(self, ask: TurnRequest) -> bool:
         """Whether the engine can send what a program asks for."""
-        limited = ask.compiled.greedy or self._client.weights.held or ask.reservation is not None
+        limited = ask.compiled.greedy or self._weights.held or ask.reservation is not None
         return self.sender is not None and not limited
 
     def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest) -> None:
@@ -122,7 +174,7 @@ class TurnDispatcher:
             agent = self._register(compiled, plain=True)
         context = ask.context is not None
         place = ask.leaf if ask.context is None else ask.context
-        wanted.key = self.engine.ask_parked(tree, place, context, ask.turn, ask.seed, agent, wanted)
+        wanted.key = self.engine.ask_pending(tree, place, context, ask.turn, ask.seed, agent, wanted)
         self.sender.wake()
 
     def give_up(self, wanted: WantedTurn) -> None:
@@ -144,12 +196,12 @@ class TurnDispatcher:
         """Ask for draws one by one from now on."""
         self.engine.one_draw_each(self._plain)
 
-    def turned(self, endpoint: Endpoint, turned: Turned, now: float) -> None:
+    def turned(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
         """Turns are on their trees: hand them to their rollouts."""
         (_, _, queued, first, took), (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
         leader = outcomes[0][0]
         agent = leader.compiled.agent
-        note = leader.sampler.sink.landed if leader.pending is None else leader.pending.parked
+        note = leader.sampler.sink.answered if leader.pending is None else leader.pending.answered
         note(
             agent.llm,
             endpoint.base_url,
@@ -166,23 +218,23 @@ class TurnDispatcher:
             estimated,
         )
         if estimated:
-            self._client.one_draw_each(endpoint.base_url)
+            self._estimated(endpoint.base_url)
         for wanted, outcome in outcomes:
             wanted.key = -1
             if wanted.pending is not None:
                 wanted.pending.parsed = parsed
             if not wanted.turn.done():
                 wanted.turn.set_result(LLMError(outcome) if isinstance(outcome, str) else outcome)
-        if self._client.weights.held:
-            self._client.weights.landed()
+        if self._weights.held:
+            self._weights.settle()
 
-    def missed(self, taken: Taken, attempt: FirstAttempt | None) -> None:
+    def missed(self, taken: RequestedDraws, attempt: FirstAttempt | None) -> None:
         """Send a request in a task of its own, after the attempt that was made."""
         leaf, turn, seed, wanted = taken
         if wanted[0].pending is not None:
             wanted[0].key = -1
             if not wanted[0].turn.done():
-                wanted[0].turn.set_result(Missed(attempt))
+                wanted[0].turn.set_result(HandedBack(attempt))
             return
         places = []
         for place, one in enumerate(wanted):
@@ -192,35 +244,35 @@ class TurnDispatcher:
         if attempt is not None and len(places) < len(wanted):
             attempt = None  # it asked for others, too
         for start, count in runs(places):
-            part = Draws(leaf, turn, seed + start, wanted[start : start + count])
+            part = StateDraws(leaf, turn, seed + start, wanted[start : start + count])
             wanted[start].sampler.send(part, attempt)
-        self._client.weights.landed()
+        self._weights.settle()
 
-    def recalled(self, taken: Taken, seconds: float) -> None:
+    def recalled(self, taken: RequestedDraws, seconds: float) -> None:
         """Ask again for what was given up for other weights; what was sent counts as a call."""
         wanted = taken[3][0]
         agent = wanted.compiled.agent
-        reply = Reply([], -1, -1, -1, 1, int(seconds * 1e6), endpoint=type(self._client.llm).__name__)
+        reply = Reply([], -1, -1, -1, 1, int(seconds * 1e6), endpoint=type(self._llm).__name__)
         reply.agent, reply.llm, reply.ended = agent.name, agent.llm, time.monotonic_ns() // 1000
         wanted.sampler.sink.called(reply)
         self.missed(taken, None)
 
     def _register(self, compiled: CompiledAgent, *, plain: bool) -> int:
         agent = self._agents[compiled, plain] = self.engine.agent(
-            self._plain if plain else self._carried,
+            self._plain if plain else self._others,
             compiled.head,
             compiled.constant,
             compiled.reading,
             compiled.agent.name,
             compiled.namespace,
-            self._client.send_seed,
+            self._seeded,
         )
         return agent
 
-    def _carry(self) -> None:
+    def _send(self) -> None:
         self._waiting = False
-        self.engine.gather(self._carried, time.monotonic())
-        for taken in self.engine.take(self._carried):
+        self.engine.gather(self._others, time.monotonic())
+        for taken in self.engine.take(self._others):
             self.missed(taken, None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
@@ -14,9 +14,8 @@ from trunkline._internal.text import printable, scrub, without_secrets
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from trunkline._core import CoreTree
+    from trunkline._core import CoreTree, TurnEngine
     from trunkline.agent import CompiledAgent
-    from trunkline.rollout.sampling.dispatcher import TurnDispatcher
     from trunkline.tools.toolbox import Observation
 
 
@@ -33,6 +32,25 @@ _QUIET = 3
 """Looks in a row that must find nothing."""
 
 
+class Sender(Protocol):
+    """Sends requests of a turn engine."""
+
+    in_flight: int
+
+
+class Dispatcher(Protocol):
+    """What has requests sent by a turn engine; ``sender`` is None where it sends none."""
+
+    @property
+    def engine(self) -> TurnEngine[Any]: ...
+
+    @property
+    def sender(self) -> Sender | None: ...
+
+    def hold(self, *, abort: bool) -> None:
+        """Send nothing under these weights any more."""
+
+
 class TurnGate:
     """Knows what all rollouts of an engine wait for, and can keep them from beginning more.
 
@@ -47,7 +65,7 @@ class TurnGate:
         self._tools: dict[int, tuple[Sequence[str], float]] = {}
         self._tool_turns = 0
         self.shut = False
-        self.dispatchers: list[TurnDispatcher] = []
+        self.dispatchers: list[Dispatcher] = []
 
     @property
     def idle(self) -> bool:
@@ -151,7 +169,7 @@ class WeightGate:
     def __init__(self, version: str | None = None) -> None:
         self.version = version
         self.aborting = False
-        self.dispatchers: list[TurnDispatcher] = []
+        self.dispatchers: list[Dispatcher] = []
         self.held = False
         self._turns: set[TurnInFlight] = set()
         self._free = asyncio.Event()
@@ -170,9 +188,9 @@ class WeightGate:
     def leave(self, turn: TurnInFlight) -> None:
         """Note that a turn is not in flight any more."""
         self._turns.discard(turn)
-        self.landed()
+        self.settle()
 
-    def landed(self) -> None:
+    def settle(self) -> None:
         """Say so where nothing is in flight any more."""
         if self._quiet is not None and not self._flying():
             quiet, self._quiet = self._quiet, None
@@ -198,7 +216,7 @@ class WeightGate:
                 turn.give_up()
         for dispatcher in self.dispatchers:
             dispatcher.hold(abort=abort)
-        self.landed()
+        self.settle()
 
     def change(self, version: str | None) -> None:
         """Put a version in force, and let turns begin."""

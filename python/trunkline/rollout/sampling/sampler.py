@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from trunkline.errors import LLMError, RolloutError, copied
@@ -12,7 +12,7 @@ from trunkline.llm.request import draws as ending
 from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
 from trunkline.rollout.sampling.completions import gathered
-from trunkline.rollout.sampling.dispatcher import Missed, WantedTurn, runs
+from trunkline.rollout.sampling.dispatcher import HandedBack, WantedTurn, runs
 from trunkline.rollout.sampling.token_prompts import TokenTurnReader
 from trunkline.rollout.sampling.turns import PendingTurn, TurnReader
 from trunkline.rollout.task_budget import Meter
@@ -25,40 +25,13 @@ if TYPE_CHECKING:
     from trunkline.llm.http.turn_sender import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
-    from trunkline.rollout.sampling.dispatcher import Draws, TurnDispatcher, TurnFuture
+    from trunkline.rollout.sampling.dispatcher import StateDraws, TurnDispatcher, TurnFuture, TurnRequest
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
-    from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import DrawCallback, Turn, TurnSink
 
 
-__all__ = ["Sampler", "TurnRequest"]
-
-
-class TurnRequest(NamedTuple):
-    """What a program asks for.
-
-    Attributes:
-        compiled: Who is asked.
-        rollout: The rollout's id.
-        leaf: The node whose path is the conversation.
-        turn: Model turns on it.
-        seed: Seed of the draw.
-        reservation: What was set aside for it; None where nothing is limited.
-        context: What is sent instead of the conversation, as the tree has it.
-        step: See :class:`~trunkline.llm.types.Request`.
-        asked: Likewise.
-    """
-
-    compiled: CompiledAgent
-    rollout: int
-    leaf: int
-    turn: int
-    seed: int
-    reservation: Reservation | None = None
-    context: int | None = None
-    step: int = 0
-    asked: int = 0
+__all__ = ["Sampler"]
 
 
 class _NumberedNames(dict[str, int]):
@@ -159,14 +132,14 @@ class Sampler:
             self._client.engine.close(self._tree)
             self._tree = None
 
-    def send(self, draws: Draws, attempt: FirstAttempt | None) -> None:
+    def send(self, draws: StateDraws, attempt: FirstAttempt | None) -> None:
         """Send a request in a task, which is cancelled once nothing waits for any of its draws."""
         task = asyncio.get_running_loop().create_task(self._run(draws, attempt))
         self.sent.add(task)
         task.add_done_callback(self.sent.discard)
         _Watch(task, draws.wanted)
 
-    async def _run(self, draws: Draws, attempt: FirstAttempt | None) -> None:
+    async def _run(self, draws: StateDraws, attempt: FirstAttempt | None) -> None:
         wanted = draws.wanted
 
         def told(place: int, outcome: Turn | RolloutError) -> None:
@@ -182,7 +155,7 @@ class Sampler:
                     one.turn.set_exception(copied(error))
 
     async def ask(
-        self, draws: Draws, told: DrawCallback | None = None, attempt: FirstAttempt | None = None
+        self, draws: StateDraws, told: DrawCallback | None = None, attempt: FirstAttempt | None = None
     ) -> list[Turn | RolloutError]:
         """Ask for draws of one state.
 
@@ -213,7 +186,7 @@ class Sampler:
         weights, attempt = self._client.weights, None
         if self._client.of(ask.compiled.agent.llm).dispatcher.takes(ask):
             pending, found = await self._engine_asked(ask)
-            if not isinstance(found, Missed):
+            if not isinstance(found, HandedBack):
                 return _usable(pending, found)
             attempt = found.attempt
         while True:
@@ -230,18 +203,18 @@ class Sampler:
                 return _usable(pending, outcome)
             attempt = None
 
-    async def _engine_asked(self, ask: TurnRequest) -> tuple[PendingTurn, Turn | RolloutError | Missed]:
+    async def _engine_asked(self, ask: TurnRequest) -> tuple[PendingTurn, Turn | RolloutError | HandedBack]:
         """Have the engine send what a program asks for."""
         compiled = ask.compiled.under(self._client.weights.version)
         pending = PendingTurn(compiled, ask.turn, self.sink)
         wanted = WantedTurn(self, compiled, ask.rollout, None, None, pending)
         self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)
         try:
-            found: Turn | RolloutError | Missed = await wanted.turn
+            found: Turn | RolloutError | HandedBack = await wanted.turn
         except asyncio.CancelledError:
             self.give_up(wanted)
             raise
-        if not isinstance(found, Missed):
+        if not isinstance(found, HandedBack):
             pending.found = [found]
         return pending, found
 
@@ -258,7 +231,7 @@ class Sampler:
 
     async def _ask(
         self,
-        draws: Draws,
+        draws: StateDraws,
         called: Callable[[Reply], None],
         told: DrawCallback | None,
         attempt: FirstAttempt | None = None,
@@ -281,7 +254,7 @@ class Sampler:
 
     async def _again(
         self,
-        draws: Draws,
+        draws: StateDraws,
         found: list[Turn | RolloutError | None],
         called: Callable[[Reply], None],
         told: DrawCallback | None,
@@ -297,7 +270,7 @@ class Sampler:
         await gathered(once_more(first, count) for first, count in runs(missing))
 
     def _plain(
-        self, compiled: CompiledAgent, draws: Draws, called: Callable[[Reply], None], told: DrawCallback | None
+        self, compiled: CompiledAgent, draws: StateDraws, called: Callable[[Reply], None], told: DrawCallback | None
     ) -> tuple[Request, TurnReader]:
         """The request for some draws, with messages."""
         leaf, turn, seed, wanted = draws
@@ -311,7 +284,7 @@ class Sampler:
         self,
         token_prompts: TokenPromptBuilder,
         compiled: CompiledAgent,
-        draws: Draws,
+        draws: StateDraws,
         called: Callable[[Reply], None],
         told: DrawCallback | None,
     ) -> tuple[Request, TurnReader]:

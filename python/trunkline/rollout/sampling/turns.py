@@ -337,8 +337,8 @@ class PendingTurn(TurnReader):
         )
         return Turn(choice, 0, len(message))
 
-    def parked(self, *call: Any) -> None:
-        """Keep what a request cost that the engine has landed; see :meth:`TurnSink.landed`."""
+    def answered(self, *call: Any) -> None:
+        """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""
         self._call = call
 
     def account(self, reply: Reply) -> None:
@@ -407,7 +407,7 @@ class PendingTurn(TurnReader):
         if self._reply is not None:
             self._sink.called(self._reply)
         elif self._call is not None:
-            self._sink.landed(*self._call)
+            self._sink.answered(*self._call)
 
 
 _DRAW = (0,)

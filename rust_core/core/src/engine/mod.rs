@@ -272,7 +272,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     ///
     /// # Errors
     /// If the tree or the agent does not exist.
-    pub fn ask_parked(
+    pub fn ask_pending(
         &mut self,
         tree: TreeKey,
         source: Source,
