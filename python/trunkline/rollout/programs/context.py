@@ -306,8 +306,9 @@ class ProgramContext(ReplayState):
                     what = f"runs calls of another turn at {shown(place.name)}"
                     raise self._ended(ReplayDiverged(f"run again, the program {what}"))
                 return self._seen(record.nodes, oks)
-            seen = await self._turn(place, partial(self._executor.run, compiled, calls, reply.node))
-            nodes = self._executor.observed(compiled, calls, seen, reply.node)
+            number = self._core.node(reply.node).turns - 1
+            seen = await self._turn(place, partial(self._executor.run, compiled, calls, number))
+            nodes = self._executor.observed(compiled, calls, seen, number)
             oks = [one.ok for one in seen]
             self._write(place, nodes, reply.node, oks)
             return self._seen(nodes, oks)

@@ -197,13 +197,13 @@ class ProgramExecutor:
         Args:
             compiled: Whose tools they are.
             calls: The calls.
-            turn: The node of the turn that made them.
+            turn: Model turns before the one that made them.
 
         Raises:
             Finished: The budget does not allow them.
             InfrastructureError: That one with side effects will begin cannot be written down.
         """
-        begin, origin = self._rollout.effects.begin, self._origin(self.core.node(turn).turns - 1)
+        begin, origin = self._rollout.effects.begin, self._origin(turn)
         work = compiled.toolbox.call_all(list(calls), None, origin, begin)
         self._started[turn] = TraceRecorder.now()
         return await self._away([call.name for call in calls], work)
@@ -243,7 +243,7 @@ class ProgramExecutor:
         self._rollout.effects.known(0, [_DIRECT + number])
 
     def _used(self, tools: Collection[str], names: Sequence[str], seen: Sequence[Observation], began: int) -> None:
-        started, recorder = self._started.pop(began), self._sampler.recorder
+        started, recorder = self._started.pop(began, 0), self._sampler.recorder
         if recorder is not None:
             recorder.used(self._rollout.id, tools, names, seen, started)
 
@@ -281,17 +281,17 @@ class ProgramExecutor:
             compiled: Whose tools they are.
             calls: The calls.
             seen: What came of them.
-            turn: The node of the turn that made them.
+            turn: Model turns before the one that made them.
         """
-        agent, number = self.name(compiled.agent.name), self.core.node(turn).turns - 1
+        agent = self.name(compiled.agent.name)
         self._used(compiled.toolbox.names, [call.name for call in calls], seen, turn)
         nodes = []
         for index, (call, one) in enumerate(zip(calls, seen, strict=True)):
-            message = compiled.dialect.observation(call, one.text, messages.call_id(number, index))
+            message = compiled.dialect.observation(call, one.text, messages.call_id(turn, index))
             nodes.append(self.core.observe(self._rollout.id, message, agent, one.micros, not one.ok))
             self._rollout.tool_calls += 1
         self._rollout.leaf = nodes[-1]
-        self._rollout.effects.known(number, range(len(calls)))
+        self._rollout.effects.known(turn, range(len(calls)))
         return nodes
 
     def tell(self, message: bytes, by: str, seen: Observation | None) -> int:

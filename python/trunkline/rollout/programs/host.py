@@ -26,7 +26,7 @@ _SLICE: Final = 2_000
 """Callbacks of a program that run before the worker's loop gets on."""
 
 _MOST_ROUNDS: Final = 20
-"""Times that a program whose rollout is over is cancelled before it is left where it is."""
+"""Times that a program whose rollout is over is cancelled, or a timer of it fires, before it is left where it is."""
 
 _LAST_ROUNDS: Final = 3
 """Times that tasks are cancelled which a program has left behind."""
@@ -296,9 +296,11 @@ class ProgramHost:
         if (slot := self._line.first) is not None:
             _give(slot)
             return True
-        if (timer := self.loop.earliest()) is not None:
-            self.loop.fire(timer)
-        return self._cancel()
+        if (timer := self.loop.earliest()) is None:
+            return self._cancel()
+        self._rounds += 1
+        self.loop.fire(timer)
+        return self._rounds <= _MOST_ROUNDS
 
     def _cancel(self) -> bool:
         """Cancel what the program has not ended the first time it was told; return False after many times."""
@@ -323,7 +325,6 @@ class ProgramHost:
             slot.left = True
             self._line.unused.append(slot)
         self._drop_unused()
-        self._executor.flush()
         self._finish()
 
     def _finish(self) -> None:

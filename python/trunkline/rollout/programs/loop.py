@@ -197,7 +197,11 @@ class ProgramLoop(asyncio.AbstractEventLoop):
         own = copy_context() if context is None else context
         timer = self._timers[number] = ProgramTimer(callback, args, own, self._timers, number, when, due)
         self._timers_made += 1
-        heapq.heappush(self._by_due, (due, number))
+        heap = self._by_due
+        if len(heap) > 64 + 2 * len(self._timers):
+            heap[:] = sorted((left.due, left.number) for left in self._timers.values())
+        else:
+            heapq.heappush(heap, (due, number))
         return timer
 
     def time(self) -> float:

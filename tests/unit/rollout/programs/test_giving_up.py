@@ -13,6 +13,7 @@ from recorder import Recorder
 from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import BadRequest
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
@@ -80,6 +81,40 @@ async def test_replies_that_were_left_behind_are_counted_and_nothing_stays_reser
     assert all(task.cancelled() for task in left)
     assert grown.roles == ["a"]
     assert (books[0].reserved, books[0].told) == (0, 2), "c had answered, but b comes before it"
+
+
+async def test_what_is_given_up_before_it_began_is_not_sent():
+    async def program(rollout: ProgramContext) -> str:
+        hasty = asyncio.create_task(rollout.ask(B))
+        await asyncio.sleep(0)
+        hasty.cancel()
+        return (await rollout.ask(A)).text
+
+    grown = await play(program, Actors(says))
+    assert (grown.end[0], grown.llm.asked) == ("answer", ["a"])
+    assert (books[0].reserved, books[0].told) == (0, 1)
+
+
+class Persistent(Actors):
+    """Answers although its request is cancelled."""
+
+    async def complete(self, request: Request) -> Reply:
+        if b"quick!" in request.body:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return await super().complete(request)
+
+
+async def test_a_reply_that_comes_after_it_was_given_up_is_counted_and_its_permit_given_back():
+    async def program(rollout: ProgramContext) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await rollout.ask(B, [{"role": "user", "content": "quick!"}])
+        return (await rollout.ask(A)).text
+
+    grown = await play(program, Persistent(says))
+    assert (grown.end[0], grown.roles) == ("answer", ["a"])
+    assert (books[0].reserved, books[0].told) == (0, 2)
 
 
 async def test_a_program_that_is_finished_while_others_answer_pays_for_them():

@@ -206,6 +206,31 @@ async def test_timers_fire_in_the_order_of_their_times_and_the_time_of_the_loop_
     ]
 
 
+async def test_timers_fire_again_in_the_order_in_which_they_fired_and_not_in_that_of_their_times():
+    async def moment() -> None:
+        await asyncio.sleep(0.02)
+
+    async def program(rollout: ProgramContext) -> str:
+        async def first() -> None:
+            await asyncio.sleep(0.05)
+            await rollout.observe("made first")
+
+        async def second() -> None:
+            await rollout.call(moment)
+            await asyncio.sleep(0.049)
+            await rollout.observe("made second, for an earlier time of the loop")
+
+        await asyncio.gather(first(), second())
+        return (await rollout.ask(A)).text
+
+    whole = await play(program, Actors(says))
+    assert b"made first" in whole.tree.core.message(2)
+    for core in cuts(whole.deltas)[-2:]:
+        again = await play(program, Actors(says), core)
+        assert again.end == whole.end
+        assert again.tree.digest() == whole.tree.digest()
+
+
 async def test_an_hour_that_passed_is_no_hour_in_a_replay():
     async def program(rollout: ProgramContext) -> str:
         await asyncio.sleep(seconds)
