@@ -30,7 +30,7 @@ from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.programs.resources import Program
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.rewards import Reward, Scored
     from trunkline.store.schema import TreeEnding
-    from trunkline.strategies.base import Move, Strategy
+    from trunkline.strategies.base import Drop, Move, Strategy
     from trunkline.tree.views import Tree
 
 
@@ -154,13 +154,21 @@ class TreeRunner:
     async def run(self, task: asyncio.Task[None] | None = None) -> None:
         """Grow and score all rollouts, then filter them; raises ConfigError, StrategyError, EndpointError."""
         self._task = task or asyncio.current_task()
+        core = self.tree.core
         self._end = write_prompt(self.tree, self._compiled.agent, self._compiled.dialect)
         deadline = None if self._seconds is None else self._deadline(self._seconds)
         try:
             if self._single:
+                # From here, as each function between a task and what it waits for is passed at every turn.
+                if wanted := self._first():
+                    self._begin_round(*self._sorted(wanted), ())
+                if self._begun is not None:
+                    await self._play(self._begun)
                 await self._grow()
             else:
                 async with asyncio.TaskGroup() as self._group:
+                    if core.rollouts:
+                        self._take_over()
                     await self._grow()
             if self._running.over and self._sampler.sent:
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
@@ -173,19 +181,19 @@ class TreeRunner:
                 rollout.activity.end()
         if self._filters and not self._checkpoint.judged:
             judge(self._filters, Group(self.tree, self._compiled.dialect.read))
-            write(self.tree.core, JudgedMark(self.tree.core.rollouts))
+            write(core, JudgedMark(core.rollouts))
             self._sink.grew()
 
     async def _grow(self) -> None:
         """Play the rounds."""
-        waiting: list[int] = []
-        if self.tree.core.rollouts:
-            self._take_over()
-            waiting = await self._rest()
+        waiting = await self._rest()
         ended, self._ended = self._ended, []
         wanted = self._next(ended, waiting) if self._round else self._first()
         while wanted or self._live:
-            await self._move(wanted, ended)
+            forks, stopped, drops = self._sorted(wanted)
+            if self._task_budget is not None:
+                forks = await self._task_budget.paid(forks, self._running.refuse)
+            self._begin_round(forks, stopped, drops, ended)
             waiting = await self._rest()
             ended, self._ended = self._ended, []
             wanted = self._next(ended, waiting)
@@ -216,9 +224,6 @@ class TreeRunner:
 
     async def _rest(self) -> list[int]:
         """Wait until all rollouts are idle, grant budget requests, then write scores; return waiting rollouts."""
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            await self._play(begun)
         waiting: list[int] = []
         while self._barrier.growing or self._barrier.waiting:
             waiting = await self._barrier.rest()
@@ -256,10 +261,10 @@ class TreeRunner:
 
     def _start(self, rollout: Rollout) -> None:
         """Let a rollout grow: in a task of the group, or in the runner's own where it is the only one."""
+        self._barrier.start()
         if self._group is None:
             self._begun = rollout
-        self._barrier.start()
-        if self._group is not None:
+        else:
             self._group.create_task(self._play(rollout))
 
     def _take_over(self) -> None:
@@ -297,16 +302,16 @@ class TreeRunner:
         await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
         self._barrier.end()
 
-    async def _move(self, wanted: Sequence[Move], told: Sequence[int]) -> None:
-        """Begin a round: drop, fork, stop and continue rollouts in one step, so that no delta has a part of it."""
-        core, live = self.tree.core, self._live
+    def _sorted(self, wanted: Sequence[Move]) -> tuple[list[Fork], dict[int, str], list[Drop]]:
         inside, program = self._sampler.inside, self._driver is not None
-        forks, stopped, drops = sort_moves(
-            self._strategy, wanted, core, self._taken.rollouts, live, inside=inside, program=program
-        )
-        if self._task_budget is not None:
-            forks = await self._task_budget.paid(forks, self._running.refuse)
-        # From here on in one step, so that a delta has all of it or nothing.
+        core, taken = self.tree.core, self._taken.rollouts
+        return sort_moves(self._strategy, wanted, core, taken, self._live, inside=inside, program=program)
+
+    def _begin_round(
+        self, forks: Sequence[Fork], stopped: Mapping[int, str], drops: Sequence[Drop], told: Sequence[int]
+    ) -> None:
+        """Drop, fork, stop and continue rollouts in one step, so that a delta has all of it or nothing."""
+        core, live = self.tree.core, self._live
         for drop in drops:
             note(core, drop.rollout, Verdict(self._strategy.name, "drop", drop.reason))
         if self._running.over:
@@ -316,7 +321,8 @@ class TreeRunner:
         opened = [ForkRecord.by(fork, open_fork(core, fork, self._end)[0]) for fork in forks]
         waiting = sorted(self._barrier.waiting)
         going = {number: live[number].turn for number in waiting if number not in stopped}
-        write(core, RoundMark(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
+        said = tuple(fork for fork in opened if fork.says)
+        write(core, RoundMark(self._round, tuple(told), going, {**stopped}, said))
         self._round += 1
         for fork in opened:
             self._open(fork)
