@@ -71,7 +71,7 @@ class BoundDialect:
             )
         ours = type(self._dialect) is Native
         found = self._dialect.parse(choice, self._tools) if ours else self._parsed(choice)
-        if len(found.calls) > MOST_CALLS:
+        if found.calls and len(found.calls) > MOST_CALLS:
             return Parsed(problem=f"Error: this turn makes more than {MOST_CALLS} tool calls; none was run.")
         # A dialect that reads JSON can make answers that no text can hold.
         return found if ours or found.answer is None else Parsed(found.calls, scrub(found.answer), found.problem)

@@ -118,7 +118,7 @@ def rename_calls(conversation: Sequence[Message]) -> None:
 
 def encode(message: Message) -> bytes:
     """Encode one message of a task; raises ConfigError for what cannot be sent."""
-    if not isinstance(message, dict):
+    if type(message) is not dict and not isinstance(message, dict):
         raise ConfigError(f"a message must be an object with role and content, not {type_phrase(message)}")
     match message:
         case {"role": "system" | "developer" | "user" | "assistant" as role, "content": str(text), **rest} if not rest:

@@ -54,11 +54,6 @@ class ForkRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """The prefix of a turn that its rollouts continue; None where they begin a turn."""
         return None if self.turn is None or self.at is None else KeptPrefix(self.turn, self.at)
 
-    @property
-    def says(self) -> bool:
-        """Whether the record holds more than the tree does."""
-        return (self.at, self.steps, self.sampling) != (None, None, None)
-
 
 class RoundMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """A round began: ended rollouts told to the strategy, turns of those continued, reasons of those stopped, forks."""

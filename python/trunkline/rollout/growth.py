@@ -103,7 +103,9 @@ class RunningRollouts:
 
     def left(self, rollout: int) -> None:
         """Note that a rollout has ended."""
-        self._leaving.discard(rollout)
+        self._playing.pop(rollout, None)
+        if self._leaving:
+            self._leaving.discard(rollout)
 
     def kept(self, rollout: int) -> bool:
         """Whether a rollout was cut and stays open on the tree."""

@@ -73,14 +73,14 @@ class SideEffectLog:
         self._core = core
         self._rollout = rollout
         self._sink = sink
-        self._begun: dict[EffectKey, _Intent] = {}
+        self.begun: dict[EffectKey, _Intent] = {}
 
     @property
     def unresolved_effect(self) -> UnknownEffect | None:
         """The error for a call whose effect would be unknown if the rollout ended now."""
-        if self.before is not None or not self._begun:
+        if self.before is not None or not self.begun:
             return self.before
-        mark = next(iter(self._begun.values()))
+        mark = next(iter(self.begun.values()))
         return UnknownEffect(
             f"the rollout was ended while {mark.tool} ran (call id {mark.id}), and whether it took effect is unknown"
         )
@@ -95,13 +95,13 @@ class SideEffectLog:
         begun = [_Intent((self._rollout, call.turn, call.index), name, call.id) for name, call in calls]
         self._sink.grew(sum(map(self._write, begun)))
         await self._sink.durable()
-        self._begun |= {mark.intent: mark for mark in begun}
+        self.begun |= {mark.intent: mark for mark in begun}
 
     def known(self, turn: int, indices: Iterable[int]) -> None:
         """Record effects in the step that appends the observations."""
         for index in indices:
             place = self._rollout, turn, index
-            if self._begun.pop(place, None) is not None:
+            if self.begun.pop(place, None) is not None:
                 self._write(_Effect(place))
 
     def _write(self, mark: _Intent | _Effect) -> int:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from trunkline.agent import CompiledAgent
+    from trunkline.rollout.environments import EnvironmentHandle
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.inflight import TraceRecorder
@@ -71,7 +72,7 @@ class RoundScorer:
         if not self._scored:
             return False
         core, scored, self._scored = self._tree.core, self._scored, {}
-        for number in sorted(scored):
+        for number in sorted(scored) if len(scored) > 1 else scored:
             name, said = scored[number]
             core.score(number, said.value)
             if said.parts or said.problem is not None or core.rollout(number).note:
@@ -119,6 +120,7 @@ class TreeRunner:
         self._sampler = Sampler(core, tree.task.id, client, sink, recorder, seed=seed)
         self._read_turn = partial(self._sampler.recorded, compiled)
         self._calls = partial(self._sampler.calls, compiled)
+        self._view = partial(View, tree, seed=seed, taken=taken.rollouts, read_turn=self._calls)
         self._barrier = Barrier()
         self._environments = (
             None
@@ -234,7 +236,7 @@ class TreeRunner:
         return waiting
 
     def _first(self) -> list[Move]:
-        return [] if self._is_over() else moves(self._strategy, "start", self._view([]))
+        return [] if self._is_over() else moves(self._strategy, "start", self._view(()))
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         if self._running.over:
@@ -256,15 +258,12 @@ class TreeRunner:
                 self.cut("settled", why)
         return self._running.over
 
-    def _view(self, numbers: Sequence[int]) -> View:
-        return View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls)
-
     def _start(self, rollout: Rollout) -> None:
         """Let a rollout grow: in a task of the group, or in the runner's own where it is the only one."""
-        self._barrier.start()
         if self._group is None:
             self._begun = rollout
         else:
+            self._barrier.start()
             self._group.create_task(self._play(rollout))
 
     def _take_over(self) -> None:
@@ -318,14 +317,18 @@ class TreeRunner:
             return  # it was cut meanwhile
         if self._environments is not None:
             self._environments.next_round()
-        opened = [ForkRecord.by(fork, open_fork(core, fork, self._end)[0]) for fork in forks]
-        waiting = sorted(self._barrier.waiting)
-        going = {number: live[number].turn for number in waiting if number not in stopped}
-        said = tuple(fork for fork in opened if fork.says)
-        write(core, RoundMark(self._round, tuple(told), going, {**stopped}, said))
+        opened, said = list[ForkRecord](), list[ForkRecord]()
+        for fork in forks:
+            record = ForkRecord.by(fork, open_fork(core, fork, self._end)[0])
+            opened.append(record)
+            if fork.at is not None or fork.steps is not None or fork.sampling is not None:
+                said.append(record)  # more than the tree holds
+        waiting = sorted(self._barrier.waiting) if self._barrier.waiting else []
+        going = {number: live[number].turn for number in waiting if number not in stopped} if waiting else {}
+        write(core, RoundMark(self._round, tuple(told), going, {**stopped}, tuple(said)))
         self._round += 1
-        for fork in opened:
-            self._open(fork)
+        for record in opened:
+            self._open(record)
         for number in waiting:
             reason = stopped.get(number)
             self._barrier.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
@@ -356,7 +359,7 @@ class TreeRunner:
             self._sink,
             None if told is None else told.sampling,
             self._between if self._strategy.stepwise or (fork is not None and fork.steps is not None) else None,
-            None if told is None else told.kept,
+            None if told is None or told.at is None else told.kept,
             self._task_budget,
         )
         if fork is not None and fork.steps is not None:
@@ -385,22 +388,18 @@ class TreeRunner:
             if rollout.environment is None:
                 await self._program(rollout)
             else:
-                async with rollout.environment.entered():
-                    try:
-                        await self._program(rollout)
-                    finally:
-                        # Before its environment is closed: it has ended, and is not cut any more.
-                        running.leave(number)
+                await self._in_environment(rollout, rollout.environment)
         except (InfrastructureError, UsageError):
             raise
         except BaseException as error:  # noqa: BLE001 - what is none of the rollout's is raised again
             end = self._ending(rollout, error, own)
         if rollout.activity is not UNREAD:
             rollout.activity.end()
-        running.leave(number)
-        if not (running.over and running.kept(number)):
-            core, termination = self.tree.core, end.termination
-            core.close(number, termination, end.answer, end.failure)
+        if running.over and running.kept(number):
+            running.leave(number)
+        else:
+            termination = end.termination
+            self.tree.core.close(number, termination, end.answer, end.failure)
             running.left(number)
             if self._sampler.recorder is not None and self._sampler.recorder.traced:
                 name = self._compiled.agent.name
@@ -412,10 +411,19 @@ class TreeRunner:
             await self._scorer.ask(number, termination, spent=number in self._spent)
         del self._live[number]
         self._ended.append(number)
-        self._barrier.end()
+        if self._group is not None:
+            self._barrier.end()
 
     def _program(self, rollout: Rollout) -> Awaitable[None]:
         return agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout)
+
+    async def _in_environment(self, rollout: Rollout, environment: EnvironmentHandle) -> None:
+        async with environment.entered():
+            try:
+                await self._program(rollout)
+            finally:
+                # Before its environment is closed: it has ended, and is not cut any more.
+                self._running.leave(rollout.id)
 
     def _ending(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Ending:
         """Return how a rollout ended; a cut or refused budget finishes it. Errors that are not its own are raised."""
@@ -434,7 +442,8 @@ class TreeRunner:
                 raise error
         if self._running.over and own is not None:
             self._running.survived(rollout.id, own)
-        end = ending_of(rollout.effects.unresolved_effect or error)
+        effects = rollout.effects
+        end = ending_of((effects.unresolved_effect if effects.before or effects.begun else None) or error)
         if end.termination is Termination.LOST:
             about = {"task": self.tree.task.id, "rollout": rollout.id}
             logger.error("task %r, rollout %d broke", *about.values(), extra=about, exc_info=error)

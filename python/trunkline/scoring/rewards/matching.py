@@ -32,7 +32,7 @@ def exact_match(trajectory: Trajectory) -> float | None:
     Returns:
         The reward; None if the task has no accepted answer.
     """
-    accepted = {normalise(reference) for reference in trajectory.task.reference}
+    accepted = {*map(normalise, trajectory.task.reference)}
     if not accepted:
         return None
     answer = trajectory.answer
