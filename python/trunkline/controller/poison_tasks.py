@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -47,10 +48,11 @@ class _Suspicion(msgspec.Struct):
 
 
 class _WorkerTasks(msgspec.Struct):
-    """A worker's tasks: on trial are those without a committed turn."""
+    """A worker's tasks: on trial are those without a committed turn, ``deaths`` counts these by their deaths."""
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
+    deaths: Counter[int] = msgspec.field(default_factory=Counter)
     alone: bool = False
 
 
@@ -79,12 +81,17 @@ class PoisonTaskDetector:
         worker = self._workers.get(worker_id)
         if worker is None or not worker.tasks:
             return True
-        if not self._records:
-            return len(worker.trial) < slots > 1
         deaths = self._deaths(task)
         if _company(deaths, slots) == 1:
             return False
-        return len(worker.trial) < _company(max((deaths, *map(self._deaths, worker.trial))), slots)
+        return len(worker.trial) < _company(max((deaths, *worker.deaths)), slots)
+
+    def room(self, worker_id: int, slots: int) -> int:
+        """How many more tasks without deaths may be tried at a worker that takes so many at a time."""
+        worker = self._workers.get(worker_id)
+        if worker is None or not worker.tasks:
+            return slots
+        return 0 if slots == 1 else max(0, _company(max(worker.deaths, default=0), slots) - len(worker.trial))
 
     def take(self, worker_id: int, task: int) -> None:
         worker = self._workers.get(worker_id)
@@ -93,6 +100,7 @@ class PoisonTaskDetector:
         worker.alone = not worker.tasks
         worker.tasks.add(task)
         worker.trial.add(task)
+        worker.deaths[self._deaths(task)] += 1
         if self._waiting and self.next == task:
             heappop(self._waiting)
 
@@ -101,12 +109,17 @@ class PoisonTaskDetector:
         worker = self._workers.get(worker_id)
         if worker is not None and task in worker.trial:
             worker.trial.discard(task)
-            if self._records:
-                self._records.pop(task, None)
+            deaths = self._deaths(task)
+            worker.deaths[deaths] -= 1
+            if not worker.deaths[deaths]:
+                del worker.deaths[deaths]
+            self._records.pop(task, None)
 
     def done(self, worker_id: int, task: int) -> None:
-        self.passed(worker_id, task)
-        self._workers[worker_id].tasks.discard(task)
+        worker = self._workers[worker_id]
+        if task in worker.trial:
+            self.passed(worker_id, task)
+        worker.tasks.discard(task)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
         """Note that a worker died with the tasks it had, and suspect them."""
@@ -124,8 +137,7 @@ class PoisonTaskDetector:
         return DeathReport(sorted(worker.tasks - worker.trial), guilty, known)
 
     def _deaths(self, task: int) -> int:
-        record = self._records.get(task)
-        return 0 if record is None else record.deaths
+        return self._records[task].deaths if task in self._records else 0
 
 
 def _company(deaths: int, slots: int) -> int:

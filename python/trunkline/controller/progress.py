@@ -82,6 +82,7 @@ class ProgressCounter(Component):
         observers: ObserverHub,
     ) -> None:
         self._job = job
+        self._most = job.strategy.rollouts()
         self._tasks = tasks
         self._writer = writer
         self._task_queue = task_queue
@@ -132,7 +133,7 @@ class ProgressCounter(Component):
         if shot.groups is None:
             # The task's rollouts replace the most that its strategy could have made.
             had = 0 if before is None else before.rollouts
-            shot.rollouts += len(done.rollouts) - had - self._job.strategy.rollouts()
+            shot.rollouts += len(done.rollouts) - had - self._most
         for row in done.rollouts:
             if row.termination in FAILED:
                 shot.failed += 1

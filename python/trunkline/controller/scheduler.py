@@ -54,8 +54,19 @@ class TaskDispatcher(Component):
     def feed(self) -> None:
         """Assign tasks one at a time, each to the worker that takes most."""
         avoided = self._suspects()
-        while (worker_id := self._freest(avoided)) is not None and (index := self._task_queue.take()) is not None:
+        free: dict[int, int] = {}
+        room: dict[int, int] = {}
+        for worker_id, entry in self._registry.items():
+            if worker_id != avoided and entry.credits > 0:
+                free[worker_id], room[worker_id] = entry.credits, self._detector.room(worker_id, entry.slots)
+        while open_to := [worker_id for worker_id in free if free[worker_id] and room[worker_id]]:
+            index = self._task_queue.take()
+            if index is None:
+                break
+            worker_id = max(open_to, key=lambda one: (free[one], -one))
             self._give(worker_id, index)
+            free[worker_id] -= 1
+            room[worker_id] -= 1
         work, self._work = self._work, {}
         self._sizes.clear()
         for worker_id, tasks in work.items():
@@ -80,24 +91,17 @@ class TaskDispatcher(Component):
     def _suspects(self) -> int | None:
         """Assign suspects; returns the worker that gets no other task, so that it has room for the next one."""
         while (index := self._detector.next) is not None:
-            worker_id = self._freest(None, index)
+            worker_id = self._registry.freest(lambda worker_id, index=index: self._admits(worker_id, index))  # type: ignore[misc]
             if worker_id is None:
                 return self._registry.quietest()
             self._give(worker_id, index)
         return None
 
-    def _freest(self, avoided: int | None, index: int = -1) -> int | None:
-        """The worker that takes the most more tasks and may try this one, the first of several; None if none does."""
-        found, most = None, 0
-        for worker_id, entry in self._registry.items():
-            free = entry.credits
-            better = free > most or (found is not None and free == most and worker_id < found)
-            if better and worker_id != avoided and self._detector.admits(worker_id, entry.slots, index):
-                found, most = worker_id, free
-        return found
+    def _admits(self, worker_id: int, index: int) -> bool:
+        return self._detector.admits(worker_id, self._registry[worker_id].slots, index)
 
     def _give(self, worker_id: int, index: int) -> None:
-        if index in self._taken or index in self._begun:
+        if index in self._begun or index in self._taken:
             self._send_earlier(worker_id, index)
         data = write_task(self._tasks[index])
         self._registry[worker_id].tasks.add(index)
@@ -242,6 +246,15 @@ class WorkerRegistry(dict[int, WorkerEntry]):
     def tasks(self, worker_id: int) -> list[int]:
         entry = self.get(worker_id)
         return [] if entry is None else sorted(entry.tasks)
+
+    def freest(self, admits: Callable[[int], bool]) -> int | None:
+        """The admitted worker that takes the most more tasks; None if none takes any."""
+        found, most = None, 0
+        for worker_id, entry in self.items():
+            free = entry.credits
+            if free > most and admits(worker_id):
+                found, most = worker_id, free
+        return found
 
     def quietest(self) -> int | None:
         """The worker with the fewest tasks, of those that are not retired."""

@@ -212,18 +212,19 @@ class Filtered(msgspec.Struct, frozen=True):
 
 def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> bool:
     """Whether a finished group can be trained on: not broken, and a rollout with an outcome passed the filters."""
+    if error is not None:
+        return False
     found = False
     for row in rollouts:
         said = notes.read(row.note) if row.note else []
-        if said and any(verdict.action == "failed" for verdict in said):
+        if any(verdict.action == "failed" for verdict in said):
             return False
-        found |= _passed(row, said, scored=scored)
-    return found and error is None
+        found = found or _trains(row, said, scored=scored)
+    return found
 
 
-def _passed(row: RolloutRow, said: Sequence[notes.Verdict], *, scored: bool) -> bool:
-    """Whether a rollout has an outcome that its verdicts leave in."""
-    return ended(row) and (row.reward is not None or not scored) and not (said and notes.masked(said))
+def _trains(row: RolloutRow, said: Sequence[notes.Verdict], *, scored: bool) -> bool:
+    return ended(row) and (row.reward is not None or not scored) and not notes.masked(said)
 
 
 class FilterStats:
@@ -253,7 +254,7 @@ class FilterStats:
                 self._dropped[name] += 1
             elif action == "failed":
                 self._unjudged.add(task)
-        if _passed(row, said, scored=self._scored):
+        if _trains(row, said, scored=self._scored):
             self._left.add(task)
 
     @property
