@@ -301,6 +301,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             self.file(vec![key], now);
             return;
         }
+        let order = asked.iter().enumerate().map(|(place, &key)| (key, place)).collect::<HashMap<_, _>>();
         let mut groups = Vec::<Vec<AskKey>>::new();
         let mut places = HashMap::new();
         for key in asked {
@@ -317,13 +318,19 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
                 None => groups.push(vec![key]),
             }
         }
+        let mut requests = Vec::<Vec<AskKey>>::new();
         for mut group in groups {
             group.sort_by_key(|&key| self.asks[key].state.seed);
             while !group.is_empty() {
                 let rest = group.split_off(self.together(&group));
-                self.file(group, now);
+                requests.push(group);
                 group = rest;
             }
+        }
+        // First come, first served, whatever their seeds.
+        requests.sort_by_key(|request| request.iter().map(|key| order[key]).min());
+        for request in requests {
+            self.file(request, now);
         }
     }
 
