@@ -217,14 +217,14 @@ class Stage:
         self.record(out, name, error)
         return out
 
-    def record(self, path: Path, name: str, error: str | None = None, holds: tuple[str, ...] | None = None) -> None:
-        """Record a run file, and what servers were asked since the last one; or of that what ``holds`` names."""
+    def record(self, path: Path, name: str, error: str | None = None) -> None:
+        """Record a run file, and what servers were asked since the last one."""
         found = run_dump(path) if path.exists() else {}
         found["requests"] = _grouped(self.house.servers.asked, path)
         if error is not None:
             found["error"] = error
         self.house.servers.asked.clear()
-        self.parts[name] = found if holds is None else {part: found[part] for part in holds}
+        self.parts[name] = found
 
     def close(self) -> dict[str, dict[str, Any]]:
         """Return what is recorded, without addresses and folders."""
