@@ -6,7 +6,8 @@
 //! still active, a [`Scheduler`] and a [`Ledger`] (`schedule`) what starts next and what a budget allows, a [`Tally`]
 //! which answer wins, and [`select`] where to fork next. Once they are scored, a [`Harvest`] puts trees side by side as
 //! columns over a [`Forest`], [`advantage`] makes values and advantages of their rewards, and [`pack`] the rows that
-//! trainers read. This crate knows no Python and does no input or output.
+//! trainers read. [`http`] says which request is on which connection and reads what comes back. This crate knows no
+//! Python and does no input or output.
 //!
 //! In a tree, what rollouts share is stored once:
 //!
