@@ -68,6 +68,8 @@ struct World {
     /// Open connections: their origin, and the request that the server has and has not answered.
     open: Vec<(u32, u32, Option<u64>)>,
     closing: HashSet<u32>,
+    /// Open connections that no request may be written to any more.
+    spoiled: HashSet<u32>,
     alive: HashSet<u64>,
     tries: HashMap<u64, usize>,
     ended: HashMap<u64, Option<Fault>>,
@@ -94,6 +96,7 @@ impl World {
         for Write { slot, token, used } in actions.writes {
             assert!(self.alive.contains(&token));
             assert!(table.head(token).ends_with(b"\r\n\r\n"));
+            assert!(!self.spoiled.contains(&slot), "something is on its way there already");
             let there = self.open.iter_mut().find(|(open, ..)| *open == slot).unwrap();
             if readable && used {
                 table.unasked(slot, self.now);
@@ -128,6 +131,7 @@ impl World {
     fn close(&mut self, place: usize, table: &mut ExchangeTable, reason: Option<&str>) {
         let (slot, ..) = self.open.remove(place);
         self.closing.remove(&slot);
+        self.spoiled.remove(&slot);
         table.lost(slot, reason, self.now);
     }
 
@@ -170,6 +174,7 @@ impl World {
                     self.open[which].2 = None;
                     table.feed(slot, &answer(token), now);
                     if matches!(event, Event::AnswerAndClose(_)) {
+                        self.spoiled.insert(slot);
                         table.eof(slot, now);
                     }
                 }
@@ -178,13 +183,18 @@ impl World {
                 table.feed(self.open[which].0, b"HTTP/1.1 200 OK\r\n", now);
             }
             Event::Nonsense(which) if which < count => {
-                // Only where it cannot be the answer to what was written.
+                self.spoiled.insert(self.open[which].0);
                 table.feed(self.open[which].0, b"\x00\x01", now);
             }
+            // Only where it cannot be the answer to what was written.
             Event::Unasked(which) if which < count && self.open[which].2.is_none() => {
+                self.spoiled.insert(self.open[which].0);
                 table.feed(self.open[which].0, &answer(0), now);
             }
-            Event::End(which) if which < count => table.eof(self.open[which].0, now),
+            Event::End(which) if which < count => {
+                self.spoiled.insert(self.open[which].0);
+                table.eof(self.open[which].0, now);
+            }
             Event::Lose(which) if which < count => {
                 self.close(which, table, (which % 2 == 0).then_some("Reset"));
             }
@@ -271,4 +281,40 @@ fn requests_are_refused_that_the_table_cannot_tell_apart() {
         table.unacknowledged(slot, 1, 0);
         assert_eq!(table.unopened(slot, 0), None);
     }
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+#[test]
+fn a_request_is_sent_twice_at_most() {
+    let mut table = ExchangeTable::new(HttpLimits { size: 2, ..LIMITS });
+    table.add_origin(false).unwrap();
+    let head = request_head("/", "h", &[]).unwrap();
+    let send = |table: &mut ExchangeTable, token| table.send(token, 0, head.clone(), 0, 1000, 0).unwrap();
+    for token in [1, 2] {
+        send(&mut table, token);
+    }
+    let slots: Vec<u32> = table.take_actions().opens.iter().map(|(slot, _)| *slot).collect();
+    for &slot in &slots {
+        table.opened(slot, 0);
+    }
+    table.take_actions();
+    for &slot in &slots {
+        table.feed(slot, OK, 0);
+    }
+    table.settle(0);
+    // Both connections are used now. Token 3 loses one, waits, and is sent on the other when that is free: again in vain.
+    send(&mut table, 3);
+    send(&mut table, 4);
+    let writes = table.take_actions().writes;
+    assert!(writes.iter().all(|write| write.used));
+    table.eof(writes[0].slot, 0);
+    assert!(table.take_failed().is_empty());
+    table.feed(writes[1].slot, OK, 0);
+    table.settle(0);
+    assert_eq!(table.take_actions().writes, [Write { token: 3, ..writes[1] }]);
+    table.eof(writes[1].slot, 0);
+    let failed = table.take_failed();
+    assert_eq!((failed[0].token, &failed[0].fault), (3, &Fault::NoAnswer));
+    assert!(table.is_empty());
 }
