@@ -16,6 +16,8 @@ from trunkline.agent import Agent
 from trunkline.errors import ProgramError
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.loop import ProgramLoop
+from trunkline.rollout.programs.replay import ReplaySlot
+from trunkline.rollout.sampling.turns import PendingTurn
 from trunkline.tools.tool import tool
 
 A, B = (Agent(model=name, name=name) for name in "ab")
@@ -290,6 +292,24 @@ async def test_a_busy_program_lets_the_loop_of_its_worker_get_on():
     ticks: list[int] = []
     asyncio.get_running_loop().call_later(0.01, ticks.append, 1)
     assert (await asyncio.wait_for(play(program, Actors(says)), 30)).end[1] == "done"
+
+
+async def test_what_a_turn_took_is_freed_without_the_collector():
+    async def program(rollout: ProgramContext) -> str:
+        before = held()
+        for _ in range(5):
+            await asyncio.gather(rollout.ask(A), rollout.ask(B))
+        return str(held() - before)
+
+    def held() -> int:
+        return sum(isinstance(one, PendingTurn | ReplaySlot) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await play(program, Actors(says))).end[1] == "0"
+    finally:
+        gc.enable()
 
 
 async def test_a_loop_that_is_closed_takes_nothing_more():
