@@ -31,6 +31,8 @@ REMEDY: Final = "a program awaits its rollout alone; put everything else into a 
 class ProgramTask(asyncio.Task[T]):
     """A task of a program. Its hash is its number, so that sets of tasks have the same order in every process."""
 
+    __slots__ = ("_number",)
+
     def __init__(self, coro: Coroutine[Any, Any, T], loop: ProgramLoop, number: int, **given: Any) -> None:
         self._number = number
         super().__init__(coro, loop=loop, **given)

@@ -310,8 +310,6 @@ class PendingTurn(TurnReader):
         self._compiled = compiled
         self._turn = turn
         self._rollouts = _DRAW
-        self._called = self.account
-        self._told = self.over
         self._sink = sink
         self._reply: Reply | None = None
         self._call: Any = None
@@ -341,14 +339,14 @@ class PendingTurn(TurnReader):
         """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""
         self._call = call
 
-    def account(self, reply: Reply) -> None:
+    def _called(self, reply: Reply) -> None:
         """Pay for what a request brought, and note it."""
         if self.meter is not None:
             self.meter.called(reply)
         else:
             self.keep(reply)
 
-    def over(self, place: int, outcome: Turn | RolloutError) -> None:
+    def _told(self, place: int, outcome: Turn | RolloutError) -> None:
         """Settle what was set aside for the draw."""
         if self.meter is not None:
             self.meter.settled(place, outcome)
