@@ -22,7 +22,7 @@ REPLY = {
     "usage": {"prompt_tokens": 9, "completion_tokens": 3},
 }
 MOST = 320
-"""Calls of a row at most, those of the test's own model and sink included: there were 280, and 700 in earlier versions."""
+"""Calls of a row at most, those of the test's model and sink included: there were 280, and 700 in earlier versions."""
 
 ROLES = [Agent(model="m", name=name) for name in "abc"]
 
