@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from decimal import Decimal
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -105,7 +104,18 @@ def _fold(text: str) -> str:
 
 def normalise(answer: str) -> str:
     """Return the normal form of an answer, empty only for a blank one; beyond 4,000 characters only case is folded."""
-    return _normal(answer) if len(answer) <= LONG else _uncached(answer)
+    try:
+        return _known[answer]
+    except KeyError:
+        stripped = answer.strip()
+    if len(stripped) > LONG:
+        return stripped.casefold()
+    if stripped in _known:
+        return _known[stripped]
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    folded = _known[stripped] = fold(stripped)
+    return folded
 
 
 def fold(text: str) -> str:
@@ -124,12 +134,8 @@ def fold(text: str) -> str:
     return " ".join(kept or tokens) or " ".join(folded.split())
 
 
-def _uncached(answer: str) -> str:
-    stripped = answer.strip()
-    return stripped.casefold() if len(stripped) > LONG else fold(stripped)
-
-
-_normal = lru_cache(maxsize=1024)(_uncached)
+_known: dict[str, str] = {}
+_MOST_KNOWN = 1024  # answers whose normal form is remembered
 
 
 def vote(answers: Iterable[str | None]) -> list[Votes]:
