@@ -72,7 +72,7 @@ class RoundScorer:
         if not self._scored:
             return False
         core, scored, self._scored = self._tree.core, self._scored, {}
-        for number in sorted(scored) if len(scored) > 1 else scored:
+        for number in sorted(scored):
             name, said = scored[number]
             core.score(number, said.value)
             if said.parts or said.problem is not None or core.rollout(number).note:

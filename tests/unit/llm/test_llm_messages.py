@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
@@ -141,6 +142,7 @@ def test_a_users_own_messages():
         ),
         ({"role": "user", "content": "x", "extra": object()}, "'extra' is not JSON"),
         ({"role": "user", "content": "x", 5: 1}, "not a string: 5"),
+        (MappingProxyType({"role": "user", "content": "x"}), "must be an object"),
     ],
 )
 def test_a_message_that_cannot_be_sent_names_its_field(message, words):

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
+from scripted import Say, Scripted, Silent, grow
 from spending import MOST, Book, Clerk, spend
 
 from trunkline import _core
 from trunkline.agent import Agent, CompiledAgent
-from trunkline.errors import LLMError
+from trunkline.errors import EndpointError, LLMError
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget, prompt_bound
 from trunkline.rollout.growth import Barrier, RunningRollouts
 from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import BudgetDenied, BudgetSources, OutOfBudget, TaskBudget
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.rollout.types import Finished, KeptPrefix
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task, Termination
 
 ANSWER, CENSORED = Termination.ANSWER, Termination.CENSORED
@@ -328,3 +334,50 @@ async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
             await rollout.ask(compiled)
         rollout.activity.end()
     assert paid == [7, 0]
+
+
+async def test_a_single_rollout_grows_in_the_task_of_its_runner():
+    during: list[int] = []
+
+    def script(conversation: list[dict], seed: int) -> Say:
+        during.append(len(asyncio.all_tasks()))
+        return Say("yes", final=True)
+
+    for strategy, more in ((Chain(1), False), (Chain(2), True)):
+        during.clear()
+        tree, _ = await grow(strategy, script)
+        assert ends(tree) == [ANSWER] * strategy.n
+        assert (max(during) > 1) is more
+
+
+async def test_a_cut_that_a_model_swallowed_is_not_taken_for_a_cancellation_of_the_reward():
+    begun = asyncio.Event()
+
+    class Stubborn(Scripted):
+        async def complete(self, request: Request) -> Reply:
+            begun.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    async def reward(rollout: Trajectory) -> float:
+        raise asyncio.CancelledError
+
+    tree = Tree(Task.ask("what?", "yes", id="q"))
+    llm = Stubborn(lambda conversation, seed: Say("yes", final=True))
+    session = TreeRunner(tree, CompiledAgent(Agent(model="m")), Chain(1), reward, 7, CompletionClient(llm), Silent())
+    growing = asyncio.ensure_future(session.run())
+    await begun.wait()
+    session.cut("deadline", "deadline: now")
+    await growing
+    (rollout,) = tree.rollouts
+    assert rollout.termination in {ANSWER, CENSORED}
+    assert math.isnan(rollout.reward)
+
+
+async def test_an_error_of_the_endpoint_ends_a_single_rollouts_run():
+    def script(conversation: list[dict], seed: int) -> Say:
+        raise EndpointError("no key")
+
+    with pytest.raises(EndpointError, match="no key"):
+        await grow(Chain(1), script)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import time
+import unicodedata
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trunkline.tree.answers import LONG, fold, majority, normalise, vote
+from trunkline.tree.answers import LONG, compatible, fold, majority, normalise, vote
 
 if TYPE_CHECKING:
     import random
@@ -98,3 +99,24 @@ def test_a_runaway_answer_does_not_cost_seconds(piece: str) -> None:
     began = time.process_time()
     assert majority([long, long, "short"]) == long.strip()
     assert time.process_time() - began < 1.0
+
+
+_ANY = st.characters() | st.sampled_from("'\u2018\u2212\u00ad\u200d\u0301\u0661,-aA ")
+
+
+@settings(max_examples=300)
+@given(st.text(_ANY, max_size=12))
+def test_words_are_letters_digits_and_marks(text: str) -> None:
+    folded = unicodedata.normalize("NFKC", compatible(text).casefold())
+    assume(not set("0123456789.+#").intersection(folded))  # numbers, initials and languages are spelt in their own way
+    plain = [char for char in folded if char not in "'\u2018\u2019`\u00b4" and unicodedata.category(char) != "Cf"]
+    words = "".join(char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in plain).split()
+    kept = [word for word in words if word not in {"a", "an", "the"}]
+    signs = "".join(plain).replace("\u2212", "-").split()
+    assert fold(text) == " ".join(kept or words or signs)
+
+
+def test_a_text_of_many_different_characters_is_folded() -> None:
+    first, last = "".join(map(chr, range(0x4E00, 0x9000))), "\u4e00\u9001"
+    assert fold(first) == first
+    assert fold(last + "\u200b") == last
