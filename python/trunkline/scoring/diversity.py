@@ -72,7 +72,7 @@ class Diversity(msgspec.Struct, frozen=True):
         return self.scored / self.effective if self.effective else None
 
 
-def intraclass(tasks: Sequence[Clusters]) -> float | None:
+def intraclass(tasks: Sequence[Clusters], unit: float | None = None) -> float | None:
     """The correlation of rewards within one initial chain's rollouts, or None if it cannot be estimated.
 
     The ANOVA estimator of the one-way random effects model (Donner 1986, International Statistical Review 54), with
@@ -82,10 +82,11 @@ def intraclass(tasks: Sequence[Clusters]) -> float | None:
         MSW = sum (reward - mean_c)^2 / sum (N - chains)
         m0 = sum (N - sum m_c^2 / N) / sum (chains - 1)
         rho = (MSB - MSW) / (MSB + (m0 - 1) MSW), at least -1
+
+    Tasks with a single scored rollout may be left out, if ``unit`` is the largest size of their rewards.
     """
     freedom = loose = 0
     varies = False
-    unit: float | None = None
     for task in map(_scored, tasks):
         if task:
             freedom += len(task) - 1
@@ -128,32 +129,43 @@ class DiversityCounter:
     """Counts the diversity of tries, one task at a time."""
 
     def __init__(self) -> None:
+        self._count = 0
+        # Tasks with a single scored try: so many, and the largest size of their rewards.
+        self._single = 0
+        self._unit: float | None = None
         self._clusters = NestedColumn()
         self._actions = _DistinctCounter()
         self._answers = _DistinctCounter()
 
     def add(self, task: Sequence[Try]) -> None:
-        if task:
-            self._clusters.append(clusters(task))
-            self._actions.add(given.action for given in task)
-            self._answers.add(given.answer and normalise(given.answer) for given in task)
+        if not task:
+            return
+        self._count += 1
+        self._actions.add([given.action for given in task])
+        self._answers.add([given.answer and normalise(given.answer) for given in task])
+        found = clusters(task) if len(task) > 1 else [] if math.isnan(task[0].reward) else [[task[0].reward]]
+        if len(found) == 1 and len(found[0]) == 1:
+            self._single += 1
+            self._unit = max(self._unit or 0.0, abs(found[0][0]))
+        elif found:
+            self._clusters.append(found)
 
     def diversity(self) -> Diversity | None:
         """The diversity so far; None without tries."""
-        count = len(self._clusters)
+        count = self._count
         if not count:
             return None
-        rho = intraclass(self._clusters)
-        scored = tasks = 0
+        rho = intraclass(self._clusters, self._unit)
+        scored = tasks = self._single
         shared = False
-        worth = array("d")
+        worth = array("d", [1.0]) * self._single
         for task in self._clusters:
-            if sizes := [len(chain) for chain in task]:
-                tasks += 1
-                scored += sum(sizes)
-                shared |= any(size > 1 for size in sizes)
-                if rho is not None:
-                    worth.append(effective(sizes, rho))
+            sizes = [len(chain) for chain in task]
+            tasks += 1
+            scored += sum(sizes)
+            shared |= any(size > 1 for size in sizes)
+            if rho is not None:
+                worth.append(effective(sizes, rho))
         return Diversity(
             actions=self._actions.mean(count),
             answers=self._answers.mean(count),
@@ -170,7 +182,12 @@ class _DistinctCounter:
     def __init__(self) -> None:
         self._found = self._of = 0
 
-    def add(self, task: Iterable[str | None]) -> None:
+    def add(self, task: Sequence[str | None]) -> None:
+        if len(task) == 1:
+            one = bool(task[0])
+            self._found += one
+            self._of += one
+            return
         keys = [key for key in task if key]
         self._found += len(set(keys))
         self._of += len(keys)

@@ -212,7 +212,19 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     @property
     def usage(self) -> Usage:
         """What its own calls cost."""
-        return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
+        return Usage(
+            self.calls,
+            self.prompt,
+            self.cached,
+            self.generated,
+            self.unreported,
+            self.retries,
+            self.tools,
+            self.tool_errors,
+            self.bridged,
+            self.realigned,
+            self.forked,
+        )
 
 
 class TreeRow(msgspec.Struct, frozen=True, array_like=True):

@@ -29,7 +29,7 @@ from trunkline.scoring.metrics.intervals import (
     student,
     wilson,
 )
-from trunkline.tree.answers import vote
+from trunkline.tree.answers import normalise, vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -246,6 +246,11 @@ def _times(row: Sequence[int], factor: Sequence[int], room: int) -> list[int]:
 
 def majority_of(answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:
     """The mean reward of a task's answers with the most votes; see :func:`majority_at_n`."""
+    if len(answers) == 1:
+        # A class of its own, or no vote.
+        (answer,), (reward,) = answers, rewards
+        worth = reward if answer and normalise(answer) else 0.0
+        return None if math.isnan(reward) else worth
     classes = vote(answers)
     values: list[float] = []
     for votes in classes:

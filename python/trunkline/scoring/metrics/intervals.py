@@ -135,6 +135,47 @@ def estimate(
     return Estimate(math.fsum(means) / len(means), low, high, len(means), behind, tries)
 
 
+class RewardCounter:
+    """Counts the rewards of a run for its accuracy and its best of n, one task at a time.
+
+    ``bounded`` says whether every reward lies between 0 and 1.
+    """
+
+    def __init__(self) -> None:
+        self._means, self._best = array("d"), array("d")
+        self._scored = self._tries = 0
+        self.bounded = True
+
+    @classmethod
+    def of(cls, rewards: Rewards) -> RewardCounter:
+        """Count the rewards of all tasks."""
+        counter = cls()
+        for task in rewards:
+            counter.add(task)
+        return counter
+
+    def add(self, rewards: Sequence[float]) -> int:
+        """Add the tries of a task; returns how many were scored."""
+        self._tries += len(rewards)
+        found = scored(rewards)
+        if not found:
+            return 0
+        count, best = len(found), max(found)
+        self._scored += count
+        self._means.append(math.fsum(found) / count)
+        self._best.append(best)
+        self.bounded = self.bounded and best <= 1.0 and min(found) >= 0.0
+        return count
+
+    def accuracy(self) -> Estimate | None:
+        """See :func:`accuracy`."""
+        return estimate(self._means, self._scored, self._tries, bounded=self.bounded)
+
+    def best_of_n(self) -> Estimate | None:
+        """See :func:`best_of_n`; for the interval each task is one try."""
+        return estimate(self._best, len(self._best), self._tries, bounded=self.bounded, scored=self._scored)
+
+
 def accuracy(rewards: Rewards) -> Estimate | None:
     """Accuracy of one try: the mean over tasks of the mean over their scored tries.
 
@@ -148,12 +189,7 @@ def accuracy(rewards: Rewards) -> Estimate | None:
     Returns:
         The estimate, or None if nothing is scored.
     """
-    means, behind = array("d"), 0
-    for found in map(scored, rewards):
-        if found:
-            means.append(math.fsum(found) / len(found))
-            behind += len(found)
-    return estimate(means, behind, sum(map(len, rewards)), bounded=inside(rewards))
+    return RewardCounter.of(rewards).accuracy()
 
 
 def avg_at_k(rewards: Rewards, k: int) -> Estimate | None:
@@ -183,10 +219,4 @@ def best_of_n(rewards: Rewards) -> Estimate | None:
     Returns:
         The estimate, or None if nothing is scored.
     """
-    most, behind = array("d"), 0
-    for found in map(scored, rewards):
-        if found:
-            most.append(max(found))
-            behind += len(found)
-    # One value a task: for the interval each task is one try.
-    return estimate(most, len(most), sum(map(len, rewards)), bounded=inside(rewards), scored=behind)
+    return RewardCounter.of(rewards).best_of_n()

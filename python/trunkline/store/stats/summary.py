@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -11,10 +10,9 @@ import msgspec
 
 from trunkline.errors import ForkRefused
 from trunkline.scoring.diversity import Diversity, DiversityCounter
-from trunkline.scoring.metrics import Estimate, accuracy, best_of_n
+from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.metrics.at_k import majority_of
-from trunkline.scoring.metrics.columns import RaggedColumn
-from trunkline.scoring.metrics.intervals import estimate, inside
+from trunkline.scoring.metrics.intervals import RewardCounter, estimate
 from trunkline.scoring.notes import replays
 from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, probes, total
@@ -309,7 +307,7 @@ class _RolloutTotals:
     """Totals of the rollouts of a run, added one task at a time."""
 
     def __init__(self, *, scored: bool) -> None:
-        self.rewards = RaggedColumn()
+        self.rewards = RewardCounter()
         self.scored: Counter[int] = Counter()
         self.majorities = array("d")
         self.terminations: Counter[str] = Counter()
@@ -325,8 +323,7 @@ class _RolloutTotals:
         """Add the rollouts of a task."""
         tries = [tried(row) for row in rows]
         rewards = [given.reward for given in tries]
-        self.rewards.append(rewards)
-        self.scored[sum(not math.isnan(reward) for reward in rewards)] += 1
+        self.scored[self.rewards.add(rewards)] += 1
         self.most = max(self.most, len(rows))
         self.solved += any(reward >= 1 for reward in rewards)
         if (worth := majority_of([given.answer for given in tries], rewards)) is not None:
@@ -340,7 +337,7 @@ class _RolloutTotals:
         self.kept.add(row)
         self.cut.add(row)
         self.turns += row.turns
-        self.replayed += replays(row.note)
+        self.replayed += replays(row.note) if row.note else 0
         self.llm_micros += row.llm_micros
         self.tool_micros += row.tool_micros
         self.usage += row.usage
@@ -382,7 +379,7 @@ def summarise(
             yield call
 
     endpoints = by_endpoint(noted(), prices or {}, estimated_usage(meta), probes(meta))
-    worth, terminations = found.rewards, found.terminations
+    rewards, terminations = found.rewards, found.terminations
     return Summary(
         state=meta.get("state", "unknown"),
         tasks=tasks,
@@ -392,9 +389,9 @@ def summarise(
         scored=sum(scored * tasks for scored, tasks in found.scored.items()),
         tries=found.most,
         short=grown.count - found.scored[found.most],
-        accuracy=accuracy(worth),
-        best_of_n=best_of_n(worth),
-        majority=estimate(found.majorities, len(found.majorities), terminations.total(), bounded=inside(worth)),
+        accuracy=rewards.accuracy(),
+        best_of_n=rewards.best_of_n(),
+        majority=estimate(found.majorities, len(found.majorities), terminations.total(), bounded=rewards.bounded),
         tokens=grown.tokens.tokens(),
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),

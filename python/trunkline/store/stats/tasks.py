@@ -119,8 +119,12 @@ class TokenCounter:
         self._exact: bool | None = None
 
     def add(self, tree: TreeRow) -> None:
-        for name in self._sums:
-            self._sums[name] += getattr(tree, name)
+        sums = self._sums
+        sums["flat"] += tree.flat
+        sums["tree"] += tree.tree
+        sums["flat_generated"] += tree.flat_generated
+        sums["tree_generated"] += tree.tree_generated
+        sums["unreported"] += tree.unreported
         self._longest = max(self._longest, tree.longest)
         self._exact = tree.exact == 1 and self._exact is not False
 
@@ -245,10 +249,10 @@ class FilterStats:
             if self._dropped:
                 self._whole, self._dropped = self._dropped_whole(), Counter()
             self._task, self._rollouts = task, 0
-        said = notes.read(row.note)
+        said = notes.read(row.note) if row.note else []
         self._rollouts += 1
         # A filter that says the same twice about a rollout has taken it out once.
-        for name, action in {(verdict.filter, verdict.action): None for verdict in said}:
+        for name, action in dict.fromkeys([(verdict.filter, verdict.action) for verdict in said]) if said else ():
             self._stated[name, action] += 1
             if action == "drop":
                 self._dropped[name] += 1
