@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ class _WorkerTasks(msgspec.Struct):
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
-    deaths: Counter[int] = msgspec.field(default_factory=Counter)
+    deaths: dict[int, int] = msgspec.field(default_factory=dict)
     alone: bool = False
 
 
@@ -100,7 +99,8 @@ class PoisonTaskDetector:
         worker.alone = not worker.tasks
         worker.tasks.add(task)
         worker.trial.add(task)
-        worker.deaths[self._deaths(task)] += 1
+        deaths = self._deaths(task)
+        worker.deaths[deaths] = worker.deaths.get(deaths, 0) + 1
         if self._waiting and self.next == task:
             heappop(self._waiting)
 

@@ -103,8 +103,9 @@ class ProgressCounter(Component):
         if batch.progressed:
             self._observers.grew()
         shot = self._snapshot
-        shot.calls += sum(delta.turns for delta in batch.deltas)
-        shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
+        for delta in batch.deltas:
+            shot.calls += delta.turns
+            shot.rollouts_done += delta.rollouts
         new = set(batch.served) - self._served
         if new:
             self._served |= new

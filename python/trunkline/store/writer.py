@@ -184,7 +184,7 @@ class RunWriter:
             with written(self.path):
                 try:
                     with transaction(self._connection) as connection:
-                        connection.executemany(_DELTA, [(delta_key(task, seq), data) for task, seq, data in deltas])
+                        connection.executemany(_DELTA, [(task << 32 | seq, data) for task, seq, data in deltas])
                         seal, rows = self._add(connection, deltas, finished)
                 except sqlite3.IntegrityError:  # a delta is there already, which is rare
                     with transaction(self._connection) as connection:
