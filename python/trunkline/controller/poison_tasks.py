@@ -20,7 +20,7 @@ from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from trunkline.controller.component import Death
     from trunkline.protocol.job import Job
@@ -84,6 +84,11 @@ class PoisonTaskDetector:
         if _company(deaths, slots) == 1:
             return False
         return len(worker.trial) < _company(max((deaths, *worker.deaths)), slots)
+
+    def trial(self, worker_id: int) -> Collection[int]:
+        """The tasks that are on trial at a worker."""
+        worker = self._workers.get(worker_id)
+        return () if worker is None else worker.trial
 
     def room(self, worker_id: int, slots: int) -> int:
         """How many more tasks without deaths may be tried at a worker that takes so many at a time."""

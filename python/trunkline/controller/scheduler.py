@@ -73,8 +73,9 @@ class TaskDispatcher(Component):
             self._send(worker_id, AssignTasks(tasks))
 
     def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
+        trial = self._detector.trial(worker_id)
         for delta in batch.deltas:
-            if delta.turns or delta.rollouts:
+            if delta.task in trial and (delta.turns or delta.rollouts):
                 self._detector.passed(worker_id, delta.task)
         for done in batch.done:
             self._registry[worker_id].tasks.discard(done.task)

@@ -67,6 +67,9 @@ def _believed(figure: object, otherwise: int) -> int:
 
 _Row = tuple[str, int, int, int, int, int, int, int, int, int, str]
 """The fields of a :class:`CallRow`."""
+_INT = {int}
+_UNKNOWN = (-1, -1, -1, 1, 0, -1, 0)
+"""What stands for prompt, cached and generated tokens, attempts, queue, first byte and microseconds that cannot be."""
 
 
 def settle(reply: Reply, *, named: bool = True) -> CallRow:
@@ -76,16 +79,21 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
         reply: What it brought; who asked, and when it ended, are not the LLM's to say.
         named: Whether it says who asked.
     """
-    micros = _believed(reply.micros, 0)
+    figures = reply.prompt, reply.cached, reply.generated, reply.attempts, reply.queue, reply.first, reply.micros
+    plain = {*map(type, figures)} == _INT and min(figures) >= -1 and max(figures) <= _MOST
+    if not plain or reply.attempts < 0 or reply.queue < 0 or reply.micros < 0:
+        prompt, cached, generated, attempts, queue, first, micros = map(_believed, figures, _UNKNOWN)
+    else:
+        prompt, cached, generated, attempts, queue, first, micros = figures
     return CallRow(
         _place(reply.llm, reply.endpoint) if type(reply.endpoint) is str else "",
         len(reply.choices) if type(reply.choices) is list else 0,
-        _believed(reply.prompt, -1),
-        _believed(reply.cached, -1),
-        _believed(reply.generated, -1),
-        _believed(reply.attempts, 1),
-        _believed(reply.queue, 0),
-        _believed(reply.first, -1),
+        prompt,
+        cached,
+        generated,
+        attempts,
+        queue,
+        first,
         micros,
         reply.ended - micros,
         _name(reply.agent) if named else "",

@@ -228,7 +228,7 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
 
 
 def _trains(row: RolloutRow, said: Sequence[notes.Verdict], *, scored: bool) -> bool:
-    return ended(row) and (row.reward is not None or not scored) and not notes.masked(said)
+    return (row.reward is not None or not scored) and ended(row) and not (said and notes.masked(said))
 
 
 class FilterStats:
