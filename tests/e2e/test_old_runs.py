@@ -18,6 +18,7 @@ from resuming import undo
 from sim_engine import SimEngine
 
 import trunkline as tl
+from trunkline._core import FORMAT, OLDEST_FORMAT
 from trunkline._internal import old_names
 from trunkline.protocol.messages import WorkerState
 from trunkline.scoring.filters.base import Group
@@ -111,6 +112,11 @@ def test_an_interrupted_run_comes_to_what_it_would_have_come_to(name: str, tmp_p
     assert digests(path) == known["whole"]
     assert before.items() < begun(path).items(), "what had grown is gone on with"
     said(trunkline(tmp_path, "check", path.name))
+    with tl.RunReader.open(path) as reader:
+        made = json.loads(reader.meta["versions"])
+    assert made["delta"] == FORMAT, "an earlier version refuses the file from now on, and names the format"
+    formats = {int.from_bytes(data[4:6], "little") for data in begun(path).values()}
+    assert formats == {OLDEST_FORMAT, FORMAT}, "deltas of both formats stand side by side"
 
 
 @pytest.mark.parametrize("name", INTERRUPTED)

@@ -21,7 +21,7 @@ from trunkline.llm.pricing import Price
 from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import SCHEMA_VERSION, CallRow
+from trunkline.store.schema import CALL_ROWS, SCHEMA_VERSION, TOOL_ROWS, CallRow, ToolRow, checksum
 from trunkline.store.stats.calls import ESTIMATED_USAGE, CallStats, Spending, by_endpoint, percentile, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
@@ -442,6 +442,26 @@ def test_check_names_what_does_not_fit(tmp_path: Path, statements: list[str], pr
     found = problems(tmp_path / "run")
     assert problem in "\n".join(found)
     assert all(line.isprintable() for line in found)
+
+
+def test_a_row_with_a_checksum_of_its_own_is_held_against_its_delta(tmp_path: Path):
+    core, (delta,) = grow([(10, 4, 3)], calls=[[call()]])
+    tool = delta_with(core, [], [ToolRow(0, "search", False, 70, 1)])
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit([(0, 0, delta), (0, 1, tool)], [(0, *rows(core))])
+    with sqlite3.connect(tmp_path / "run") as connection:
+        for table, column, query in (("calls", "calls_sum", CALL_ROWS), ("uses", "tools_sum", TOOL_ROWS)):
+            assert problems(tmp_path / "run") == []
+            connection.execute(f"UPDATE {table} SET micros = micros + 1")
+            sums = sum(map(checksum, connection.execute(query)))
+            connection.execute(f"UPDATE trees SET {column} = ?", (sums,))
+            connection.commit()
+            assert problems(tmp_path / "run") == [f'task "q0": {table}: its rows are not those that were written']
+            connection.execute(f"UPDATE {table} SET micros = micros - 1")
+            sums = sum(map(checksum, connection.execute(query)))
+            connection.execute(f"UPDATE trees SET {column} = ?", (sums,))
+            connection.commit()
+    connection.close()
 
 
 def test_a_request_that_failed_is_not_held_against_the_turns(tmp_path: Path):
