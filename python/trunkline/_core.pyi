@@ -445,6 +445,16 @@ class CoreTree:
     def tokens_of(self, node: int, /) -> TokenBuffer | None:
         """A copy of the node's tokens, with a turn's uncertainty; None where they are not known."""
     def rollout(self, rollout: int, /) -> RolloutView: ...
+    def rows(
+        self,
+    ) -> tuple[int, str, tuple[int, int, int, int, int, int, bool], list[tuple[Any, ...]]]:
+        """What the rows of the tree and of its rollouts are made of, in one crossing.
+
+        Returns:
+            The number of nodes, :meth:`digest`, :meth:`tokens`, and for each rollout the columns of its row
+            (``trunkline.store.schema.RolloutRow``), with the first turn on its path, a node or None, in the place of
+            the last one, and only the retries of calls that gave a reply.
+        """
     @property
     def growing(self) -> list[int]:
         """Rollouts that have not ended, ascending."""

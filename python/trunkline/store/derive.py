@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,14 +10,15 @@ from trunkline import _core
 from trunkline.scoring.answers import action
 from trunkline.scoring.notes import replays
 from trunkline.store.schema import CallRow, RolloutRow, TakenRow, ToolRow, TreeEnding, TreeRow
-from trunkline.tree.records import usage_of
-from trunkline.tree.tokens import count, generated
+from trunkline.tree.records import Failure
+from trunkline.tree.tokens import Tokens, count
 from trunkline.types import FAILED, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 _FINISHED = TreeEnding()
+_ERROR, _RETRIES = map(RolloutRow.__struct_fields__.index, ("error", "retries"))
 
 
 def rebuilt(deltas: Iterable[bytes]) -> _core.CoreTree:
@@ -42,56 +42,35 @@ def rows(
     core: _core.CoreTree, error: str | None = None, ending: TreeEnding = _FINISHED
 ) -> tuple[TreeRow, list[RolloutRow]]:
     """Derive the row of a tree and the rows of its rollouts."""
+    nodes, digest, totals, facts = core.rows()
     rollouts: list[RolloutRow] = []
-    lengths, actions = _paths(core)
-    for number in range(core.rollouts):
-        facts = core.rollout(number)
-        row = RolloutRow(
-            rollout=number,
-            path=",".join(map(str, facts.path)),
-            subgroup=facts.subgroup,
-            leaf=facts.leaf,
-            termination=facts.termination,
-            answer=facts.answer,
-            error=facts.error,
-            reward=None if math.isnan(facts.reward) else facts.reward,
-            note=facts.note,
-            turns=facts.turns,
-            llm_micros=facts.llm_micros,
-            tool_micros=facts.tool_micros,
-            length=lengths[facts.leaf],
-            action=actions[facts.leaf],
-            **msgspec.structs.asdict(usage_of(facts.usage, facts.error)),
-        )
-        rollouts.append(row)
-    tokens = count(core)
+    actions: dict[int | None, str | None] = {None: None}
+    for columns in map(list, facts):
+        first = columns[-1]
+        if first not in actions:
+            actions[first] = action(msgspec.json.decode(core.message(first)))
+        columns[-1] = actions[first]
+        if columns[_ERROR]:
+            columns[_RETRIES] += Failure.decode(columns[_ERROR]).attempts - 1
+        rollouts.append(RolloutRow(*columns))
+    tokens = Tokens(*totals) if not totals[-1] else count(core)
     tree = TreeRow(
-        nodes=len(core),
-        rollouts=core.rollouts,
-        digest=core.digest(),
+        nodes=nodes,
+        rollouts=len(rollouts),
+        digest=digest,
+        flat=tokens.flat,
+        tree=tokens.tree,
+        longest=tokens.longest,
+        flat_generated=tokens.flat_generated,
+        tree_generated=tokens.tree_generated,
+        unreported=tokens.unreported,
+        exact=int(tokens.exact),
         error=error,
         ended=ending.word if error is None else "broken",
         why=ending.why,
         refused=ending.refused,
-        **msgspec.structs.asdict(tokens) | {"exact": int(tokens.exact)},
     )
     return tree, rollouts
-
-
-def _paths(core: _core.CoreTree) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """For every node: generated tokens on its path, and the action of its first turn."""
-    parents, kinds, _ = core.shape()
-    lengths: list[int | None] = [0]
-    actions: list[str | None] = [None]
-    for node in range(1, len(parents)):
-        length, first = lengths[parents[node]], actions[parents[node]]
-        if kinds[node] == _core.TURN:
-            own = generated(core, node)
-            length = None if length is None or own is None else length + own
-            first = first or action(msgspec.json.decode(core.message(node)))
-        lengths.append(length)
-        actions.append(first)
-    return lengths, actions
 
 
 def taken(core: _core.CoreTree, deltas: int) -> TakenRow:

@@ -61,6 +61,7 @@ pub use tree::fork_points::ForkPoint;
 pub use tree::nodes::Kind;
 pub use tree::read::{Memory, NodeView, RolloutView};
 pub use tree::rollouts::Usage;
+pub use tree::rows::RolloutFacts;
 pub use tree::statistics::{Totals, Values};
 pub use tree::termination::Termination;
 pub use turn::append::{AppendedChoice, KeptPrefix, LONGEST, MOST_CALLS, MOST_TOKENS, RequestInfo, ToolResult};

@@ -11,6 +11,7 @@ pub(crate) mod fragments;
 pub(crate) mod nodes;
 pub(crate) mod read;
 pub(crate) mod rollouts;
+pub(crate) mod rows;
 pub(crate) mod runs;
 pub(crate) mod statistics;
 pub(crate) mod termination;

@@ -4,7 +4,7 @@ mod access;
 pub mod view;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use trunkline_core as core;
 use trunkline_core::{
     Call, ContextId, Keyword, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenCount, ToolResult, Uncertainty,
@@ -16,7 +16,13 @@ use crate::calls::{ModelFields, ToolFields, log};
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
 use crate::tokens::TokenBuffer;
-use crate::tree::view::{NodeView, RolloutView};
+use crate::tree::view::{NodeView, RolloutRow, RolloutView};
+
+type TokenTotals = (u64, u64, u64, u64, u64, u64, bool);
+
+const fn totals(all: &core::Totals) -> TokenTotals {
+    (all.flat, all.tree, all.flat_generated, all.tree_generated, all.longest, all.unreported, all.exact)
+}
 
 /// Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
 #[pyclass(frozen, module = "trunkline._core")]
@@ -335,6 +341,17 @@ impl CoreTree {
         self.0.with(py, |tree| tree.rollout(rollout.into()).map(RolloutView::from))
     }
 
+    /// What rows are made of: how many nodes there are, the digest, `tokens`, and for each rollout the columns of its row, with
+    /// the first turn on its path in the place of the last.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<(u32, String, TokenTotals, Vec<Bound<'py, PyTuple>>)> {
+        let (nodes, digest, tokens, facts) = self.sweep(py, |tree| {
+            let facts: Vec<_> = tree.rollout_facts().into_iter().map(RolloutRow::from).collect();
+            Ok((tree.nodes(), tree.digest(), tree.tokens(), facts))
+        })?;
+        let rollouts = (0..).zip(facts).map(|(rollout, row)| row.columns(py, rollout)).collect::<PyResult<_>>()?;
+        Ok((nodes, format!("{digest:032x}"), totals(&tokens), rollouts))
+    }
+
     /// Rollouts that have not ended, ascending.
     #[getter]
     fn growing(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
@@ -365,9 +382,8 @@ impl CoreTree {
     }
 
     /// `(flat, tree, flat_generated, tree_generated, longest, unreported, exact)`, in tokens.
-    fn tokens(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64, bool)> {
-        let all = self.sweep(py, |tree| Ok(tree.tokens()))?;
-        Ok((all.flat, all.tree, all.flat_generated, all.tree_generated, all.longest, all.unreported, all.exact))
+    fn tokens(&self, py: Python<'_>) -> PyResult<TokenTotals> {
+        self.sweep(py, |tree| Ok(tree.tokens())).map(|all| totals(&all))
     }
 
     /// Per node: rollouts passing through (u32), scored ones (u32), and their mean reward (f64).

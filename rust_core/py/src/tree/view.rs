@@ -158,3 +158,44 @@ impl RolloutView {
         format!("<RolloutView: {ended}, point {}, leaf {}, {} turns>", self.point, self.leaf, self.turns)
     }
 }
+
+/// What a rollout's row is made of.
+pub struct RolloutRow {
+    view: RolloutView,
+    length: Option<u64>,
+    first: Option<u32>,
+}
+
+impl From<core::RolloutFacts<'_>> for RolloutRow {
+    fn from(facts: core::RolloutFacts<'_>) -> Self {
+        Self { view: facts.view.into(), length: facts.length, first: facts.first.map(core::NodeId::get) }
+    }
+}
+
+impl RolloutRow {
+    /// The columns of the row, with the first turn in the place of its action.
+    pub fn columns<'py>(self, py: Python<'py>, rollout: u32) -> PyResult<Bound<'py, PyTuple>> {
+        let Self { view, length, first } = self;
+        let path = view.path.0.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let reward = Some(view.reward).filter(|reward| !reward.is_nan());
+        let mut columns: Vec<Bound<'py, PyAny>> = Vec::with_capacity(25);
+        columns.push(rollout.into_pyobject(py)?.into_any());
+        columns.push(path.into_pyobject(py)?.into_any());
+        columns.push(view.subgroup.into_pyobject(py)?.into_any());
+        columns.push(view.leaf.into_pyobject(py)?.into_any());
+        columns.push(view.termination.into_pyobject(py)?.into_any());
+        columns.push(view.answer.into_pyobject(py)?.into_any());
+        columns.push(view.error.into_pyobject(py)?.into_any());
+        columns.push(reward.into_pyobject(py)?.into_any());
+        columns.push(view.note.into_pyobject(py)?.into_any());
+        columns.push(view.turns.into_pyobject(py)?.into_any());
+        for &count in &view.usage.0 {
+            columns.push(count.into_pyobject(py)?.into_any());
+        }
+        columns.push(view.llm_micros.into_pyobject(py)?.into_any());
+        columns.push(view.tool_micros.into_pyobject(py)?.into_any());
+        columns.push(length.into_pyobject(py)?.into_any());
+        columns.push(first.into_pyobject(py)?.into_any());
+        PyTuple::new(py, columns)
+    }
+}
