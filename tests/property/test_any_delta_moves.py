@@ -20,6 +20,7 @@ from worlds import Model, World, worth
 from trunkline._core import TURN
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
 from trunkline.scoring.notes import Verdict
 from trunkline.sim.tools import search, visit
@@ -28,6 +29,8 @@ from trunkline.strategies.chain import Chain
 from trunkline.strategies.entropy_tree import EntropyTree
 from trunkline.strategies.partial import Partial
 from trunkline.strategies.stopping import Stopping
+from trunkline.tools.calls import current_call
+from trunkline.tools.tool import tool
 from trunkline.types import Task
 
 WORLD = World(7, words=4, depth=5, stop=0.15)
@@ -92,23 +95,63 @@ def test_environments(name: str, environment: type):
 
 
 def test_who_was_done_when_others_were_cut_is_not_cut_elsewhere():
-    """An environment takes its time to close: a rollout that has answered is still there when another is enough."""
+    """Two answer, and the one that closes its environment first is enough; of the others two ask and two look."""
     agent = {"max_turns": 5, "environment": Slow}
-    grows = setting(Chain(6), tools=[note_down], agent=agent, stopping=Stopping(enough=1))
+    grows = setting(
+        Chain(6), llm=TwoAnswered, tools=[look_for_ever], agent=agent, reward=worth, stopping=Stopping(enough=1)
+    )
     whole = grows.grow()
     settled = next(number for number, data in enumerate(whole.deltas) if b'{"cut":"enough"' in data)
     assert b'"spared":[' in whole.deltas[settled]
+    assert [end for end, *_ in whole.rollouts].count("answer") == 2
+    assert sorted(one for one in SEEN if one > 1) == [4, 5]
     for kept in range(settled + 1, len(whole.deltas) + 1):
         check(whole, whole.deltas[:kept], grows.grow(whole.deltas[:kept]))
     forget()
 
 
+SEEN: set[int] = set()
+"""Rollouts that have called the tool."""
+
+
+class TwoAnswered(Warm):
+    """A model that never answers the first requests of two rollouts."""
+
+    def __init__(self) -> None:
+        super().__init__(WORLD)
+
+    async def complete(self, request: Request) -> Reply:
+        if self.requests in {2, 3}:
+            self.requests += 1
+            await asyncio.get_running_loop().create_future()
+        return await super().complete(request)
+
+
+@tool(name="look")
+async def look_for_ever(what: str, notes: Paper) -> str:
+    """Write a word down; for two rollouts that takes until they are cut.
+
+    Args:
+        what: The word.
+    """
+    rollout = current_call().rollout
+    SEEN.add(rollout)
+    if rollout > 3:
+        await asyncio.get_running_loop().create_future()
+    return notes.write(what)
+
+
 class Slow(Paper):
-    """A notebook that closes slowly."""
+    """A notebook whose first one is not closed before another one is."""
+
+    begun = False
+    other = asyncio.Event()
 
     async def close(self) -> None:
-        for _ in range(12):
-            await asyncio.sleep(0)
+        if Slow.begun:
+            Slow.other.set()
+        Slow.begun = True
+        await Slow.other.wait()
         await super().close()
 
 

@@ -14,6 +14,7 @@ from notebook import Paper
 from recorder import replayed
 from worlds import Model, World, worth
 
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.side_effects import unresolved_effects
 from trunkline.strategies.base import Strategy
@@ -102,17 +103,43 @@ def known(deltas: list[bytes]) -> list[str]:
     return [mark.partition('"id":"')[2][:32] for mark in replayed(deltas).marks() if mark.startswith('{"intent"')]
 
 
-def cut_while_paying() -> tuple[Setting, Grown, int]:
-    """A tree that is cut while others pay; with the first delta that says so."""
-    grows = setting(Chain(6), stopping=Stopping(enough=1))
-    whole = grows.grow()
-    assert "unknown_effect" in ends(whole)
-    assert "censored" in ends(whole)
-    return grows, whole, next(n for n, data in enumerate(whole.deltas) if b'{"cut":"enough"' in data)
+@tool(name="look", side_effects=True)
+async def pay_for_ever(what: str) -> str:
+    """Pay for something; the first payment takes until the tree is cut.
+
+    Args:
+        what: What.
+    """
+    if not RAN:
+        RAN[current_call().id] += 1
+        await asyncio.get_running_loop().create_future()
+    return await _pay(what)
+
+
+class OneUnanswered(Model):
+    """A model that never answers its sixth request: the first turn of the last of six rollouts."""
+
+    def __init__(self) -> None:
+        super().__init__(WORLD, 1)
+
+    async def complete(self, request: Request) -> Reply:
+        if self.requests == 5:
+            self.requests += 1
+            await asyncio.get_running_loop().create_future()
+        return await super().complete(request)
+
+
+def cut_while_paying(**stopping: str) -> Setting:
+    """A tree that is cut while one rollout pays and another asks."""
+    return setting(Chain(6), pay_for_ever, stopping=Stopping(enough=1, **stopping))._replace(llm=OneUnanswered)
 
 
 def test_who_was_cut_while_it_paid_is_in_doubt_wherever_it_goes_on():
-    grows, whole, cut = cut_while_paying()
+    grows = cut_while_paying()
+    whole = grows.grow()
+    assert "unknown_effect" in ends(whole)
+    assert "censored" in ends(whole)
+    cut = next(n for n, data in enumerate(whole.deltas) if b'{"cut":"enough"' in data)
     for kept in range(cut + 1, len(whole.deltas) + 1):
         again = grows.grow(whole.deltas[:kept])
         assert ends(again) == ends(whole), f"broken off after {kept} deltas"
@@ -120,7 +147,7 @@ def test_who_was_cut_while_it_paid_is_in_doubt_wherever_it_goes_on():
 
 
 def test_who_is_kept_when_it_was_cut_stays_as_it_is_and_is_in_doubt_in_the_next_run():
-    grows = setting(Chain(6), stopping=Stopping(enough=1, tail="keep"))
+    grows = cut_while_paying(tail="keep")
     whole = grows.grow()
     doubted = doubtful(whole.deltas)
     assert doubted
