@@ -231,8 +231,8 @@ class TurnEngine(Generic[_Waiter]):
         turns before this one.
         """
 
-    def give_up(self, ask: int, table: ExchangeTable | None, now: float, /) -> int | None:
-        """A rollout does not wait any more; returns the target of a sent request that is given up with it."""
+    def give_up(self, ask: int, table: ExchangeTable | None, now: float, /) -> tuple[int, bool] | None:
+        """A rollout does not wait any more; returns a request's target that is given up with it, and whether it was sent."""
 
     def gather(self, model: int, now: float, /) -> list[int]:
         """Gather what was asked for; returns the keys of the trees whose requests wait in a model's queue."""

@@ -165,9 +165,16 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.ask_pending(tree, source, turns, seed, agent, waiter))
     }
 
-    /// A rollout does not wait for its turn any more; the target of a request that was sent and is given up with it.
+    /// A rollout does not wait for its turn any more; the target of a request that is given up with it, and whether it was
+    /// sent.
     #[pyo3(signature = (ask, table, now, /))]
-    fn give_up(&self, py: Python<'_>, ask: usize, table: Option<&ExchangeTable>, now: f64) -> PyResult<Option<u32>> {
+    fn give_up(
+        &self,
+        py: Python<'_>,
+        ask: usize,
+        table: Option<&ExchangeTable>,
+        now: f64,
+    ) -> PyResult<Option<(u32, bool)>> {
         // What waited is dropped behind the lock, as that can run Python.
         let (_, target) = self.engine.with(py, |engine| match table {
             Some(table) => table.within(|table| engine.abandon(ask, table, micros(now))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -63,6 +64,9 @@ class TurnReceiver(Protocol):
     def recalled(self, taken: RequestedDraws, seconds: float) -> None:
         """A request was given up after so many seconds."""
 
+    def left(self) -> None:
+        """A request that brought no turns is not on its way any more, and what it says of its endpoint was noted."""
+
 
 class TurnSender:
     """Decides in each pass of the event loop which requests of a model leave, and to which endpoint.
@@ -99,27 +103,36 @@ class TurnSender:
             self._endpoints[target], self._targets[endpoint] = endpoint, target
         self.asked = False
         self._watched = True
+        self._passing = False
         transport.driver.turns = self
+        for endpoint in router.endpoints:
+            endpoint.queue.on_close = self.wake
         limiter.wakes.append(self.wake)
 
     def wake(self) -> None:
         """Look in this pass whether requests can leave."""
         self.asked = True
-        self._transport.driver.wake()
+        if not self._passing:
+            self._transport.driver.wake()
 
     def give_up(self, ask: int) -> None:
         """A rollout does not wait for its turn any more."""
-        target = self._engine.give_up(ask, self._table, time.monotonic())
-        if target is not None:
-            self._left(self._endpoints[target])
+        found = self._engine.give_up(ask, self._table, time.monotonic())
+        if found is None:
+            return
+        endpoint = self._endpoints[found[0]]
+        if found[1]:
+            self._left(endpoint)
             self._transport.driver.wake()
+        else:
+            self._limiter.line_up(endpoint.queue, -1)
 
     def hold(self, *, abort: bool) -> None:
         """Hand back what is not sent, and with ``abort`` what is."""
+        self._engine.gather(self._model, time.monotonic())
         self._hand_back(self._engine.take(self._model))
         for target, endpoint in self._endpoints.items():
-            self._hand_back(self._engine.take(self._model, target))
-            endpoint.queue.queued = 0
+            self._empty(target, endpoint)
         if abort:
             for target, taken, times, _, _ in self._engine.recall(self._model, self._table, time.monotonic()):
                 self._left(self._endpoints[target])
@@ -129,12 +142,14 @@ class TurnSender:
     def land(self, now: float) -> tuple[Sequence[ArrivedAnswer], Sequence[FailedRequest]]:
         """Take what has come out of the table, and send what may leave; returns what others have sent."""
         arrived, failed, turned, missed = self._engine.land(self._table, now, self._watched)
+        self._passing = True
         for found in turned:
             self._turned(found, now)
         for lost in missed:
             self._missed(lost)
         if self.asked or turned:
             self._send(now)
+        self._passing = False
         return arrived, failed
 
     def act(self, now: float) -> Actions:
@@ -144,11 +159,9 @@ class TurnSender:
     def refused(self, token: int, error: BaseException) -> None:
         """No connection could be made for a request."""
         target, taken, (queued, _, took), _, _ = self._engine.refused(token, time.monotonic())
-        endpoint = self._endpoints[target]
-        self._left(endpoint)
         if not isinstance(error, TransportError):
             error = TransportError(f"{CONNECTION_BROKE} ({type(error).__name__})")
-        self._receiver.missed(taken, FirstAttempt(endpoint, error, queued, took))
+        self._fail(self._endpoints[target], taken, error, queued, took)
 
     def _send(self, now: float) -> None:
         self.asked = False
@@ -168,20 +181,25 @@ class TurnSender:
             if not queue.queued:
                 continue
             if queue.closed or endpoint.ejected or queue.rate_limits.known or self._limiter.counts_tokens:
-                queue.queued = 0
-                self._hand_back(engine.take(self._model, target))
+                self._empty(target, endpoint)
                 continue
             most = self._limiter.grant(queue, queue.queued)
             if most:
                 if queue.window.narrow:
                     self._limiter.begun(queue)
                 engine.send(target, most, self._table, self._limit, now)
-                queue.queued -= most
+                self._limiter.line_up(queue, -most)
                 self.in_flight += most
 
     def _route(self, endpoint: Endpoint, count: int) -> None:
+        if endpoint.ejected:
+            self._router.released(endpoint)  # the probe is sent by those to whom its requests are handed back
         self._engine.route(self._model, self._targets[endpoint], count)
-        endpoint.queue.queued += count
+        self._limiter.line_up(endpoint.queue, count)
+
+    def _empty(self, target: int, endpoint: Endpoint) -> None:
+        self._limiter.line_up(endpoint.queue, -endpoint.queue.queued)
+        self._hand_back(self._engine.take(self._model, target))
 
     def _hand_back(self, taken: Sequence[RequestedDraws]) -> None:
         for one in taken:
@@ -222,9 +240,16 @@ class TurnSender:
         else:
             status, headers, body = answer
             outcome = Answer(status, Headers(headers), body, first)
-        self._left(endpoint)
+        self._fail(endpoint, taken, outcome, queued, took)
+
+    def _fail(
+        self, endpoint: Endpoint, taken: RequestedDraws, outcome: Answer | TransportError, queued: float, took: float
+    ) -> None:
         self._receiver.missed(taken, FirstAttempt(endpoint, outcome, queued, took))
+        # Behind the first step of the task that goes on with it, which notes what it says of the endpoint.
+        asyncio.get_running_loop().call_soon(self._left, endpoint)
 
     def _left(self, endpoint: Endpoint) -> None:
         self.in_flight -= 1
         self._limiter.leave(endpoint.queue)
+        self._receiver.left()

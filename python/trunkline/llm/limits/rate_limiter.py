@@ -62,6 +62,7 @@ class Limiter:
         self.free = concurrency
         self._held = False
         self.owed = self.back = 0
+        self._lined_up = 0
         self.on_change: Callable[[], object] = lambda: None
         self.wakes: list[Callable[[], None]] = []
         self._lease = lease
@@ -143,6 +144,13 @@ class Limiter:
             self._refund.wake()
         if self._waiting:
             self.admit()
+        elif self._lined_up:
+            self._wake()
+
+    def line_up(self, queue: EndpointQueue, more: int) -> None:
+        """Note that more requests of a turn engine, or fewer, wait for a slot."""
+        queue.queued += more
+        self._lined_up += more
 
     def refunded(self) -> None:
         """Look again whether the rates that a request waits for are there."""
@@ -236,6 +244,9 @@ class Limiter:
             queue.row.popleft()[1].set_result(True)
         if not any(queue.row for queue in self._waiting):
             self._waiting.clear()
+        self._wake()
+
+    def _wake(self) -> None:
         for wake in self.wakes:
             wake()
 
@@ -278,6 +289,7 @@ class EndpointQueue:
         slots: The most that may be in flight, however large the window is; see :class:`SharedSlots`.
         owed: Slots that are lost as soon as requests complete.
         back: Slots that were lost so since they were last reported.
+        on_close: Called when it closes while requests of a turn engine wait.
     """
 
     def __init__(self, window: Window, rate_limits: ServerRateLimits) -> None:
@@ -290,6 +302,7 @@ class EndpointQueue:
         self.turn = asyncio.Lock()
         self.slots = sys.maxsize
         self.owed = self.back = 0
+        self.on_close: Callable[[], object] = lambda: None
 
     def close(self) -> None:
         """Admit no request, and let waiting ones leave."""
@@ -298,6 +311,8 @@ class EndpointQueue:
             if not waiter.done():
                 waiter.set_result(False)
         self.row.clear()
+        if self.queued:
+            self.on_close()
 
     def first(self) -> int | None:
         """The number of the first request in the row that still waits; None without one."""

@@ -257,6 +257,10 @@ class TurnDispatcher:
         wanted.sampler.sink.called(reply)
         self.missed(taken, None)
 
+    def left(self) -> None:
+        """Say so where nothing is on its way any more under weights that are held."""
+        self._weights.settle()
+
     def _register(self, compiled: CompiledAgent, *, plain: bool) -> int:
         agent = self._agents[compiled, plain] = self.engine.agent(
             self._plain if plain else self._others,

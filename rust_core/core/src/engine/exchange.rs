@@ -97,6 +97,9 @@ pub struct Faulted<W> {
     pub waiters: Vec<(W, bool)>,
 }
 
+/// Who waited for a request that was given up, and its target with whether it was sent.
+pub type Abandoned<W> = (Vec<W>, Option<(TargetKey, bool)>);
+
 /// What a pass brought.
 #[derive(Debug)]
 pub struct Passed<W> {
@@ -247,24 +250,19 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     }
 
     /// A rollout does not wait for its turn any more; a request that nothing waits for is given up, also where it was sent.
-    /// Who waited is returned, with the target of a request that was sent.
+    /// Who waited is returned, with the target that the request was at, and whether it was sent.
     ///
     /// # Errors
     /// If there is no such wish.
-    pub fn abandon(
-        &mut self,
-        ask: usize,
-        table: &mut ExchangeTable,
-        now: Micros,
-    ) -> Result<(Vec<W>, Option<TargetKey>)> {
+    pub fn abandon(&mut self, ask: usize, table: &mut ExchangeTable, now: Micros) -> Result<Abandoned<W>> {
         match self.give_up(ask)? {
             GivenUp::Alone => Ok((Vec::new(), None)),
-            GivenUp::Unsent(waiters) => Ok((waiters, None)),
+            GivenUp::Unsent(waiters, target) => Ok((waiters, target.map(|target| (target, false)))),
             GivenUp::Sent(flight) => {
                 let (target, ..) = self.sent(flight)?;
                 table.cancel(token_of(flight), now);
                 let waiters = self.release(flight)?.into_iter().map(|(waiter, _)| waiter).collect();
-                Ok((waiters, Some(target)))
+                Ok((waiters, Some((target, true))))
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::tree::Tree;
 use crate::turn::append::{AppendedChoice, RequestInfo};
 use crate::turn::request::Source;
 
-pub use exchange::{Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
+pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
 pub use seed::{base_seed, next_seed};
 
 /// A tree that others use as well: each piece of work has it for itself.
@@ -150,8 +150,8 @@ pub struct FlightView {
 pub enum GivenUp<W> {
     /// Others wait for the same request.
     Alone,
-    /// Its request was not sent, and will not be. These waited for it.
-    Unsent(Vec<W>),
+    /// Its request was not sent, and will not be. These waited for it, in the queue of this target if it had one.
+    Unsent(Vec<W>, Option<TargetKey>),
     /// Its request is on its way, and nothing waits for it any more: it must be given up too.
     Sent(FlightKey),
 }
@@ -495,19 +495,25 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         ask.given_up = true;
         let Some(flight) = ask.flight else {
             self.asked.retain(|&other| other != key);
-            return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter]));
+            return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter], None));
         };
         let Flight { asks, place, .. } = &self.flights[flight];
         if !asks.iter().all(|&other| self.asks[other].given_up) {
             return Ok(GivenUp::Alone);
         }
-        match *place {
+        let target = match *place {
             Place::Sent(..) | Place::Taken => return Ok(GivenUp::Sent(flight)),
-            Place::Model(model) => self.queue(model)?.waiting.retain(|&other| other != flight),
-            Place::Target(target) => self.aim(target)?.waiting.retain(|&other| other != flight),
-        }
+            Place::Model(model) => {
+                self.queue(model)?.waiting.retain(|&other| other != flight);
+                None
+            }
+            Place::Target(target) => {
+                self.aim(target)?.waiting.retain(|&other| other != flight);
+                Some(target)
+            }
+        };
         let asks = self.flights.remove(flight).asks.into_iter();
-        Ok(GivenUp::Unsent(asks.map(|key| self.asks.remove(key).waiter).collect()))
+        Ok(GivenUp::Unsent(asks.map(|key| self.asks.remove(key).waiter).collect(), target))
     }
 
     fn entry(&self, tree: TreeKey) -> Result<&TreeEntry<T>> {
