@@ -232,13 +232,13 @@ class TurnEngine(Generic[_Waiter]):
         """
 
     def give_up(self, ask: int, table: ExchangeTable | None, now: float, /) -> tuple[int, bool] | None:
-        """A rollout does not wait any more; returns a request's target that is given up with it, and whether it was sent."""
+        """A rollout does not wait any more; the target of a request given up with it, and whether it was sent."""
 
     def gather(self, model: int, now: float, /) -> list[int]:
         """Gather what was asked for; returns the keys of the trees whose requests wait in a model's queue."""
 
-    def take(self, model: int, target: int | None = None, /) -> list[_Taken[_Waiter]]:
-        """Take all requests out of a model's queue, or out of a target's."""
+    def take(self, model: int, target: int | None = None, /) -> list[tuple[_Taken[_Waiter], float]]:
+        """Take all requests out of a model's queue, or a target's, each with the moment when it was asked for."""
 
     def route(self, model: int, target: int, most: int, /) -> None:
         """Move the requests of a model that wait longest behind those that wait for a target."""

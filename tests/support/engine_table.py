@@ -1,4 +1,4 @@
-"""Rollouts whose turns the turn engine sends to real sockets, and the check that nothing is left of them."""
+"""Rollouts of a tree whose turns the turn engine sends over sockets, and the check that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fault_server import Peer, Script, http
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.http.outcome import Backoff
-from trunkline.llm.http.turn_sender import TurnSender
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits, Routing
 from trunkline.rollout.sampling.completions import CompletionClient
@@ -39,11 +38,10 @@ class Bench:
         self.slots = slots
 
     @property
-    def sender(self) -> TurnSender:
-        """The sender of the tree's LLM."""
+    def sender_in_flight(self) -> int:
+        """Requests of the engine that are in flight."""
         sender = self.table.draws.dispatcher.sender
-        assert sender is not None
-        return sender
+        return 0 if sender is None else sender.in_flight
 
     def ask(self, number: int) -> asyncio.Task[Any]:
         """Let a rollout ask for its next turn."""
@@ -65,8 +63,7 @@ class Bench:
 
     def assert_at_rest(self) -> None:
         """Nothing is in flight, nothing waits, and every slot and every permit is back."""
-        limiter, sender = self.llm.limiter, self.sender
-        assert (limiter.free, sender.in_flight) == (self.slots, 0)
+        assert (self.llm.limiter.free, self.sender_in_flight) == (self.slots, 0)
         for endpoint in self.llm.endpoints:
             queue = endpoint.queue
             assert (queue.in_flight, queue.queued, queue.waiting, len(queue.row)) == (0, 0, 0, 0)
@@ -93,9 +90,13 @@ async def bench(
     limits: Limits | None = None,
     routing: Routing | None = None,
     waits: Waits | None = None,
+    engine: bool = True,
     **bounds: float,
 ) -> AsyncIterator[Bench]:
-    """Open n rollouts that ask these endpoints; at the end nothing may be left in flight."""
+    """Open n rollouts that ask these endpoints; at the end nothing may be left in flight.
+
+    Without ``engine`` each request is sent in a task, as where a cache or token ids are between.
+    """
     llm = HttpLLM(
         urls,
         KEY,
@@ -111,7 +112,9 @@ async def bench(
     )
     client = CompletionClient(llm, None, None, weights, send_seed=send_seed)
     made = Bench(llm, open_table(llm, n, client, sampling=sampling), slots)
-    assert made.sender is not None
+    assert client.dispatcher.sender is not None
+    if not engine:
+        client.dispatcher.sender = None
     try:
         yield made
         async with asyncio.timeout(10):

@@ -192,14 +192,14 @@ impl TurnEngine {
         })
     }
 
-    /// Take all requests out of a model's queue, or out of a target's.
+    /// Take all requests out of a model's queue, or out of a target's, each with the moment when it was asked for.
     #[pyo3(signature = (model, target=None, /))]
     fn take(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = number)] model: u32,
         #[pyo3(from_py_with = number)] target: Option<u32>,
-    ) -> PyResult<Vec<Taken>> {
+    ) -> PyResult<Vec<(Taken, f64)>> {
         self.engine.with(py, |engine| {
             let mut taken = Vec::new();
             loop {
@@ -208,8 +208,8 @@ impl TurnEngine {
                     None => engine.next(model)?,
                 };
                 let Some(flight) = next else { return Ok(taken) };
-                let view = engine.view(flight)?;
-                taken.push(waiting(view, engine.release(flight)?));
+                let (view, asked) = (engine.view(flight)?, engine.asked(flight)?);
+                taken.push((waiting(view, engine.release(flight)?), seconds(asked)));
             }
         })
     }

@@ -333,19 +333,24 @@ class HttpLLM:
             return None  # the first request says what is wrong
 
     async def resume(self, request: Request, attempt: FirstAttempt) -> Reply:
-        """Complete a request that was sent once already; see :meth:`complete`."""
+        """Complete a request that waited in a turn engine, and may have been sent once; see :meth:`complete`."""
+        call = self._pending(request, attempt.asked)
+        if attempt.sent is None:
+            return await self._run(call)
         now = self._clock()
-        call = self._pending(request, now - attempt.queued - attempt.took)
+        endpoint, answer = attempt.sent
         call.attempts = 1
-        call.asked = attempt.endpoint.base_url
+        call.asked = endpoint.base_url
         call.took(attempt.took)
-        answer = attempt.outcome
         if isinstance(answer, Answer) and isinstance(self._transport, SwitchTransport):
-            answer = await self._transport.plain(answer)
-        outcome = self._read(attempt.endpoint, call, answer, now - attempt.took, now, probe=False)
+            try:
+                answer = await self._transport.plain(answer)
+            except TransportError as error:
+                answer = error
+        outcome = self._read(endpoint, call, answer, now - attempt.took, now, probe=False)
         if not isinstance(outcome, Outcome):
             return outcome
-        await self._next(attempt.endpoint, call, outcome, probe=False)
+        await self._next(endpoint, call, outcome, probe=False)
         return await self._run(call)
 
     def _pending(self, request: Request, start: float) -> PendingCall[Reply]:

@@ -41,15 +41,14 @@ UnansweredDraws: TypeAlias = """tuple[
 
 
 class FirstAttempt(NamedTuple):
-    """A request that was sent once and brought no turns: its endpoint, what came of it, and the seconds that took.
+    """A request that brought no turns: what came of it where it was sent, and how long that took.
 
-    ``queued`` is the time from asking to sending, ``took`` from sending to the end.
+    ``asked`` is the moment when it was asked for, in monotonic seconds, ``took`` the seconds from sending to the end.
     """
 
-    endpoint: Endpoint
-    outcome: Answer | TransportError
-    queued: float
-    took: float
+    asked: float
+    sent: tuple[Endpoint, Answer | TransportError] | None = None
+    took: float = 0.0
 
 
 class TurnReceiver(Protocol):
@@ -58,8 +57,8 @@ class TurnReceiver(Protocol):
     def turned(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
         """Turns are on their trees."""
 
-    def missed(self, taken: RequestedDraws, attempt: FirstAttempt | None) -> None:
-        """A request is to be sent otherwise; ``attempt`` is None where it was not sent."""
+    def missed(self, taken: RequestedDraws, attempt: FirstAttempt) -> None:
+        """A request is to be sent otherwise."""
 
     def recalled(self, taken: RequestedDraws, seconds: float) -> None:
         """A request was given up after so many seconds."""
@@ -201,9 +200,9 @@ class TurnSender:
         self._limiter.line_up(endpoint.queue, -endpoint.queue.queued)
         self._hand_back(self._engine.take(self._model, target))
 
-    def _hand_back(self, taken: Sequence[RequestedDraws]) -> None:
-        for one in taken:
-            self._receiver.missed(one, None)
+    def _hand_back(self, taken: Sequence[tuple[RequestedDraws, float]]) -> None:
+        for one, asked in taken:
+            self._receiver.missed(one, FirstAttempt(asked))
 
     def _turned(self, turned: AnsweredDraws, now: float) -> None:
         (target, _, queued, _, took), (_, _, generated, _), _, draws, _, _, headers = turned
@@ -245,7 +244,8 @@ class TurnSender:
     def _fail(
         self, endpoint: Endpoint, taken: RequestedDraws, outcome: Answer | TransportError, queued: float, took: float
     ) -> None:
-        self._receiver.missed(taken, FirstAttempt(endpoint, outcome, queued, took))
+        asked = time.monotonic() - took - queued
+        self._receiver.missed(taken, FirstAttempt(asked, (endpoint, outcome), took))
         # Behind the first step of the task that goes on with it, which notes what it says of the endpoint.
         asyncio.get_running_loop().call_soon(self._left, endpoint)
 

@@ -254,7 +254,7 @@ class CompletionClient:
         n = request.n
         # SGLang gives every completion of one request the same seed.
         apart = request.route == GENERATE or (self.token_prompts is not None and self.token_prompts.one_by_one)
-        if n > 1 and attempt is None and (apart or not self.together):
+        if n > 1 and (attempt is None or attempt.sent is None) and (apart or not self.together):
             return await self._one_by_one(request, turns, first, range(n))
         start = time.perf_counter_ns()
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from trunkline._core import TurnEngine
 from trunkline.errors import LLMError
 from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.http.turn_sender import FirstAttempt
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.types import Turn
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.http.turn_sender import AnsweredDraws, FirstAttempt, RequestedDraws, TurnSender
+    from trunkline.llm.http.turn_sender import AnsweredDraws, RequestedDraws, TurnSender
     from trunkline.llm.limits.router import Endpoint
     from trunkline.llm.types import LLM
     from trunkline.rollout.sampling.inflight import WeightGate
@@ -242,7 +243,7 @@ class TurnDispatcher:
             if not one.turn.done():  # it is cancelled, and its rollout has not been told
                 places.append(place)
         if attempt is not None and len(places) < len(wanted):
-            attempt = None  # it asked for others, too
+            attempt = FirstAttempt(attempt.asked)  # what was sent asked for others, too
         for start, count in runs(places):
             part = StateDraws(leaf, turn, seed + start, wanted[start : start + count])
             wanted[start].sampler.send(part, attempt)
@@ -276,7 +277,7 @@ class TurnDispatcher:
     def _send(self) -> None:
         self._waiting = False
         self.engine.gather(self._others, time.monotonic())
-        for taken in self.engine.take(self._others):
+        for taken, _ in self.engine.take(self._others):
             self.missed(taken, None)
 
 

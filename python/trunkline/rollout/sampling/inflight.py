@@ -175,9 +175,12 @@ class WeightGate:
         self._free = asyncio.Event()
         self._quiet: Callable[[], None] | None = None
 
-    async def begin(self) -> TurnInFlight:
-        """Wait until a turn may be asked; returns the ``with`` block to ask it in."""
-        while self.held:
+    async def begin(self, *, sent: bool = False) -> TurnInFlight:
+        """Wait until a turn may be asked; returns the ``with`` block to ask it in.
+
+        One that was ``sent`` already goes on where those in flight are left to end.
+        """
+        while self.held and (self.aborting or not sent):
             await self._free.wait()
         return TurnInFlight(self)
 

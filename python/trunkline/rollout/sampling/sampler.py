@@ -239,7 +239,10 @@ class Sampler:
         """Ask under the weights in force; what is given up for others is asked again under these."""
         token_prompts, weights = self._client.token_prompts, self._client.weights
         found: list[Turn | RolloutError | None] = [None] * len(draws.wanted)
-        with await weights.begin() as asked:
+        sent_under, sent = weights.version, attempt is not None and attempt.sent is not None
+        with await weights.begin(sent=sent) as asked:
+            if sent and weights.version != sent_under:
+                attempt = None
             compiled = draws.wanted[0].compiled.under(weights.version)
             request, turns = (
                 self._plain(compiled, draws, called, told)

@@ -399,6 +399,14 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         Ok(FlightView { tree, agent, source, turns, seed, n: crate::id::count(asks.len()), parked })
     }
 
+    /// When a request was asked for.
+    ///
+    /// # Errors
+    /// If there is no such request.
+    pub fn asked(&self, flight: FlightKey) -> Result<Micros> {
+        Ok(self.flight(flight)?.asked)
+    }
+
     /// Write the body of a request behind what `out` has.
     ///
     /// # Errors

@@ -1,0 +1,699 @@
+//! The turn engine over an exchange table, against lists: random wishes, queues, answers, failures and cancellations.
+
+#![allow(missing_docs)]
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use trunkline_core::engine::{
+    AgentPlan, Outcome, Passed, SharedTree, TargetPlan, TurnEngine, base_seed, is_ours, next_seed,
+};
+use trunkline_core::http::{ExchangeTable, HttpLimits};
+use trunkline_core::reply::ReplyOptions;
+use trunkline_core::{AppendedChoice, Kind, NameId, NodeId, Result, RolloutId, Termination, Tree};
+
+#[derive(Clone)]
+struct Shared(Rc<RefCell<Tree>>);
+
+impl SharedTree for Shared {
+    fn with<R>(&self, work: impl FnOnce(&mut Tree) -> Result<R>) -> Result<R> {
+        work(&mut self.0.borrow_mut())
+    }
+}
+
+const SECOND: u64 = 1_000_000;
+const RUN: i64 = 11;
+/// Model of each agent, and whether its requests have seeds.
+const AGENTS: [(u32, bool); 3] = [(0, true), (0, false), (1, true)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Asked,
+    Waits,
+    Over,
+}
+
+/// A rollout's wish for a turn; its number is what waits for it.
+#[derive(Debug)]
+struct Wish {
+    key: usize,
+    tree: usize,
+    rollout: usize,
+    agent: u32,
+    leaf: u32,
+    turns: u32,
+    seed: i64,
+    stage: Stage,
+    given_up: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Model(u32),
+    Target(u32),
+    Sent(u32),
+}
+
+/// A request: its wishes, and where it is.
+#[derive(Debug)]
+struct Request {
+    wishes: Vec<usize>,
+    place: Place,
+    body: Vec<u8>,
+    head: String,
+    /// What it was answered with, a choice for each wish.
+    answered: Option<String>,
+}
+
+struct Rollout {
+    path: Vec<u32>,
+    ended: bool,
+    wish: Option<usize>,
+}
+
+struct Grove {
+    tree: Shared,
+    key: usize,
+    rollouts: Vec<Rollout>,
+    open: bool,
+}
+
+struct World {
+    engine: TurnEngine<Shared, usize>,
+    table: ExchangeTable,
+    now: u64,
+    groves: Vec<Grove>,
+    wishes: Vec<Wish>,
+    asked: Vec<usize>,
+    siblings: [bool; 2],
+    requests: BTreeMap<usize, Request>,
+    models: [VecDeque<usize>; 2],
+    targets: [VecDeque<usize>; 2],
+    /// Sent and not yet written, in order.
+    unwritten: VecDeque<usize>,
+    /// Connections that were made, with the request that was written there last.
+    slots: BTreeMap<u32, Option<usize>>,
+    tokens: HashMap<u64, usize>,
+    serial: usize,
+}
+
+fn agent_plan(model: u32, seeded: bool, number: usize) -> AgentPlan {
+    AgentPlan {
+        model,
+        head: format!("{{\"model\":\"m{number}\",\"messages\":[").into_bytes(),
+        constant: b"],\"max_tokens\":9".to_vec(),
+        reading: ReplyOptions::default(),
+        name: format!("a{number}"),
+        namespace: "space".to_owned(),
+        seeded,
+    }
+}
+
+impl World {
+    fn new(size: usize) -> Self {
+        let mut engine = TurnEngine::default();
+        assert_eq!((engine.model(true), engine.model(false)), (0, 1));
+        for (number, (model, seeded)) in AGENTS.into_iter().enumerate() {
+            engine.agent(agent_plan(model, seeded, number)).unwrap();
+        }
+        assert!(engine.agent(agent_plan(7, true, 0)).is_err());
+        let limits = HttpLimits {
+            size,
+            largest: 1 << 20,
+            connect: 9 * SECOND,
+            accepted: 9 * SECOND,
+            keep: 9 * SECOND,
+            idle: 9 * SECOND,
+            patience: 9 * SECOND,
+            crowded: 9 * SECOND,
+        };
+        let mut table = ExchangeTable::new(limits);
+        let origin = table.add_origin(false).unwrap();
+        for (number, session) in [Vec::new(), vec!["X-Session-ID".to_owned()]].into_iter().enumerate() {
+            let headers = vec![("Number".to_owned(), number.to_string())];
+            let plan = TargetPlan { origin, path: format!("/{number}"), host: "h".to_owned(), headers, session };
+            engine.target(plan).unwrap();
+        }
+        let mut world = Self {
+            engine,
+            table,
+            now: SECOND,
+            groves: Vec::new(),
+            wishes: Vec::new(),
+            asked: Vec::new(),
+            siblings: [true, false],
+            requests: BTreeMap::new(),
+            models: [VecDeque::new(), VecDeque::new()],
+            targets: [VecDeque::new(), VecDeque::new()],
+            unwritten: VecDeque::new(),
+            slots: BTreeMap::new(),
+            tokens: HashMap::new(),
+            serial: 0,
+        };
+        for _ in 0..2 {
+            world.plant();
+        }
+        world
+    }
+
+    /// Open a tree with four rollouts.
+    fn plant(&mut self) {
+        let mut tree = Tree::new();
+        let root = NodeId::ROOT;
+        tree.append(root, Kind::Prompt, br#"{"role":"user","content":"q"}"#, None, NameId::EMPTY).unwrap();
+        let point = NodeId::new(tree.nodes() - 1);
+        let mut rollouts = Vec::new();
+        for draw in 0..4 {
+            tree.open(point, &[0, draw], draw).unwrap();
+            rollouts.push(Rollout { path: vec![0, draw], ended: false, wish: None });
+        }
+        let tree = Shared(Rc::new(RefCell::new(tree)));
+        let number = u32::try_from(self.groves.len()).unwrap();
+        let key = self.engine.open(tree.clone(), RUN, format!("t{number}").into_bytes(), number);
+        self.groves.push(Grove { tree, key, rollouts, open: true });
+    }
+
+    fn ask(&mut self, tree: usize, rollout: usize, agent: u32) {
+        let number = self.wishes.len();
+        let grove = &mut self.groves[tree];
+        let id = RolloutId::new(u32::try_from(rollout).unwrap());
+        if rollout >= grove.rollouts.len() {
+            assert!(self.engine.ask(grove.key, id, agent, None, number).is_err());
+            return;
+        }
+        let one = &mut grove.rollouts[rollout];
+        if one.wish.is_some() || !grove.open {
+            return;
+        }
+        let found = self.engine.ask(grove.key, id, agent, None, number);
+        if one.ended {
+            assert!(found.is_err());
+            return;
+        }
+        let (leaf, turns) = {
+            let tree = grove.tree.0.borrow();
+            let view = tree.rollout(id).unwrap();
+            let path = tree.path(view.leaf).unwrap();
+            let turns = path.iter().filter(|&&node| tree.node(node).unwrap().kind == Kind::Turn).count();
+            (view.leaf.get(), u32::try_from(turns).unwrap())
+        };
+        let task = format!("t{tree}");
+        // The draw that a rollout was opened for is the draw of the state in which it was opened alone.
+        let (last, trunk) = (one.path[one.path.len() - 1], &one.path[..one.path.len() - 2]);
+        let seed = if one.path[one.path.len() - 2] == turns {
+            base_seed(RUN, task.as_bytes(), trunk, turns) + i64::from(last)
+        } else {
+            base_seed(RUN, task.as_bytes(), &one.path, turns)
+        };
+        one.wish = Some(number);
+        let key = found.unwrap();
+        let stage = Stage::Asked;
+        self.wishes.push(Wish { key, tree, rollout, agent, leaf, turns, seed, stage, given_up: false });
+        self.asked.push(number);
+    }
+
+    fn gather(&mut self) {
+        self.engine.gather(self.now);
+        let mut groups = Vec::<Vec<usize>>::new();
+        for wish in std::mem::take(&mut self.asked) {
+            let state = |&one: &usize| (self.wishes[one].tree, self.wishes[one].agent, self.wishes[one].leaf);
+            match groups.iter_mut().find(|group| state(&group[0]) == state(&wish)) {
+                Some(group) => group.push(wish),
+                None => groups.push(vec![wish]),
+            }
+        }
+        for mut group in groups {
+            group.sort_by_key(|&one| self.wishes[one].seed);
+            let mut requests = Vec::<Vec<usize>>::new();
+            for wish in group {
+                let Wish { seed, agent, .. } = self.wishes[wish];
+                let joins = |request: &Vec<usize>| self.wishes[request[request.len() - 1]].seed + 1 == seed;
+                match requests.last_mut() {
+                    Some(last) if self.siblings[AGENTS[agent as usize].0 as usize] && joins(last) => last.push(wish),
+                    _ => requests.push(vec![wish]),
+                }
+            }
+            for wishes in requests {
+                self.file(wishes);
+            }
+        }
+    }
+
+    fn file(&mut self, wishes: Vec<usize>) {
+        let Wish { tree, agent, leaf, seed, .. } = self.wishes[wishes[0]];
+        let (model, seeded) = AGENTS[agent as usize];
+        let tree = self.groves[tree].tree.0.borrow();
+        let messages = tree.path(NodeId::new(leaf)).unwrap().into_iter().map(|node| tree.message(node).unwrap());
+        let messages = messages.map(|message| String::from_utf8(message.to_vec()).unwrap()).collect::<Vec<_>>();
+        let n = if wishes.len() > 1 { format!(",\"n\":{}", wishes.len()) } else { String::new() };
+        let seed = if seeded { format!(",\"seed\":{seed}") } else { String::new() };
+        let messages = messages.join(",");
+        let body = format!("{{\"model\":\"m{agent}\",\"messages\":[{messages}],\"max_tokens\":9{n}{seed}}}");
+        let number = self.serial;
+        self.serial += 1;
+        for &wish in &wishes {
+            self.wishes[wish].stage = Stage::Waits;
+        }
+        drop(tree);
+        let place = Place::Model(model);
+        let request = Request { wishes, place, body: body.into_bytes(), head: String::new(), answered: None };
+        self.requests.insert(number, request);
+        self.models[model as usize].push_back(number);
+    }
+
+    fn waiting(&mut self, model: u32) {
+        let keys = self.engine.waiting(model).unwrap();
+        let trees = self.models[model as usize].iter().map(|one| self.wishes[self.requests[one].wishes[0]].tree);
+        assert_eq!(keys, trees.map(|tree| u32::try_from(tree).unwrap()).collect::<Vec<_>>());
+    }
+
+    fn route(&mut self, model: u32, target: u32, most: usize) {
+        self.engine.route(model, target, most).unwrap();
+        for _ in 0..most {
+            let Some(number) = self.models[model as usize].pop_front() else { break };
+            self.requests.get_mut(&number).unwrap().place = Place::Target(target);
+            self.targets[target as usize].push_back(number);
+        }
+    }
+
+    fn send(&mut self, target: u32, most: usize) {
+        let expected = most.min(self.targets[target as usize].len());
+        let sent = self.engine.send(target, most, &mut self.table, 99 * SECOND, self.now).unwrap();
+        assert_eq!(sent, expected);
+        for number in self.targets[target as usize].drain(..sent) {
+            let request = self.requests.get_mut(&number).unwrap();
+            request.place = Place::Sent(target);
+            let session = if target == 1 {
+                format!("X-Session-ID: {:08x}\r\n", self.wishes[request.wishes[0]].tree)
+            } else {
+                String::new()
+            };
+            let length = request.body.len();
+            request.head = format!(
+                "POST /{target} HTTP/1.1\r\nHost: h\r\n{session}Number: {target}\r\nContent-Length: {length}\r\n\r\n"
+            );
+            self.unwritten.push_back(number);
+        }
+    }
+
+    /// Take what waits for a model out, as a driver does that sends otherwise.
+    fn take(&mut self, model: u32) {
+        while let Some(flight) = self.engine.next(model).unwrap() {
+            let number = self.models[model as usize].pop_front().unwrap();
+            let view = self.engine.view(flight).unwrap();
+            let request = &self.requests[&number];
+            let Wish { turns, seed, agent, .. } = self.wishes[request.wishes[0]];
+            assert_eq!((view.turns, view.seed, view.agent), (turns, seed, agent));
+            assert_eq!(view.n as usize, request.wishes.len());
+            let waiters = self.engine.release(flight).unwrap();
+            self.over(number, &waiters);
+            assert!(self.engine.view(flight).is_err());
+        }
+        assert!(self.models[model as usize].is_empty());
+    }
+
+    /// Everyone who waits for a request is told, once.
+    fn over(&mut self, number: usize, waiters: &[(usize, bool)]) {
+        let request = self.requests.remove(&number).unwrap();
+        let expected = request.wishes.iter().map(|&wish| (wish, self.wishes[wish].given_up)).collect::<Vec<_>>();
+        assert_eq!(waiters, expected);
+        self.unwritten.retain(|&one| one != number);
+        for wish in request.wishes {
+            self.end(wish);
+        }
+    }
+
+    fn end(&mut self, wish: usize) {
+        let Wish { tree, rollout, .. } = self.wishes[wish];
+        assert_ne!(self.wishes[wish].stage, Stage::Over);
+        self.wishes[wish].stage = Stage::Over;
+        self.groves[tree].rollouts[rollout].wish = None;
+    }
+
+    fn abandon(&mut self, wish: usize) {
+        let Wish { key, stage, given_up, .. } = self.wishes[wish];
+        if stage == Stage::Over || given_up {
+            return;
+        }
+        let (waiters, target) = self.engine.abandon(key, &mut self.table, self.now).unwrap();
+        self.wishes[wish].given_up = true;
+        if stage == Stage::Asked {
+            self.asked.retain(|&one| one != wish);
+            self.end(wish);
+            assert_eq!((waiters, target), (vec![wish], None));
+            return;
+        }
+        let number = *self.requests.iter().find(|(_, request)| request.wishes.contains(&wish)).unwrap().0;
+        let request = &self.requests[&number];
+        if !request.wishes.iter().all(|&one| self.wishes[one].given_up) {
+            assert_eq!((waiters, target), (Vec::new(), None));
+            return;
+        }
+        let expected = match request.place {
+            Place::Model(model) => {
+                self.models[model as usize].retain(|&one| one != number);
+                None
+            }
+            Place::Target(target) => {
+                self.targets[target as usize].retain(|&one| one != number);
+                Some((target, false))
+            }
+            Place::Sent(target) => Some((target, true)),
+        };
+        assert_eq!(target, expected);
+        let waiters = waiters.into_iter().map(|waiter| (waiter, true)).collect::<Vec<_>>();
+        self.over(number, &waiters);
+        for last in self.slots.values_mut().filter(|last| **last == Some(number)) {
+            *last = None;
+        }
+    }
+
+    fn recall(&mut self, model: u32) {
+        let recalled = self.engine.recall(model, &mut self.table, self.now).unwrap();
+        let sent = self.requests.iter().filter(|(_, request)| {
+            let agent = self.wishes[request.wishes[0]].agent;
+            matches!(request.place, Place::Sent(_)) && AGENTS[agent as usize].0 == model
+        });
+        assert_eq!(recalled.len(), sent.count());
+        for one in recalled {
+            let number = self.of(&one.waiters);
+            assert_eq!(self.requests[&number].place, Place::Sent(one.target));
+            self.over(number, &one.waiters);
+        }
+    }
+
+    fn of(&self, waiters: &[(usize, bool)]) -> usize {
+        let found = self.requests.iter().find(|(_, request)| request.wishes.contains(&waiters[0].0));
+        *found.expect("a request that is there").0
+    }
+
+    /// Let a connection with a request bring something, or break.
+    fn bring(&mut self, slot: usize, what: u8) {
+        let busy = self.slots.iter().filter(|(_, last)| last.is_some_and(|one| self.requests.contains_key(&one)));
+        let busy = busy.map(|(&slot, &last)| (slot, last.unwrap())).collect::<Vec<_>>();
+        let Some(&(slot, number)) = busy.get(slot % busy.len().max(1)) else { return };
+        self.serial += 1;
+        let serial = self.serial;
+        let n = self.requests[&number].wishes.len();
+        let choices = match what {
+            0..=5 => n + usize::from(what == 0),
+            6 => n - 1,
+            _ => n,
+        };
+        let said = |place: usize| json!({"role": "assistant", "content": format!("{serial}-{place}")});
+        let choice = |place| json!({"index": place, "message": said(place), "finish_reason": "stop"});
+        let drawn = (0..choices).map(choice).collect::<Vec<_>>();
+        let mut body = json!({"choices": drawn, "usage": {"prompt_tokens": 9, "completion_tokens": n}}).to_string();
+        let status = if what == 7 { 500 } else { 200 };
+        match what {
+            8 => body.truncate(7),
+            9 => {
+                self.table.lost(slot, Some("ResetError"), self.now);
+                self.slots.remove(&slot);
+                return;
+            }
+            10 => {
+                self.table.feed(slot, b"SSH-2.0-x\r\n\r\n", self.now);
+                return;
+            }
+            _ => {}
+        }
+        if what <= 5 {
+            self.requests.get_mut(&number).unwrap().answered = Some(serial.to_string());
+        }
+        let length = body.len();
+        let data = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}");
+        let cut = if what == 5 { data.len() / 2 } else { 0 };
+        self.table.feed(slot, &data.as_bytes()[..cut], self.now);
+        self.table.feed(slot, &data.as_bytes()[cut..], self.now);
+        *self.slots.get_mut(&slot).unwrap() = None;
+    }
+
+    /// Do what a driver does in a pass, until nothing follows.
+    fn pass(&mut self, refuse: bool) {
+        for _ in 0..64 {
+            self.now += 1000;
+            self.table.settle(self.now);
+            let Passed { landed, faulted } = self.engine.pass(&mut self.table).unwrap();
+            let moved = !(landed.is_empty() && faulted.is_empty());
+            for one in landed {
+                self.landed(one.target, one.landed.turns);
+            }
+            for one in faulted {
+                if let Outcome::Answer(answer) = &one.outcome {
+                    assert!(
+                        answer.status == 500
+                            || answer.body.len() < 8
+                            || self.requests[&self.of(&one.waiters)].answered.is_none()
+                    );
+                }
+                let number = self.of(&one.waiters);
+                assert_eq!(self.requests[&number].place, Place::Sent(one.target));
+                self.over(number, &one.waiters);
+            }
+            let actions = self.table.take_actions();
+            let acted = !actions.is_empty();
+            for write in actions.writes {
+                assert!(is_ours(write.token));
+                let mut out = Vec::new();
+                self.engine.request(write.token, &self.table, &mut out).unwrap();
+                let known = self.tokens.get(&write.token).copied();
+                let number = match known.filter(|one| self.requests.contains_key(one) && !self.unwritten.contains(one))
+                {
+                    Some(number) => number,
+                    None => self.unwritten.pop_front().expect("a request that was sent"),
+                };
+                self.tokens.insert(write.token, number);
+                let request = &self.requests[&number];
+                let expected = [request.head.as_bytes(), &request.body].concat();
+                assert_eq!(String::from_utf8(out).unwrap(), String::from_utf8(expected).unwrap());
+                self.slots.insert(write.slot, Some(number));
+            }
+            for (slot, _) in actions.opens {
+                if refuse {
+                    if let Some(token) = self.table.unopened(slot, self.now) {
+                        let faulted = self.engine.refused(token, self.now).unwrap();
+                        let number = self.of(&faulted.waiters);
+                        self.over(number, &faulted.waiters);
+                    }
+                } else {
+                    self.table.opened(slot, self.now);
+                    self.slots.insert(slot, None);
+                }
+            }
+            for slot in actions.closes {
+                self.slots.remove(&slot);
+                self.table.lost(slot, None, self.now);
+            }
+            if !moved && !acted {
+                return;
+            }
+        }
+        panic!("passes without end");
+    }
+
+    fn landed(&mut self, target: u32, turns: Vec<(usize, bool, AppendedChoice)>) {
+        let waiters = turns.iter().map(|&(waiter, given_up, _)| (waiter, given_up)).collect::<Vec<_>>();
+        let number = self.of(&waiters);
+        let request = &self.requests[&number];
+        assert_eq!(request.place, Place::Sent(target));
+        let serial = request.answered.clone().expect("a request that was answered");
+        for (place, (waiter, given_up, appended)) in turns.into_iter().enumerate() {
+            let Wish { tree, rollout, leaf, .. } = self.wishes[waiter];
+            let grove = &self.groves[tree];
+            let core = grove.tree.0.borrow();
+            match appended {
+                AppendedChoice::Turn(node, _) => {
+                    let message: Value = serde_json::from_slice(&core.message(node).unwrap()).unwrap();
+                    assert_eq!(message["content"], format!("{serial}-{place}"));
+                    assert_eq!(core.node(node).unwrap().parent.get(), leaf);
+                    let id = RolloutId::new(u32::try_from(rollout).unwrap());
+                    assert_eq!(core.rollout(id).unwrap().leaf, node);
+                }
+                AppendedChoice::Fault(_) => assert!(given_up && grove.rollouts[rollout].ended),
+            }
+        }
+        self.over(number, &waiters);
+    }
+
+    /// End a rollout that waits for nothing any more.
+    fn finish(&mut self, tree: usize, rollout: usize) {
+        let grove = &mut self.groves[tree];
+        let Some(one) = grove.rollouts.get_mut(rollout) else { return };
+        if one.ended || one.wish.is_some_and(|wish| !self.wishes[wish].given_up) {
+            return;
+        }
+        one.ended = true;
+        let id = RolloutId::new(u32::try_from(rollout).unwrap());
+        grove.tree.0.borrow_mut().close(id, Termination::Cancelled, None, None).unwrap();
+    }
+
+    /// Open one more draw where a rollout is.
+    fn fork(&mut self, tree: usize, rollout: usize) {
+        let grove = &mut self.groves[tree];
+        let Some(one) = grove.rollouts.get(rollout) else { return };
+        if one.wish.is_some() {
+            return;
+        }
+        let mut core = grove.tree.0.borrow_mut();
+        let view = core.rollout(RolloutId::new(u32::try_from(rollout).unwrap())).unwrap();
+        let (leaf, turns) = (view.leaf, view.turns);
+        if one.path[one.path.len() - 2] == turns {
+            return;
+        }
+        let draw = u32::try_from(grove.rollouts.len()).unwrap();
+        let path = [&*one.path, &[turns, draw]].concat();
+        if core.open(leaf, &path, 0).is_ok() {
+            grove.rollouts.push(Rollout { path, ended: false, wish: None });
+        }
+    }
+
+    /// Close a tree for which nothing waits.
+    fn close(&mut self, tree: usize) {
+        let grove = &mut self.groves[tree];
+        if !grove.open || grove.rollouts.iter().any(|rollout| rollout.wish.is_some()) {
+            return;
+        }
+        grove.open = false;
+        self.engine.close(grove.key).unwrap();
+        assert!(self.engine.close(grove.key).is_err());
+        self.plant();
+    }
+
+    /// The engine knows what the lists know.
+    fn check(&self) {
+        let sent = self.requests.values().filter(|request| matches!(request.place, Place::Sent(_))).count();
+        assert_eq!(self.engine.in_flight().0, sent);
+        assert_eq!(self.table.len(), sent);
+        let waits = self.wishes.iter().enumerate().filter(|(_, wish)| wish.stage == Stage::Waits);
+        let held = self.requests.values().map(|request| request.wishes.len()).sum::<usize>();
+        assert_eq!(waits.count(), held);
+    }
+
+    /// Answer everything, so that no wish is left.
+    fn drain(&mut self) {
+        self.gather();
+        for model in 0..2 {
+            self.waiting(model);
+            self.route(model, model, usize::MAX);
+        }
+        for target in 0..2 {
+            self.send(target, usize::MAX);
+        }
+        for _ in 0..4 * self.wishes.len() + 4 {
+            self.pass(false);
+            self.bring(0, 1);
+        }
+        self.pass(false);
+        assert!(self.wishes.iter().all(|wish| wish.stage == Stage::Over), "a wish is lost");
+        assert!(self.requests.is_empty());
+        assert_eq!(self.engine.in_flight(), (0, None));
+        for grove in &self.groves {
+            grove.tree.0.borrow().check().unwrap();
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(usize, usize, u32),
+    Gather,
+    Waiting(u32),
+    Route(u32, u32, usize),
+    Send(u32, usize),
+    Take(u32),
+    Abandon(usize),
+    Recall(u32),
+    Bring(usize, u8),
+    Pass(bool),
+    Finish(usize, usize),
+    Fork(usize, usize),
+    Close(usize),
+    OneDrawEach(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (two, trees, rollouts) = (0..2_u32, any::<usize>(), 0..6_usize);
+    prop_oneof![
+        9 => (trees.clone(), rollouts.clone(), 0..3_u32).prop_map(|(tree, rollout, agent)| Step::Ask(tree, rollout, agent)),
+        4 => Just(Step::Gather),
+        1 => two.clone().prop_map(Step::Waiting),
+        5 => (two.clone(), two.clone(), 0..4_usize).prop_map(|(model, target, most)| Step::Route(model, target, most)),
+        5 => (two.clone(), 0..4_usize).prop_map(|(target, most)| Step::Send(target, most)),
+        1 => two.clone().prop_map(Step::Take),
+        4 => any::<usize>().prop_map(Step::Abandon),
+        1 => two.clone().prop_map(Step::Recall),
+        8 => (any::<usize>(), 0..11_u8).prop_map(|(slot, what)| Step::Bring(slot, what)),
+        8 => prop::bool::weighted(0.1).prop_map(Step::Pass),
+        1 => (trees.clone(), rollouts.clone()).prop_map(|(tree, rollout)| Step::Finish(tree, rollout)),
+        2 => (trees.clone(), rollouts).prop_map(|(tree, rollout)| Step::Fork(tree, rollout)),
+        1 => trees.prop_map(Step::Close),
+        1 => (0..40_u32).prop_map(Step::OneDrawEach),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_wish_is_lost_or_answered_twice(size in 1..4_usize, steps in prop::collection::vec(step(), 1..120)) {
+        let mut world = World::new(size);
+        for step in steps {
+            let trees = world.groves.len();
+            match step {
+                Step::Ask(tree, rollout, agent) => world.ask(tree % trees, rollout, agent),
+                Step::Gather => world.gather(),
+                Step::Waiting(model) => world.waiting(model),
+                Step::Route(model, target, most) => world.route(model, target, most),
+                Step::Send(target, most) => world.send(target, most),
+                Step::Take(model) => world.take(model),
+                Step::Abandon(wish) => if !world.wishes.is_empty() { world.abandon(wish % world.wishes.len()) },
+                Step::Recall(model) => world.recall(model),
+                Step::Bring(slot, what) => world.bring(slot, what),
+                Step::Pass(refuse) => world.pass(refuse),
+                Step::Finish(tree, rollout) => world.finish(tree % trees, rollout),
+                Step::Fork(tree, rollout) => world.fork(tree % trees, rollout),
+                Step::Close(tree) => world.close(tree % trees),
+                Step::OneDrawEach(model) => match world.siblings.get_mut(model as usize) {
+                    Some(siblings) => {
+                        *siblings = false;
+                        world.engine.one_draw_each(model).unwrap();
+                    }
+                    None => prop_assert!(world.engine.one_draw_each(model).is_err()),
+                },
+            }
+            world.check();
+        }
+        world.drain();
+    }
+}
+
+#[test]
+fn seeds_are_those_of_every_earlier_version() {
+    assert_eq!(base_seed(1, b"q0", &[], 0), 169_785_039);
+    assert_eq!(base_seed(-5, "täsk".as_bytes(), &[0, 3, 2, 1], 4), 1_569_783_599);
+    assert_eq!(next_seed(1, b"q0", &[0, 7], 0), 169_785_039 + 7);
+    assert_eq!(next_seed(1, b"q0", &[0, 7], 1), base_seed(1, b"q0", &[0, 7], 1));
+    assert_eq!(next_seed(-5, "täsk".as_bytes(), &[0, 3, 2, 1, 4, 6], 4), 1_569_783_599 + 6);
+}
+
+#[test]
+fn what_does_not_exist_is_refused() {
+    let mut world = World::new(1);
+    assert!(world.engine.ask(99, RolloutId::new(0), 0, None, 0).is_err());
+    assert!(world.engine.ask(world.groves[0].key, RolloutId::new(0), 9, None, 0).is_err());
+    assert!(world.engine.waiting(9).is_err());
+    assert!(world.engine.next(9).is_err());
+    assert!(world.engine.next_for(9).is_err());
+    assert!(world.engine.route(0, 9, 1).is_err());
+    assert!(world.engine.send(9, 1, &mut world.table, SECOND, 0).is_err());
+    assert!(world.engine.view(9).is_err());
+    assert!(world.engine.release(9).is_err());
+    assert!(world.engine.give_up(9).is_err());
+    assert!(world.engine.refused(9, 0).is_err());
+    assert!(world.engine.abandon(9, &mut world.table, 0).is_err());
+    assert!(world.engine.body(9, &mut Vec::new()).is_err());
+    assert!(world.engine.recall(9, &mut world.table, 0).unwrap().is_empty());
+}
