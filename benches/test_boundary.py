@@ -7,14 +7,15 @@ import time
 
 import pytest
 
-from trunkline._core import PROMPT, CoreTree, Lanes
+from trunkline._core import PROMPT, ActivityCounter, CoreTree
 
 CALLS = 20_000
 ROUNDS = 25
 
 TREE = CoreTree()
 NODE = TREE.append(0, PROMPT, b'{"role":"user","content":"?"}')
-LANES = Lanes(64)
+COUNTER = ActivityCounter()
+LANE = COUNTER.open()
 
 
 class Empty:
@@ -28,13 +29,11 @@ PLAIN = Empty()
 CASES = {
     "empty method of Python": lambda: PLAIN.call,
     "empty method of C": lambda: "".strip,
-    "Lanes.any": lambda: LANES.any,
-    "Lanes.count": lambda: LANES.count,
-    "Lanes.__len__": lambda: LANES.__len__,
+    "ActivityCounter.open": lambda: ActivityCounter().open,
     "Tree.__len__": lambda: TREE.__len__,
 }
 WITH_ARGUMENT = {
-    "Lanes.active(5)": lambda: (LANES.active, 5),
+    "ActivityCounter.run(lane)": lambda: (COUNTER.run, LANE),
     "Tree.message(node)": lambda: (TREE.message, NODE),
     "Tree.node(node)": lambda: (TREE.node, NODE),
 }

@@ -1,6 +1,6 @@
-"""Two other ways to work on the active rows of a batch, in numpy.
+"""Another way to work on the active rows of a batch, in numpy.
 
-``take`` and ``put`` are what numpy users write. ``extract`` and ``restore`` do what the masked generation of Dr.MAS
+``extract`` and ``restore`` do what the masked generation of Dr.MAS
 does (`langfengQ/DrMAS`, commit 19c632b, `verl/protocol.py`), on a batch of named columns: row 0 stands in where nothing
 is active, idle rows come back as copies of the first active row, and the order is made in a loop over all rows.
 """
@@ -10,18 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 Batch = dict[str, np.ndarray]
-
-
-def take(rows: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """The active rows."""
-    return rows[np.flatnonzero(active)]
-
-
-def put(rows: np.ndarray, active: np.ndarray, fill: int) -> np.ndarray:
-    """Rows for all lanes, ``fill`` in the idle ones."""
-    every = np.full((len(active), *rows.shape[1:]), fill, rows.dtype)
-    every[active] = rows
-    return every
 
 
 def extract(batch: Batch, active: np.ndarray) -> Batch:

@@ -50,14 +50,12 @@ __all__ = [
     "TRUNCATED",
     "TURN",
     "ActivityCounter",
+    "BatchQueue",
     "CallRows",
     "CommitRows",
     "CoreTree",
     "ExchangeTable",
     "Harvest",
-    "LanePlan",
-    "LaneQueue",
-    "Lanes",
     "Ledger",
     "NodeView",
     "Padded",
@@ -70,13 +68,10 @@ __all__ = [
     "PrefixNode",
     "Ragged",
     "Refusal",
-    "RefusedStart",
     "ReplyOptions",
     "Reuse",
     "RolloutView",
-    "Scheduler",
     "Search",
-    "Start",
     "Tally",
     "TokenBuffer",
     "Transcript",
@@ -150,6 +145,7 @@ CURRENCIES: Final[tuple[str, ...]]
 """What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tokens`` of both kinds, ``tools``
 (tool calls), ``micros`` (microseconds), ``micro_dollars`` (millionths of a dollar)."""
 
+_Row = TypeVar("_Row")
 _Waiter = TypeVar("_Waiter")
 
 _Taken: TypeAlias = tuple[int, int, int, list[_Waiter]]
@@ -415,13 +411,6 @@ class CoreTree:
 
     def request(self, node: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Join ``head``, the comma-separated messages from the root to ``node``, and ``tail``, in one allocation."""
-    def continuation(self, after: int, node: int, /) -> bytes:
-        """The messages behind ``after`` up to ``node``, each behind a comma but for the first of all.
-
-        Raises:
-            ArgumentError: ``after`` is not on the path to ``node``.
-        """
-
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Like :meth:`request`, over a recorded context of messages, whose pieces are joined."""
     def messages(self, node: int, /) -> bytes:
@@ -809,32 +798,6 @@ def harvest(trees: Sequence[CoreTree], /) -> Harvest:
         ArgumentError: A tree has more than 1048576 tokens side by side and more than 256 for each that it stores,
             because nodes or drifted prompts repeat the same tokens; or as many samples that end where a prompt forked.
     """
-
-@final
-class Lanes:
-    """A set of lanes 0..n-1 that can only shrink: termination is monotone.
-
-    A lane that does not exist or is out already, and sets of different sizes, are an ``ArgumentError``.
-    """
-
-    def __new__(cls, n: int, /) -> Lanes: ...
-    def finish(self, lane: int, /) -> None:
-        """Take a lane out; raises if it is out already."""
-    def finish_all(self, lanes: Buffer | Sequence[int], /) -> None:
-        """Take several lanes (u32) out, or none; raises if one of them is out already."""
-    def finish_where(self, done: Buffer | Sequence[int], /) -> int:
-        """Take out the lanes that a mask (bool or u8) marks; returns how many of them were active."""
-    def active(self, lane: int, /) -> bool: ...
-    def ones(self) -> memoryview:
-        """Active lanes (u32), ascending."""
-    def plan(self) -> LanePlan:
-        """The rows of the lanes active now, unchanged by later ends."""
-    def and_(self, other: Lanes, /) -> Lanes:
-        """Lanes active in both; raises if the sizes differ."""
-    def and_not(self, other: Lanes, /) -> Lanes: ...
-    def any(self) -> bool: ...
-    def count(self) -> int: ...
-    def __len__(self) -> int: ...
 
 @final
 class Prefix:
@@ -1240,64 +1203,14 @@ class ParsedChoice:
         """
 
 @final
-class LanePlan:
-    """Some of the lanes of a batch, in order, whose rows are worked on.
-
-    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x 1 or more cells), of any format that
-    ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. View other cells (f16, bf16) as integers of
-    their size. What comes back is a read-only ``memoryview`` of the same format and number of dimensions, also if there
-    are no rows. No row of a lane outside the plan is ever in what comes back, and ``scatter(gather(x), fill)`` equals
-    ``x`` in the lanes of the plan.
-    """
-
-    lanes: Final[memoryview]
-    """The lanes (u32), ascending."""
-    size: Final[int]
-    """How many lanes the batch has, in the plan or not."""
-    valid: Final[memoryview]
-    """For each lane of the batch whether it is in the plan (bool)."""
-    def gather(self, rows: Buffer, /) -> memoryview:
-        """The rows of the plan's lanes, of one row for each lane of the batch; no other lane's row is read."""
-    def scatter(self, rows: Buffer, fill: float | bytes, /) -> tuple[memoryview, memoryview]:
-        """Rows for all lanes of the batch, of one row for each lane of the plan, and :attr:`valid`.
-
-        ``fill`` is the value of all other cells: a number that fits the format, as ``struct.pack`` takes it.
-        """
-
-    def __len__(self) -> int: ...
-
-@final
-class LaneQueue:
-    """Lanes that run until each waits at one of several queues: a role, an agent, a model.
-
-    All ``n`` lanes run at first. ``limits`` are the most lanes of one batch of each queue, 0 for any number.
-    """
-
-    def __new__(cls, n: int, limits: Buffer | Sequence[int], /) -> LaneQueue: ...
-    def wait(self, lane: int, queue: int, /) -> None:
-        """Let a running lane wait; raises if it has finished or waits already."""
-    def finish(self, lane: int, /) -> None:
-        """End a lane, whether it runs or waits; the others may be due after it."""
-    def flush(self) -> list[tuple[int, LanePlan]]:
-        """The batches that are due, each with its queue, in order of queues and lanes; their lanes run again.
-
-        Everything is due when no lane runs any more. Before that, a queue gives its first lanes as often as they fill a
-        batch. Empty while nothing is due.
-        """
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Running and waiting lanes."""
-
-@final
 class ActivityCounter:
     """The activity of each of any number of rollouts, for batches that wait until no rollout can add to them.
 
-    A lane is a number that is never given twice. It runs, asks at a queue (a model, a role), or is away (in a tool),
-    until it ends; nothing has an effect on an ended lane.
+    A lane is a number that is never given twice. It runs, asks, or is away (in a tool), until it ends; nothing has an
+    effect on an ended lane.
 
     Raises:
-        ArgumentError: From every method that takes a lane: it was never opened, or a queue is not 0 to 65535.
+        ArgumentError: From every method that takes a lane: it was never opened.
     """
 
     def __new__(cls) -> ActivityCounter: ...
@@ -1305,8 +1218,8 @@ class ActivityCounter:
         """Add a lane that runs, and return it."""
     def run(self, lane: int, /) -> None:
         """The lane runs again."""
-    def ask(self, lane: int, queue: int, /) -> bool:
-        """The lane waits at a queue. True if it was the last that ran."""
+    def ask(self, lane: int, /) -> bool:
+        """The lane asks, and waits. True if it was the last that ran."""
     def leave(self, lane: int, /) -> bool:
         """The lane is away and will ask again at an unknown time. True if it was the last that ran."""
     def end(self, lane: int, /) -> bool:
@@ -1317,8 +1230,42 @@ class ActivityCounter:
     def asking(self) -> int: ...
     @property
     def away(self) -> int: ...
-    def asking_of(self, queue: int, /) -> int:
-        """Lanes that ask at a queue."""
+
+@final
+class BatchQueue(Generic[_Row]):
+    """The rows that wait for a batch engine, and when a batch of them leaves. A row is any object.
+
+    Rows of one model share a batch of at most ``most`` completions; ``fuse`` says whether those of different roles do,
+    ``regroup`` whether those of different steps do. A row leaves once: in a batch, or dropped. Times and waits are in
+    seconds of one monotonic clock.
+    """
+
+    def __new__(cls, most: int, max_wait: float, away_wait: float, fuse: bool, regroup: bool, /) -> Self: ...
+    def add(self, row: _Row, model: str, role: str, step: tuple[int, int], n: int, now: float, /) -> int:
+        """Add a row that asks for ``n`` completions, and return its number.
+
+        ``step`` is the row's step, and how often it asked the role before in it.
+        """
+
+    def drop(self, numbers: Sequence[int], /) -> None:
+        """Drop rows by their numbers; those that have left are ignored."""
+    def clear(self) -> list[_Row]:
+        """Drop all rows, and return them."""
+    def freed(self, now: float, /) -> None:
+        """The engine has ended a call; rows that are here wait for others from now on."""
+    @property
+    def full(self) -> bool:
+        """Whether some rows fill a batch."""
+    def next(self, now: float, calls: int, running: int, away: int, /) -> tuple[list[list[_Row]], float | None]:
+        """Take at most ``calls`` batches that are due, longest due first, and say when the next one is.
+
+        A batch is due at once if it is full, or if no lane is ``running`` or ``away``; after the shorter wait if none
+        runs and some are away, after ``max_wait`` if some run. Once no lane runs, all rows that wait are called: they
+        follow one another though lanes run by then. The time is None where nothing waits, or no call is left.
+        """
+
+    def __bool__(self) -> bool:
+        """Whether a row waits."""
 
 @final
 class Refusal:
@@ -1515,89 +1462,6 @@ class Ledger:
         """Amounts of open leases, in the currencies that have a limit."""
     @property
     def open(self) -> int: ...
-
-@final
-class Scheduler:
-    """The ready work of many tasks, in the order it may start.
-
-    Tasks share by start-time fair queueing: tasks that are always ready are never more than one batch apart, by weight.
-    The same calls give the same order. Ended rollouts are forgotten, cancelled tasks with their last rollout. What
-    cannot be done is an ``ArgumentError``. ``limit`` is the most rollouts that run at a time, ``batch`` the most draws
-    or rows of one start; None is any number.
-    """
-
-    def __new__(cls, limit: int | None = None, batch: int | None = None) -> Scheduler: ...
-    def add(self, weight: int = 1, limit: int | None = None) -> int:
-        """Add a task and return its number (0, 1, 2, ...).
-
-        With twice the weight a task is served twice as often; ``limit`` is the most of its rollouts that run at a time.
-        """
-
-    def draws(
-        self,
-        task: int,
-        point: int,
-        n: int,
-        first: int = 0,
-        most: dict[str, int] | dict[str, int | None] | None = None,
-    ) -> None:
-        """Make ``n`` draws of a fork point ready, from draw ``first`` on, behind the task's other work.
-
-        Each starts a rollout and costs at most ``most``, as in :meth:`Ledger.reserve`. Raises if the task was
-        cancelled.
-        """
-
-    def rows(self, task: int, batch: int, n: int, most: dict[str, int] | dict[str, int | None] | None = None) -> None:
-        """Make a batch of rows of running rollouts ready, to be called together, before all draws.
-
-        ``batch`` is the caller's number for it; ``most`` and errors are as for :meth:`draws`.
-        """
-
-    def next(self, max: int, ledger: Ledger, /) -> tuple[list[Start], list[RefusedStart]]:
-        """At most ``max`` draws and rows (65,536 at a time) that may start now, in order, and those refused.
-
-        Work that does not fit as a whole starts in part, and the rest stays ready. Each piece of work is refused once,
-        until some of it has started. A refusal holds up no other task, only later work of its own.
-        """
-
-    def done(self, rollout: int, /) -> None:
-        """End a rollout, by its number from :attr:`Start.rollout` on; raises the second time."""
-    def cancel(self, task: int, /) -> int:
-        """Drop a task's ready work, take no more of it, and return how many draws and rows that were.
-
-        Its rollouts run on until they are done. A finished task is cancelled too, so that nothing of it is kept.
-        """
-
-    def counts(self, task: int, /) -> tuple[int, int]:
-        """A task's ready draws and rows, and its running rollouts."""
-    @property
-    def running(self) -> int: ...
-
-@final
-class Start:
-    """Draws of a fork point, or rows of a waiting batch, that may start now, in one request."""
-
-    task: Final[int]
-    rows: Final[bool]
-    """Whether these are rows, not draws."""
-    point: Final[int]
-    """The fork point, or the number of the batch."""
-    first: Final[int]
-    n: Final[int]
-    rollout: Final[int | None]
-    """The run-wide number of the first rollout that it starts; the others follow. None for rows."""
-    reservation: Final[int]
-
-@final
-class RefusedStart:
-    """Work that the ledger does not allow. It stays ready."""
-
-    task: Final[int]
-    rows: Final[bool]
-    point: Final[int]
-    first: Final[int]
-    n: Final[int]
-    refusal: Final[Refusal]
 
 @final
 class Transcript:

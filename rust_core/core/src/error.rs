@@ -155,20 +155,6 @@ pub enum Error {
         /// The lane.
         lane: usize,
     },
-    /// Two sets of lanes of different sizes.
-    #[error("lanes of different sizes cannot be combined: {left} and {right}")]
-    LaneSizes {
-        /// Size of the left set.
-        left: usize,
-        /// Size of the right set.
-        right: usize,
-    },
-    /// The machine has no memory for what was asked.
-    #[error("not enough memory for {len} lanes")]
-    Memory {
-        /// How many were asked for.
-        len: usize,
-    },
     /// A buffer of the wrong size for a request body.
     #[error("the request body has {need} bytes, the buffer {have}")]
     Buffer {

@@ -2,9 +2,9 @@
 //!
 //! A [`Tree`] holds everything done for one task, turn by turn (`turn`); what changed since the last time is a delta
 //! (`wire`), which rebuilds the same tree elsewhere. A [`Prefix`] index stores what token paths share once, and
-//! [`reply`] reads what a server sent, from its bytes. While rollouts grow, [`Lanes`] say which rows of a batch are
-//! still active, a [`Scheduler`] and a [`Ledger`] (`schedule`) what starts next and what a budget allows, a [`Tally`]
-//! which answer wins, and [`select`] where to fork next. Once they are scored, a [`Harvest`] puts trees side by side as
+//! [`reply`] reads what a server sent, from its bytes. While rollouts grow, [`Lanes`] say which of a tree still do, a
+//! [`BatchQueue`] what a batch engine gets next, a [`Ledger`] (`schedule`) what a budget allows, a [`Tally`] which
+//! answer wins, and [`select`] where to fork next. Once they are scored, a [`Harvest`] puts trees side by side as
 //! columns over a [`Forest`], [`advantage`] makes values and advantages of their rewards, and [`pack`] the rows that
 //! trainers read. [`http`] says which request is on which connection and reads what comes back. This crate knows no
 //! Python and does no input or output.
@@ -44,13 +44,11 @@ pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId
 pub use keyword::{Keyword, Listing, UnknownWord};
 pub use lanes::Lanes;
 pub use lanes::activity::ActivityCounter;
-pub use lanes::plan::LanePlan;
-pub use lanes::queue::{LaneBatch, LaneQueue};
+pub use lanes::batches::{BatchQueue, BatchRules};
 pub use prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
 pub use reply::{Region, Uncertainty};
 pub use schedule::amount::{Amount, Bounds, Currency};
 pub use schedule::ledger::{Lease, Ledger, Refusal, Reservation};
-pub use schedule::scheduler::{RefusedStart, Round, Scheduler, Start, Work, WorkKind};
 pub use schedule::votes::{Answer, Tally, Votes};
 pub use select::random::Random;
 pub use storage::chunks::Span;

@@ -1,7 +1,7 @@
 //! The turn engine over an exchange table, against lists: random wishes, queues, answers, failures and cancellations.
 
 #![allow(missing_docs)]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -508,7 +508,7 @@ impl World {
             let core = grove.tree.0.borrow();
             match appended {
                 AppendedChoice::Turn(node, _) => {
-                    let message: Value = serde_json::from_slice(&core.message(node).unwrap()).unwrap();
+                    let message: Value = serde_json::from_slice(core.message(node).unwrap()).unwrap();
                     assert_eq!(message["content"], format!("{serial}-{place}"));
                     assert_eq!(core.node(node).unwrap().parent.get(), leaf);
                     let id = RolloutId::new(u32::try_from(rollout).unwrap());
@@ -619,7 +619,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (two, trees, rollouts) = (0..2_u32, any::<usize>(), 0..6_usize);
     prop_oneof![
-        9 => (trees.clone(), rollouts.clone(), 0..3_u32).prop_map(|(tree, rollout, agent)| Step::Ask(tree, rollout, agent)),
+        9 => (trees, rollouts.clone(), 0..3_u32).prop_map(|(tree, rollout, agent)| Step::Ask(tree, rollout, agent)),
         4 => Just(Step::Gather),
         1 => two.clone().prop_map(Step::Waiting),
         5 => (two.clone(), two.clone(), 0..4_usize).prop_map(|(model, target, most)| Step::Route(model, target, most)),
@@ -629,8 +629,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => two.clone().prop_map(Step::Recall),
         8 => (any::<usize>(), 0..11_u8).prop_map(|(slot, what)| Step::Bring(slot, what)),
         8 => prop::bool::weighted(0.1).prop_map(Step::Pass),
-        1 => (trees.clone(), rollouts.clone()).prop_map(|(tree, rollout)| Step::Finish(tree, rollout)),
-        2 => (trees.clone(), rollouts).prop_map(|(tree, rollout)| Step::Fork(tree, rollout)),
+        1 => (trees, rollouts.clone()).prop_map(|(tree, rollout)| Step::Finish(tree, rollout)),
+        2 => (trees, rollouts).prop_map(|(tree, rollout)| Step::Fork(tree, rollout)),
         1 => trees.prop_map(Step::Close),
         1 => (0..40_u32).prop_map(Step::OneDrawEach),
     ]

@@ -1,140 +1,37 @@
-//! Lanes against sets; gather and scatter against loops over rows; waiting lanes against lists.
+//! Lanes against sets; what lanes do, and rows that wait for batches, against lists.
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use trunkline_core::{ActivityCounter, Error, LaneQueue, Lanes};
-
-fn sorted(set: &BTreeSet<u32>) -> Vec<u32> {
-    set.iter().copied().collect()
-}
-
-/// Lanes of a size with some finished, and the set they stand for.
-fn lanes(len: u32, out: &[u32]) -> (Lanes, BTreeSet<u32>) {
-    let (mut lanes, mut set) = (Lanes::new(len as usize).unwrap(), (0..len).collect::<BTreeSet<_>>());
-    for &lane in out {
-        let outcome = lanes.finish(lane as usize);
-        if lane >= len {
-            assert_eq!(outcome, Err(Error::Lane { lane: lane as usize, count: len as usize }));
-        } else if set.remove(&lane) {
-            assert_eq!(outcome, Ok(()));
-        } else {
-            assert_eq!(outcome, Err(Error::LaneFinished { lane: lane as usize }));
-        }
-    }
-    (lanes, set)
-}
-
-fn numbers(bound: u32) -> impl Strategy<Value = Vec<u32>> {
-    prop::collection::vec(0..bound, 0..250)
-}
+use trunkline_core::{ActivityCounter, BatchQueue, BatchRules, Error, Lanes};
 
 proptest! {
     #[test]
-    fn lanes_are_a_set(len in 0u32..200, left in numbers(210), right in numbers(210)) {
-        let ((one, ones), (two, twos)) = (lanes(len, &left), lanes(len, &right));
-        prop_assert_eq!(one.ones(), sorted(&ones));
-        prop_assert_eq!((one.count(), one.any(), one.len()), (ones.len(), !ones.is_empty(), len as usize));
-        for lane in 0..len {
-            prop_assert_eq!(one.active(lane as usize), Ok(ones.contains(&lane)));
-        }
-        prop_assert_eq!(one.and(&two).unwrap().ones(), sorted(&(&ones & &twos)));
-        prop_assert_eq!(one.and_not(&two).unwrap().ones(), sorted(&(&ones - &twos)));
-        prop_assert!(!one.and_not(&one).unwrap().any());
-        prop_assert_eq!(one.and(&one).unwrap(), one.clone());
-        let sizes = Error::LaneSizes { left: len as usize, right: len as usize + 1 };
-        prop_assert_eq!(one.and(&Lanes::new(len as usize + 1).unwrap()), Err(sizes));
-    }
-
-    #[test]
-    fn pushed_lanes_are_active(len in 0usize..200) {
-        let mut grown = Lanes::default();
-        for lane in 0..len {
-            prop_assert_eq!(grown.push(), lane);
-        }
-        prop_assert_eq!(grown, Lanes::new(len).unwrap());
-    }
-
-    #[test]
-    fn lanes_that_finish_together_do_so_all_or_none(len in 0u32..100, out in numbers(100), more in numbers(104)) {
-        let (mut one, ones) = lanes(len, &out);
-        let more = &more[..more.len().min(4)];
-        let (mut each, mut outcome) = (one.clone(), Ok(()));
-        for &lane in more {
-            outcome = outcome.and_then(|()| each.finish(lane as usize));
-        }
-        let expected = if outcome.is_ok() { each } else { one.clone() };
-        prop_assert_eq!(one.finish_all(more), outcome);
-        prop_assert_eq!(&one, &expected);
-        let mask: Vec<u8> = (0..len).map(|lane| u8::from(lane % 3 == 0) * 7).collect();
-        let left: BTreeSet<u32> = sorted(&ones).into_iter().filter(|lane| lane % 3 != 0).collect();
-        let (mut masked, _) = lanes(len, &out);
-        prop_assert_eq!(masked.finish_where(&mask), Ok(ones.len() - left.len()));
-        prop_assert_eq!(masked.ones(), sorted(&left));
-        prop_assert_eq!(masked.finish_where(&mask), Ok(0));
-        prop_assert!(masked.finish_where(&vec![0; len as usize + 1]).is_err());
-    }
-
-    #[test]
-    fn what_is_gathered_scatters_back_and_nothing_else_is_read(
-        len in 0u32..70,
-        width in 0usize..5,
-        out in numbers(70),
-        fill in any::<i64>(),
-    ) {
-        let (lanes, set) = lanes(len, &out);
-        let plan = lanes.plan().unwrap();
-        let rows: Vec<Cell<u32>> = (0..len * u32::try_from(width).unwrap()).map(|_| Cell::new(0)).collect();
-        let cell = |lane: u32, column: usize| i64::from(lane) * 100 + i64::try_from(column).unwrap();
-        let source: Vec<(&Cell<u32>, i64)> =
-            rows.iter().enumerate().map(|(i, seen)| (seen, cell(u32::try_from(i / width).unwrap(), i % width))).collect();
-        let mut some = vec![0; set.len() * width];
-        plan.gather(&source, &mut some, |(seen, cell)| {
-            seen.set(seen.get() + 1);
-            *cell
-        }).unwrap();
-        let expected: Vec<i64> = set.iter().flat_map(|&lane| (0..width).map(move |column| cell(lane, column))).collect();
-        prop_assert_eq!(&some, &expected);
-        for (i, seen) in rows.iter().enumerate() {
-            prop_assert_eq!(seen.get(), u32::from(set.contains(&u32::try_from(i / width).unwrap())));
-        }
-        let mut all = vec![0; rows.len()];
-        plan.scatter(&some, Some(fill), &mut all, |cell| *cell).unwrap();
-        for (i, &found) in all.iter().enumerate() {
-            let lane = u32::try_from(i / width).unwrap();
-            prop_assert_eq!(found, if set.contains(&lane) { cell(lane, i % width) } else { fill });
-            prop_assert_eq!(plan.valid().unwrap()[lane as usize], u8::from(set.contains(&lane)));
-        }
-    }
-
-    #[test]
-    fn waiting_lanes_are_flushed_as_a_list_says(
-        len in 1usize..9,
-        limits in prop::collection::vec(0u32..4, 1..4),
-        script in prop::collection::vec((0usize..9, 0u32..6), 0..60),
-    ) {
-        let mut waiting = LaneQueue::new(len, &limits).unwrap();
-        let mut model = vec![Place::Runs; len];
-        for (lane, what) in script {
-            let place = model.get(lane).copied().unwrap_or(Place::Out);
-            if what == 5 {
-                prop_assert_eq!(waiting.finish(lane).is_ok(), place != Place::Out);
-                model.iter_mut().skip(lane).take(1).for_each(|place| *place = Place::Out);
+    fn lanes_are_a_set_that_grows_at_its_end_and_else_shrinks(script in prop::collection::vec(0usize..300, 0..300)) {
+        let (mut lanes, mut set, mut len) = (Lanes::default(), BTreeSet::new(), 0);
+        for lane in script {
+            if lane % 2 == 0 {
+                prop_assert_eq!(lanes.push(), len);
+                set.insert(u32::try_from(len).unwrap());
+                len += 1;
+            } else if lane >= len {
+                prop_assert_eq!(lanes.finish(lane), Err(Error::Lane { lane, count: len }));
+            } else if set.remove(&u32::try_from(lane).unwrap()) {
+                prop_assert_eq!(lanes.finish(lane), Ok(()));
             } else {
-                let free = place == Place::Runs && (what as usize) < limits.len();
-                prop_assert_eq!(waiting.wait(lane, what).is_ok(), free);
-                if free {
-                    model[lane] = Place::Waits(what);
-                }
+                prop_assert_eq!(lanes.finish(lane), Err(Error::LaneFinished { lane }));
             }
-            let found: Vec<(u32, Vec<u32>)> =
-                waiting.flush().into_iter().map(|batch| (batch.queue, batch.plan.lanes().to_vec())).collect();
-            prop_assert_eq!(found, flush(&mut model, &limits));
-            prop_assert_eq!(waiting.running(), model.iter().filter(|place| **place == Place::Runs).count());
         }
+        let mut ones = vec![7];
+        lanes.ones_into(&mut ones);
+        prop_assert_eq!(&ones[1..], set.iter().copied().collect::<Vec<_>>());
+        prop_assert_eq!((lanes.count(), lanes.len(), lanes.is_empty()), (set.len(), len, len == 0));
+        for lane in 0..len {
+            prop_assert_eq!(lanes.active(lane), Ok(set.contains(&u32::try_from(lane).unwrap())));
+        }
+        prop_assert_eq!(lanes.active(len), Err(Error::Lane { lane: len, count: len }));
     }
 }
 
@@ -142,14 +39,14 @@ proptest! {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Doing {
     Runs,
-    Asks(u16),
+    Asks,
     Away,
     Ended,
 }
 
 proptest! {
     #[test]
-    fn a_roster_counts_what_a_list_of_all_lanes_says(script in prop::collection::vec((0usize..12, 0u16..8), 0..120)) {
+    fn a_counter_says_what_a_list_of_all_lanes_says(script in prop::collection::vec((0usize..12, 0u16..8), 0..120)) {
         let mut counter = ActivityCounter::default();
         let mut model: Vec<(u64, Doing)> = Vec::new();
         for (which, what) in script {
@@ -164,7 +61,7 @@ proptest! {
                     0 | 1 => (Doing::Runs, counter.run(lane).map(|()| false)),
                     2 | 3 => (Doing::Away, counter.leave(lane)),
                     4 => (Doing::Ended, counter.end(lane)),
-                    queue => (Doing::Asks(queue), counter.ask(lane, queue)),
+                    _ => (Doing::Asks, counter.ask(lane)),
                 };
                 let changed = before != Doing::Ended && before != after;
                 if changed {
@@ -174,12 +71,10 @@ proptest! {
                 let told = changed && still && (before == Doing::Runs || after == Doing::Ended);
                 prop_assert_eq!(last, Ok(told));
             }
-            let count = |wanted: fn(Doing) -> bool| model.iter().filter(|(_, doing)| wanted(*doing)).count();
-            prop_assert_eq!(counter.running(), count(|doing| doing == Doing::Runs));
-            prop_assert_eq!(counter.away(), count(|doing| doing == Doing::Away));
-            prop_assert_eq!(counter.asking(), count(|doing| matches!(doing, Doing::Asks(_))));
-            prop_assert_eq!(counter.asking_of(5), count(|doing| doing == Doing::Asks(5)));
-            prop_assert_eq!(counter.asking_of(6), count(|doing| doing == Doing::Asks(6)));
+            let count = |wanted: Doing| model.iter().filter(|(_, doing)| *doing == wanted).count();
+            prop_assert_eq!(counter.running(), count(Doing::Runs));
+            prop_assert_eq!(counter.away(), count(Doing::Away));
+            prop_assert_eq!(counter.asking(), count(Doing::Asks));
         }
     }
 }
@@ -191,36 +86,132 @@ fn a_lane_that_was_never_opened_is_refused() {
     for unknown in [lane + 1, lane + (1 << 32), u64::MAX] {
         let text = format!("lane {unknown} was never opened; it must be one that open() gave");
         assert_eq!(counter.end(unknown).unwrap_err().to_string(), text);
-        assert!(counter.ask(unknown, 0).is_err() && counter.leave(unknown).is_err() && counter.run(unknown).is_err());
+        assert!(counter.ask(unknown).is_err() && counter.leave(unknown).is_err() && counter.run(unknown).is_err());
     }
-    assert_eq!((counter.running(), counter.asking_of(u16::MAX)), (1, 0));
+    assert_eq!((counter.running(), counter.asking()), (1, 0));
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Place {
-    Runs,
-    Waits(u32),
-    Out,
+/// A row of the model: its number, what it must share with others, its weight, when it came, and whether it is called.
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    number: u64,
+    key: (String, String, (u32, u32)),
+    weight: u32,
+    arrived: f64,
+    called: bool,
 }
 
-fn flush(model: &mut [Place], limits: &[u32]) -> Vec<(u32, Vec<u32>)> {
-    let mut batches = Vec::new();
-    let stuck = !model.contains(&Place::Runs);
-    for (queue, &limit) in (0u32..).zip(limits) {
-        let here = (0u32..).zip(model.iter()).filter(|(_, place)| **place == Place::Waits(queue));
-        let lanes: Vec<u32> = here.map(|(lane, _)| lane).collect();
-        let size = if limit == 0 { lanes.len().max(1) } else { limit as usize };
-        let due = lanes.chunks(size).filter(|batch| stuck || batch.len() == limit as usize);
-        batches.extend(due.map(|batch| (queue, batch.to_vec())));
-    }
-    for &lane in batches.iter().flat_map(|(_, lanes)| lanes) {
-        model[lane as usize] = Place::Runs;
-    }
-    batches
+/// The queue as one list, which is looked through for everything.
+struct Model {
+    rules: BatchRules,
+    rows: Vec<Row>,
+    free_since: f64,
 }
 
-#[test]
-fn more_lanes_than_memory_is_an_error() {
-    assert_eq!(Lanes::new(usize::MAX), Err(Error::Memory { len: usize::MAX }));
-    assert_eq!(LaneQueue::new(usize::MAX, &[0]).unwrap_err(), Error::Memory { len: usize::MAX });
+impl Model {
+    fn same(&self, one: &Row) -> Vec<Row> {
+        self.rows.iter().filter(|row| row.key == one.key).cloned().collect()
+    }
+
+    fn full(&self, row: &Row) -> bool {
+        self.same(row).iter().map(|row| u64::from(row.weight)).sum::<u64>() >= self.rules.most
+    }
+
+    fn due(&self, first: &Row, running: usize, away: usize) -> f64 {
+        let since = first.arrived.max(self.free_since);
+        match (first.called || self.full(first), running, away) {
+            (true, ..) | (false, 0, 0) => since,
+            (false, 0, _) => since + self.rules.away_wait.min(self.rules.max_wait),
+            (false, ..) => since + self.rules.max_wait,
+        }
+    }
+
+    fn next(&mut self, now: f64, calls: usize, running: usize, away: usize) -> (Vec<Vec<u64>>, Option<f64>) {
+        let mut batches = Vec::new();
+        while batches.len() < calls {
+            let firsts = self.rows.iter().filter(|row| self.same(row)[0].number == row.number);
+            let due = firsts.map(|row| (self.due(row, running, away), row.number, row.clone()));
+            let Some((due, _, first)) =
+                due.min_by(|left, right| (left.0, left.1).partial_cmp(&(right.0, right.1)).unwrap())
+            else {
+                break;
+            };
+            if due > now {
+                return (batches, Some(due));
+            }
+            if running == 0 {
+                self.rows.iter_mut().for_each(|row| row.called = true);
+            }
+            let mut weight = 0;
+            let same = self.same(&first);
+            let batch: Vec<u64> = same
+                .iter()
+                .take_while(|row| {
+                    weight += u64::from(row.weight);
+                    weight <= self.rules.most || row.number == first.number
+                })
+                .map(|row| row.number)
+                .collect();
+            self.rows.retain(|row| !batch.contains(&row.number));
+            self.rows.iter_mut().filter(|row| row.key == first.key).for_each(|row| row.called = false);
+            batches.push(batch);
+        }
+        (batches, None)
+    }
+}
+
+proptest! {
+    #[test]
+    fn batches_leave_as_a_list_of_rows_says(
+        rules in (1u64..6, 0u8..4, 0u8..4, any::<bool>(), any::<bool>()),
+        script in prop::collection::vec((0u8..8, 0u32..8, 0u32..4), 0..80),
+    ) {
+        let (most, max_wait, away_wait, fuse, regroup) = rules;
+        let rules = BatchRules { most, max_wait: f64::from(max_wait), away_wait: f64::from(away_wait), fuse, regroup };
+        let mut queue = BatchQueue::new(rules);
+        let mut model = Model { rules, rows: Vec::new(), free_since: 0.0 };
+        let (mut now, mut seen) = (0.0, BTreeSet::new());
+        for (what, one, two) in script {
+            match what {
+                0..=3 => {
+                    let (name, role, step) = (format!("m{}", one % 2), format!("r{}", one / 2 % 2), (one / 4, two % 2));
+                    let number = u64::try_from(seen.len() + model.rows.len()).unwrap();
+                    let key = (
+                        name.clone(),
+                        if fuse { String::new() } else { role.clone() },
+                        if regroup { (0, 0) } else { step },
+                    );
+                    let called = model.rows.iter().any(|row| row.key == key && row.called);
+                    model.rows.push(Row { number, key, weight: two, arrived: now, called });
+                    prop_assert_eq!(queue.add(number, &name, &role, step, two, now), number);
+                }
+                4 => {
+                    let numbers: Vec<u64> = (0..u64::from(two)).map(|more| u64::from(one) + more).collect();
+                    let dropped: BTreeSet<u64> = queue.drop_rows(&numbers).into_iter().collect();
+                    let known = model.rows.iter().map(|row| row.number).filter(|number| numbers.contains(number));
+                    prop_assert_eq!(&dropped, &known.collect());
+                    model.rows.retain(|row| !dropped.contains(&row.number));
+                    seen.extend(dropped);
+                }
+                5 => {
+                    queue.freed(now);
+                    model.free_since = now;
+                }
+                _ => {
+                    now += f64::from(one % 3);
+                    let (calls, running, away) = (two as usize, (one as usize) / 4, (one as usize) % 2);
+                    let found = queue.next(now, calls, running, away);
+                    prop_assert_eq!(&found, &model.next(now, calls, running, away));
+                    for number in found.0.into_iter().flatten() {
+                        prop_assert!(seen.insert(number), "a row leaves twice");
+                    }
+                }
+            }
+            prop_assert_eq!(queue.is_empty(), model.rows.is_empty());
+            prop_assert_eq!(queue.full(), model.rows.iter().any(|row| model.full(row)));
+        }
+        let rest: BTreeSet<u64> = queue.clear().into_iter().collect();
+        prop_assert_eq!(rest, model.rows.iter().map(|row| row.number).collect());
+        prop_assert!(queue.is_empty());
+    }
 }

@@ -13,12 +13,9 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     static TREE: Class = Class::new();
     match error {
         Error::Reply(reply) => unreadable(py, reply),
-        Error::Length { .. }
-        | Error::Value(_)
-        | Error::Lane { .. }
-        | Error::LaneFinished { .. }
-        | Error::LaneSizes { .. }
-        | Error::Memory { .. } => argument(py, &error.to_string()),
+        Error::Length { .. } | Error::Value(_) | Error::Lane { .. } | Error::LaneFinished { .. } => {
+            argument(py, &error.to_string())
+        }
         _ => make(py, &TREE, "TreeError", (error.to_string(),)),
     }
 }

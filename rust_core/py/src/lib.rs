@@ -51,7 +51,7 @@ mod _core {
     #[pymodule_export]
     use crate::http::{ExchangeTable, request_head};
     #[pymodule_export]
-    use crate::lanes::{ActivityCounter, LanePlan, LaneQueue, Lanes};
+    use crate::lanes::{ActivityCounter, BatchQueue};
     #[pymodule_export]
     use crate::ledger::{Ledger, Refusal};
     #[pymodule_export]
@@ -61,7 +61,7 @@ mod _core {
     #[pymodule_export]
     use crate::reply::{ParsedChoice, ParsedReply, ReplyOptions, read_reply};
     #[pymodule_export]
-    use crate::schedule::{RefusedStart, Scheduler, Start, Tally};
+    use crate::schedule::Tally;
     #[pymodule_export]
     use crate::select::{
         Search, branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains,

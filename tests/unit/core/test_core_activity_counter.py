@@ -15,9 +15,8 @@ def counts(counter: ActivityCounter) -> tuple[int, int, int]:
 def test_the_last_lane_that_stops_is_told_so() -> None:
     counter = ActivityCounter()
     one, two, three = counter.open(), counter.open(), counter.open()
-    assert [counter.ask(one, 0), counter.leave(two), counter.ask(three, 7)] == [False, False, True]
+    assert [counter.ask(one), counter.leave(two), counter.ask(three)] == [False, False, True]
     assert counts(counter) == (0, 2, 1)
-    assert [counter.asking_of(queue) for queue in (0, 6, 7, 65535)] == [1, 0, 1, 0]
     assert counter.end(two), "those who ask waited for it"
     counter.run(one)
     assert not counter.end(three), "one runs"
@@ -31,16 +30,18 @@ def test_a_lane_that_ended_is_nobody_although_its_place_is_taken() -> None:
     lane = counter.open()
     assert lane != ended
     counter.run(ended)
-    assert not any([counter.ask(ended, 0), counter.leave(ended), counter.end(ended)])
+    assert not any([counter.ask(ended), counter.leave(ended), counter.end(ended)])
     assert counts(counter) == (1, 0, 0)
 
 
-def test_what_was_never_opened_or_is_no_queue_is_refused() -> None:
+def test_what_was_never_opened_or_is_no_lane_is_refused() -> None:
     counter = ActivityCounter()
-    lane = counter.open()
+    counter.open()
     with pytest.raises(ArgumentError, match="lane 5 was never opened; it must be one that open"):
         counter.end(5)
-    for queue in (-1, 65536):
-        with pytest.raises(ArgumentError, match="must be 0 to 65535"):
-            counter.ask(lane, queue)
+    for lane in (-1, 2**64):
+        with pytest.raises(ArgumentError, match="must be 0 to 18446744073709551615"):
+            counter.ask(lane)
+    with pytest.raises(TypeError):
+        counter.ask("0")  # type: ignore[arg-type]
     assert counts(counter) == (1, 0, 0)

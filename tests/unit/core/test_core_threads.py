@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trunkline._core import CoreTree, Lanes
+from trunkline._core import BatchQueue, CoreTree
 from trunkline.errors import CoreError
 from trunkline.types import Usage
 
@@ -48,15 +48,20 @@ def test_many_threads_grow_one_tree() -> None:
     assert all(Usage(*tree.rollout(rollout).usage).tools == 150 for rollout in rollouts)
 
 
-def test_two_threads_combine_lanes_with_each_other() -> None:
-    one, two = Lanes(100), Lanes(100)
+def test_two_threads_add_and_take_rows_of_one_queue() -> None:
+    queue: BatchQueue[int] = BatchQueue(8, 0.0, 0.0, True, True)
 
-    def combine(left: Lanes, right: Lanes) -> int:
-        return sum(left.and_(right).count() for _ in range(2000))
+    def take(first: int) -> list[int]:
+        found: list[int] = []
+        for row in range(first, first + 2000):
+            queue.add(row, "m", "r", (0, 0), 1, 0.0)
+            batches, _ = queue.next(0.0, 1, 0, 0)
+            found += [row for batch in batches for row in batch]
+        return found
 
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(combine, one, two), pool.submit(combine, two, one)]
-        assert [future.result(timeout=60) for future in results] == [200_000, 200_000]
+        one, two = pool.map(take, [0, 2000])
+    assert sorted(one + two + queue.clear()) == list(range(4000))
 
 
 def test_large_trees_are_swept_beside_other_threads() -> None:

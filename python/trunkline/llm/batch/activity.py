@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 _RUNS, _ASKS, _AWAY, _ENDED = range(4)
 
-_QUEUE: Final = 0  # the only queue here: the batcher knows what rollouts wait for
-
 
 class Activity:
     """Counts the growing rollouts of one event loop: running, asking, or away in a tool.
@@ -93,7 +91,7 @@ class RolloutActivity:
 
     def ask(self, *llms: str) -> None:
         """The rollout waits for replies of these LLMs; to others it is away. Names do not matter where there is one."""
-        if self._counter.ask(self._number, _QUEUE):
+        if self._counter.ask(self._number):
             self._still()
         for name, lane in self._lanes.items():
             if name in llms:
@@ -129,7 +127,7 @@ class MaskActivityCounter:
     def run(self, lane: int) -> None:
         self._enter(lane, _RUNS)
 
-    def ask(self, lane: int, _queue: int) -> bool:
+    def ask(self, lane: int) -> bool:
         """The rollout waits. True if it was the last that ran."""
         return self._enter(lane, _ASKS) == _RUNS and not self.running
 

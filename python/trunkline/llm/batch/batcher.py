@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from trunkline._core import BatchQueue
 from trunkline._internal.aio import PerLoopSemaphore
 from trunkline._internal.text import format_error, printable, without_secrets
 from trunkline._internal.validation import check_bool, check_float, check_int, check_that, short_repr
@@ -27,7 +28,7 @@ from trunkline.llm.batch.completion import ENDPOINT, RequestTime, completions, p
 from trunkline.llm.pricing import one_price
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from trunkline.llm.batch.completion import Completion, Prompt
     from trunkline.llm.pricing import Price
@@ -42,9 +43,7 @@ class PendingPrompt:
 
     prompt: Prompt
     outcome: asyncio.Future[Outcomes]
-    queue: PromptQueue
-    number: int
-    arrived: float
+    number: int = 0
     call: asyncio.Task[None] | None = None
     sent: int = 0
 
@@ -56,74 +55,6 @@ class PendingPrompt:
         self.settle([error] * self.prompt.n)
 
 
-class PromptQueue:
-    """Prompts that wait for the same call, in order of arrival."""
-
-    __slots__ = ("_parts", "called", "weight")
-
-    def __init__(self) -> None:
-        self.weight = 0
-        self.called = False
-        self._parts: dict[PendingPrompt, None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
-
-    @property
-    def first(self) -> PendingPrompt:
-        """The prompt that has waited longest."""
-        return next(iter(self._parts))
-
-    def add(self, part: PendingPrompt) -> None:
-        self._parts[part] = None
-        self.weight += part.prompt.n
-
-    def drop(self, part: PendingPrompt) -> bool:
-        """Remove a waiting prompt; False if it does not wait here."""
-        if part not in self._parts:
-            return False
-        del self._parts[part]
-        self.weight -= part.prompt.n
-        self.called = self.called and bool(self._parts)
-        return True
-
-    def take(self, most: int) -> list[PendingPrompt]:
-        """Take the prompts that have waited longest, with at most ``most`` completions."""
-        batch: list[PendingPrompt] = []
-        for part in self._parts:
-            most -= part.prompt.n
-            if most < 0:
-                break
-            batch.append(part)
-        for part in batch:
-            self.drop(part)
-        self.called = False
-        return batch
-
-
-class PromptQueues:
-    """All queues, one for each model and, if calls are not fused, each role and step."""
-
-    def __init__(self, *, fuse: bool, regroup: bool) -> None:
-        self._fuse = fuse
-        self._regroup = regroup
-        self._queues: dict[tuple[str, str, int, int], PromptQueue] = {}
-
-    def of(self, request: Request) -> PromptQueue:
-        step = (0, 0) if self._regroup else (request.step, request.asked)
-        key = request.model, "" if self._fuse else request.role, *step
-        queue = self._queues.get(key)
-        if queue is None:
-            # Roles and steps come and go; looking at empty ones would cost more and more.
-            self._queues = {there: other for there, other in self._queues.items() if other}
-            queue = self._queues[key] = PromptQueue()
-        return queue
-
-    def __iter__(self) -> Iterator[PromptQueue]:
-        """The queues that are not empty."""
-        return (queue for queue in self._queues.values() if queue)
-
-
 _QUIET: Final = 8  # turns of the event loop without a new request after which no rollout is still about to ask
 _LEAVE_WITHIN: Final = 2.0  # seconds that a cancelled engine has to end
 _WORDS: Final = 1000  # characters that are kept of what an engine's exception says
@@ -131,7 +62,7 @@ _KINDS: Final = (BadRequest, ContextTooLong, ContentFiltered, LLMError)
 
 
 class Batcher:
-    """A batch engine as the LLM of one event loop; :meth:`_due` decides when a batch leaves."""
+    """A batch engine as the LLM of one event loop; the core's queue decides when a batch leaves, and what is in it."""
 
     def __init__(self, settings: BatchLLM) -> None:
         self.activity = Activity(self._stir, core=settings.core_masks)
@@ -139,10 +70,11 @@ class Batcher:
         self.max_concurrency = settings.max_concurrency
         self._settings = settings
         self._engine = settings.engine
-        self._queues = PromptQueues(fuse=settings.fuse_calls, regroup=settings.regroup)
-        self._arrived = 0
+        self._waiting: BatchQueue[PendingPrompt] = BatchQueue(
+            settings.max_batch, settings.max_wait, settings.tool_wait, settings.fuse_calls, settings.regroup
+        )
+        self._last = 0
         self._calls: dict[asyncio.Task[None], set[PendingPrompt]] = {}
-        self._free_since = 0.0
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -156,11 +88,11 @@ class Batcher:
         loop = asyncio.get_running_loop()
         start, clock = loop.time(), time.perf_counter_ns()
         largest = self._settings.max_batch if self._settings.supports_n else 1
-        queue, parts = self._queues.of(request), []
+        step, parts = (request.step, request.asked), []
         for prompt in prompts(request, largest):
-            self._arrived += 1
-            parts.append(part := PendingPrompt(prompt, loop.create_future(), queue, self._arrived, start))
-            queue.add(part)
+            parts.append(part := PendingPrompt(prompt, loop.create_future()))
+            part.number = self._waiting.add(part, request.model, request.role, step, prompt.n, start)
+        self._last = part.number
         self._stir()
         try:
             outcomes = [await part.outcome for part in parts]
@@ -179,9 +111,8 @@ class Batcher:
         """Fail waiting prompts and cancel the engine's calls. May be called more than once."""
         self._closed = True
         self._set_timer(None)
-        for queue in self._queues:
-            for part in queue.take(queue.weight):
-                part.fail(LLMError(f"{self._engine.name} is closed"))
+        for part in self._waiting.clear():
+            part.fail(LLMError(f"{self._engine.name} is closed"))
         calls = list(self._calls)
         for call in calls:
             call.cancel()
@@ -190,16 +121,16 @@ class Batcher:
 
     def _stir(self) -> None:
         """Check for a due batch once everything that is ready to run has run."""
-        if not self._looking and not self._closed and any(self._queues):
+        if not self._looking and not self._closed and self._waiting:
             self._looking = True
-            asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._arrived)
+            asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._last)
 
-    def _settle(self, quiet: int, arrived: int) -> None:
+    def _settle(self, quiet: int, last: int) -> None:
         """Let the loop turn until no new request arrives: rollouts that one reply woke ask one after the other."""
-        if arrived != self._arrived:
+        if last != self._last:
             quiet = _QUIET
-        if quiet and not any(queue.weight >= self._settings.max_batch for queue in self._queues):
-            asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._arrived)
+        if quiet and not self._waiting.full:
+            asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._last)
             return
         self._looking = False
         self._look()
@@ -207,33 +138,17 @@ class Batcher:
     def _look(self) -> None:
         """Send due batches, and set a timer for the next."""
         self._set_timer(None)
+        if self._closed:
+            return
         loop = asyncio.get_running_loop()
-        while len(self._calls) < self._settings.calls and not self._closed:
-            waiting = [(self._due(queue), queue.first.number, queue) for queue in self._queues]
-            if not waiting:
-                return
-            due, _, queue = min(waiting)
-            if due > loop.time():
-                self._set_timer(loop.call_at(due, self._look))
-                return
-            if not self.activity.running:
-                for waiter in self._queues:
-                    waiter.called = True  # every rollout waits, so no further prompt can join
-            self._send(queue, loop)
+        free = self._settings.calls - len(self._calls)
+        batches, due = self._waiting.next(loop.time(), free, self.activity.running, self.activity.away)
+        for batch in batches:
+            self._send(batch, loop)
+        if due is not None:
+            self._set_timer(loop.call_at(due, self._look))
 
-    def _due(self, queue: PromptQueue) -> float:
-        """When a batch of a queue leaves; waiting while the engine is busy does not count."""
-        since = max(queue.first.arrived, self._free_since)
-        if queue.called or queue.weight >= self._settings.max_batch:
-            return since
-        if self.activity.running:
-            return since + self._settings.max_wait
-        if self.activity.away:
-            return since + min(self._settings.tool_wait, self._settings.max_wait)
-        return since
-
-    def _send(self, queue: PromptQueue, loop: asyncio.AbstractEventLoop) -> None:
-        batch = queue.take(self._settings.max_batch)
+    def _send(self, batch: list[PendingPrompt], loop: asyncio.AbstractEventLoop) -> None:
         call = loop.create_task(self._run(batch))
         sent = time.perf_counter_ns()
         for part in batch:
@@ -265,13 +180,14 @@ class Batcher:
         """A call has ended and the engine is free. Prompts of a cancelled call fail."""
         for part in self._calls.pop(call):
             part.fail(LLMError(f"{self._engine.name} was stopped", retryable=True))
-        self._free_since = call.get_loop().time()
+        self._waiting.freed(call.get_loop().time())
         self._stir()
 
     def _drop(self, parts: list[PendingPrompt]) -> None:
         """Drop prompts of a cancelled rollout, and cancel a call without remaining waiters if that ends it."""
+        self._waiting.drop([part.number for part in parts])
         for part in parts:
-            if not part.queue.drop(part) and part.call in self._calls:
+            if part.call in self._calls:
                 wanted = self._calls[part.call]
                 wanted.discard(part)
                 if not wanted and self._engine.cancels:

@@ -7,7 +7,7 @@ use crate::id;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     Running,
-    Asking(u16),
+    Asking,
     Away,
     Ended,
 }
@@ -19,7 +19,7 @@ struct Slot {
     generation: u32,
 }
 
-/// Lanes that come and go. Each runs, asks at a queue (a model, a role), or is away (in a tool), until it ends.
+/// Lanes that come and go. Each runs, asks, or is away (in a tool), until it ends.
 ///
 /// A lane is its slot, with the slot's generation in the upper half: a slot is used again, and the lane that had it before
 /// stays ended for its holder.
@@ -28,9 +28,8 @@ pub struct ActivityCounter {
     slots: Vec<Slot>,
     free: Vec<u32>,
     running: usize,
-    away: usize,
     asking: usize,
-    queues: Vec<usize>,
+    away: usize,
 }
 
 impl ActivityCounter {
@@ -60,12 +59,12 @@ impl ActivityCounter {
         self.enter(lane, Activity::Running).map(|_| ())
     }
 
-    /// A lane waits at a queue. Whether it was the last that ran.
+    /// A lane asks, and waits. Whether it was the last that ran.
     ///
     /// # Errors
     /// As [`ActivityCounter::run`].
-    pub fn ask(&mut self, lane: u64, queue: u16) -> Result<bool> {
-        self.enter(lane, Activity::Asking(queue))
+    pub fn ask(&mut self, lane: u64) -> Result<bool> {
+        self.enter(lane, Activity::Asking)
     }
 
     /// A lane is away and will ask again at an unknown time. Whether it was the last that ran.
@@ -90,7 +89,7 @@ impl ActivityCounter {
         self.running
     }
 
-    /// Lanes that ask, at whatever queue.
+    /// Lanes that ask.
     #[must_use]
     pub const fn asking(&self) -> usize {
         self.asking
@@ -100,12 +99,6 @@ impl ActivityCounter {
     #[must_use]
     pub const fn away(&self) -> usize {
         self.away
-    }
-
-    /// Lanes that ask at a queue.
-    #[must_use]
-    pub fn asking_of(&self, queue: u16) -> usize {
-        self.queues.get(usize::from(queue)).copied().unwrap_or_default()
     }
 
     /// Change what a lane does. Whether nothing runs now, and it ran before or will not come back.
@@ -123,34 +116,18 @@ impl ActivityCounter {
             slot.generation += 1;
             self.free.push(number);
         }
-        self.uncount(before);
-        self.count(state);
+        self.lanes(before).into_iter().for_each(|count| *count -= 1);
+        self.lanes(state).into_iter().for_each(|count| *count += 1);
         Ok(self.running == 0 && (before == Activity::Running || state == Activity::Ended))
     }
 
-    fn count(&mut self, state: Activity) {
+    /// How many lanes do that; lanes that ended are not counted.
+    const fn lanes(&mut self, state: Activity) -> Option<&mut usize> {
         match state {
-            Activity::Running => self.running += 1,
-            Activity::Away => self.away += 1,
-            Activity::Ended => {}
-            Activity::Asking(queue) => {
-                let queue = usize::from(queue);
-                self.queues.resize(self.queues.len().max(queue + 1), 0);
-                self.queues[queue] += 1;
-                self.asking += 1;
-            }
-        }
-    }
-
-    fn uncount(&mut self, state: Activity) {
-        match state {
-            Activity::Running => self.running -= 1,
-            Activity::Away => self.away -= 1,
-            Activity::Ended => {}
-            Activity::Asking(queue) => {
-                self.queues[usize::from(queue)] -= 1;
-                self.asking -= 1;
-            }
+            Activity::Running => Some(&mut self.running),
+            Activity::Asking => Some(&mut self.asking),
+            Activity::Away => Some(&mut self.away),
+            Activity::Ended => None,
         }
     }
 }

@@ -1,6 +1,5 @@
-//! What runs next: the ready set of many tasks, and the budget that it draws on.
+//! What a budget allows, and which answer wins.
 
 pub mod amount;
 pub mod ledger;
-pub mod scheduler;
 pub mod votes;

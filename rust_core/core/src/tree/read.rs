@@ -136,7 +136,9 @@ impl Tree {
     /// Rollouts that have not ended, ascending.
     #[must_use]
     pub fn growing(&self) -> Vec<usize> {
-        self.rollouts.growing().ones().iter().map(|&lane| lane as usize).collect()
+        let mut growing = Vec::new();
+        self.rollouts.growing().ones_into(&mut growing);
+        growing.into_iter().map(|lane| lane as usize).collect()
     }
 
     /// Bytes of distinct messages.

@@ -64,26 +64,6 @@ impl Tree {
         Ok(())
     }
 
-    /// What to append to the messages from the root to `after` so that they reach to `node`: each message behind a comma,
-    /// but for the first of all. A body that grows by it is never joined again.
-    ///
-    /// # Errors
-    /// If a node does not exist, or `after` is not on the path to `node`.
-    pub fn continuation(&self, after: NodeId, node: NodeId) -> Result<Vec<u8>> {
-        self.known_node(after)?;
-        self.known_node(node)?;
-        let mut said = Vec::new();
-        for id in self.nodes.to_root(node) {
-            if id == after {
-                said.reverse();
-                return Ok(join_behind(&said, after == NodeId::ROOT));
-            }
-            said.extend(self.nodes.fragment(id).map(|fragment| self.fragments.get(fragment)));
-        }
-        let value = format!("node {} is not on the path to node {}", after.get(), node.get());
-        Err(Error::reference(value, "a node at or above it"))
-    }
-
     /// The messages, or their pieces, in order.
     fn said(&self, source: Source) -> Result<Vec<&[u8]>> {
         match source {
@@ -105,18 +85,6 @@ impl Tree {
             }
         }
     }
-}
-
-/// Messages each behind a comma; the first of all messages has none.
-fn join_behind(messages: &[&[u8]], first: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(messages.iter().map(|message| message.len() + 1).sum());
-    for (place, message) in messages.iter().enumerate() {
-        if place > 0 || !first {
-            out.push(b',');
-        }
-        out.extend_from_slice(message);
-    }
-    out
 }
 
 fn size(fragments: &[&[u8]], head: &[u8], tail: &[u8]) -> usize {

@@ -250,18 +250,6 @@ impl CoreTree {
         self.body(py, Source::Path(node.into()), &head, &tail)
     }
 
-    /// What to append to the messages from the root to `after` so that they reach to `node`.
-    #[pyo3(signature = (after, node, /))]
-    fn continuation<'py>(
-        &self,
-        py: Python<'py>,
-        #[pyo3(from_py_with = number)] after: u32,
-        #[pyo3(from_py_with = number)] node: u32,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let said = self.0.with(py, |tree| tree.continuation(after.into(), node.into()))?;
-        Ok(PyBytes::new(py, &said))
-    }
-
     /// Like `request`, over a recorded context, whose pieces are joined.
     #[pyo3(signature = (context, head, tail, /))]
     fn request_context<'py>(

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.batch.batcher import Batcher, BatchLLM, PendingPrompt, PromptQueues
-from trunkline.llm.batch.completion import prompts
+from trunkline.llm.batch.batcher import Batcher, BatchLLM
 
 
 def ask(batcher: Batcher, seed: int, model: str = "m", role: str = "r", step: int = 0, before: int = 0) -> asyncio.Task:
@@ -104,17 +103,6 @@ async def test_a_queue_whose_requests_were_given_up_is_called_no_more():
     lanes[0].ask()
     await third
     assert engine.seeds == [[1], [3]]
-
-
-async def test_queues_of_steps_that_are_over_are_forgotten_and_others_are_not():
-    queues = PromptQueues(fuse=True, regroup=False)
-    steps = [msgspec.structs.replace(request(step), step=step) for step in range(3)]
-    over, waiting = queues.of(steps[0]), queues.of(steps[1])
-    (prompt,) = prompts(steps[1], 1)
-    waiting.add(PendingPrompt(prompt, asyncio.get_running_loop().create_future(), waiting, 1, 0.0))
-    queues.of(steps[2])
-    assert queues.of(steps[1]) is waiting
-    assert queues.of(steps[0]) is not over
 
 
 @pytest.mark.parametrize("name", ["fuse_calls", "regroup", "core_masks"])
