@@ -32,10 +32,8 @@ FailedRequest = tuple[int, str, str]
 LONG: Final = 16 << 10
 """Up to here it is cheaper to copy a body behind its head than to write twice."""
 
-
 NOWHERE: Final = 0xFFFF_FFFF
 """No number of a connection."""
-
 
 _SHARED: Final = 256 << 10
 """Bytes of a buffer that all connections receive into."""
@@ -171,7 +169,6 @@ class ConnectionDriver:
         "_empty",
         "_open",
         "_origins",
-        "_pending",
         "_refuse",
         "_timer",
         "_woken",
@@ -225,8 +222,9 @@ class ConnectionDriver:
         for slot, origin in opens:
             self._dial(slot, self._origins[origin])
         for slot in checks:
-            self.table.unacknowledged(slot, self._open[slot].unacknowledged(), now)
-            self.wake()
+            if slot in self._open:
+                self.table.unacknowledged(slot, self._open[slot].unacknowledged(), now)
+                self.wake()
         for slot in closes:
             connection = self._open.get(slot)
             if connection is not None:
