@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from fault_server import OK, FaultServer, Peer
 from llm_servers import KEY
+from places import SUPPORT
 
+from trunkline.llm.http import origin
 from trunkline.llm.http.aiohttp_transport import AioTransport, SwitchTransport
 from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import TransportError
@@ -56,3 +58,18 @@ async def test_one_switch_serves_both_ways_at_once(monkeypatch):
     for url in (server.url, "http://far.example/v1"):
         with pytest.raises(TransportError, match="closed"):
             await switch.post(url, {}, b"{}", 5.0)
+
+
+async def test_a_certificate_in_ssl_cert_file_is_trusted(monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(SUPPORT / "certificate.pem"))
+    monkeypatch.setattr(FaultServer, "encrypted", True)
+    origin._context.cache_clear()
+    switch = SwitchTransport(4)
+    try:
+        async with FaultServer(OK) as server:
+            for _ in range(2):
+                assert (await switch.post(server.url, {"Authorization": KEY}, b"{}", 5.0)).status == 200
+            assert server.connections == 1
+    finally:
+        await switch.close()
+        origin._context.cache_clear()
