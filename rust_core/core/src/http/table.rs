@@ -538,11 +538,13 @@ impl ExchangeTable {
                     (due, fault) = (silent, Fault::Silent);
                 } else if connection.unproven > 0 && !connection.answered && !connection.reader.begun() && now < due {
                     let accepted = connection.sent.saturating_add(limits.accepted);
-                    if now >= accepted {
+                    if now < accepted {
+                        due = due.min(accepted);
+                    } else if stage == Stage::Sent {
                         self.actions.checks.push(slot);
-                        return;
+                    } else {
+                        due = due.min(now.saturating_add(limits.accepted));
                     }
-                    due = due.min(accepted);
                 }
             }
         }
