@@ -143,12 +143,14 @@ class DiversityCounter:
         self._count += 1
         self._actions.add([given.action for given in task])
         self._answers.add([given.answer and normalise(given.answer) for given in task])
-        found = clusters(task) if len(task) > 1 else [] if math.isnan(task[0].reward) else [[task[0].reward]]
-        if len(found) == 1 and len(found[0]) == 1:
-            self._single += 1
-            self._unit = max(self._unit or 0.0, abs(found[0][0]))
-        elif found:
-            self._clusters.append(found)
+        match clusters(task):
+            case []:
+                pass
+            case [[reward]]:
+                self._single += 1
+                self._unit = max(self._unit or 0.0, abs(reward))
+            case found:
+                self._clusters.append(found)
 
     def diversity(self) -> Diversity | None:
         """The diversity so far; None without tries."""
@@ -183,14 +185,15 @@ class _DistinctCounter:
         self._found = self._of = 0
 
     def add(self, task: Sequence[str | None]) -> None:
-        if len(task) == 1:
-            one = bool(task[0])
-            self._found += one
-            self._of += one
-            return
-        keys = [key for key in task if key]
-        self._found += len(set(keys))
-        self._of += len(keys)
+        match [key for key in task if key]:
+            case []:
+                pass
+            case [_]:
+                self._found += 1
+                self._of += 1
+            case keys:
+                self._found += len(set(keys))
+                self._of += len(keys)
 
     def mean(self, tasks: int) -> Distinct:
         return Distinct(self._found / tasks, self._of / tasks)
@@ -218,8 +221,12 @@ def clusters(task: Sequence[Try]) -> list[list[float]]:
     """Return the rewards of a task's scored tries by the initial chain that they were expanded for."""
     chains: dict[int, list[float]] = {}
     for given in task:
-        chains.setdefault(given.subgroup, []).append(given.reward)
-    return _scored(list(chains.values()))
+        if not math.isnan(given.reward):
+            if given.subgroup in chains:
+                chains[given.subgroup].append(given.reward)
+            else:
+                chains[given.subgroup] = [given.reward]
+    return [*chains.values()]
 
 
 def _scored(task: Clusters) -> list[list[float]]:

@@ -157,14 +157,18 @@ class RewardCounter:
     def add(self, rewards: Sequence[float]) -> int:
         """Add the tries of a task; returns how many were scored."""
         self._tries += len(rewards)
-        found = scored(rewards)
-        if not found:
-            return 0
-        count, best = len(found), max(found)
+        match scored(rewards):
+            case []:
+                return 0
+            case [reward]:
+                count, mean, least, best = 1, reward, reward, reward
+            case found:
+                count, least, best = len(found), min(found), max(found)
+                mean = math.fsum(found) / count
         self._scored += count
-        self._means.append(math.fsum(found) / count)
+        self._means.append(mean)
         self._best.append(best)
-        self.bounded = self.bounded and best <= 1.0 and min(found) >= 0.0
+        self.bounded = self.bounded and least >= 0.0 and best <= 1.0
         return count
 
     def accuracy(self) -> Estimate | None:
