@@ -38,9 +38,10 @@ def deadly(self, *rows):
     seen += 1
     if seen == point and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    commit(self, *rows)
+    found = commit(self, *rows)
     if seen == point and when == "after":
         os.kill(os.getpid(), signal.SIGKILL)
+    return found
 
 if __name__ == "__main__":
     RunWriter.commit = deadly
