@@ -66,6 +66,22 @@ class VirtualTime:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still while anything can run, and jumps to the next timer when nothing can."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 0.0
+
+    def time(self):
+        return self._now
+
+    def _run_once(self):
+        if not self._ready and self._scheduled:
+            self._now = max(self._now, self._scheduled[0].when())
+        super()._run_once()
+
+
 class VirtualServers:
     """A transport to servers that take their time by the virtual clock.
 

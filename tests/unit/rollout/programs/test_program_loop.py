@@ -6,11 +6,12 @@ import asyncio
 import contextvars
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
 from plays import Actors, cuts, play
+from virtual_time import JumpingLoop
 
 from trunkline.agent import Agent
 from trunkline.errors import ProgramError
@@ -184,7 +185,16 @@ async def test_loops_and_tasks_are_those_that_run():
     assert word.get() == "outside"
 
 
-async def test_timers_fire_in_the_order_of_their_times_and_the_time_of_the_loop_is_theirs():
+def by_the_clock(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(work)
+
+
+def test_timers_fire_in_the_order_of_their_times_and_the_time_of_the_loop_is_theirs():
+    by_the_clock(check_order())
+
+
+async def check_order() -> None:
     async def program(rollout: ProgramContext) -> str:
         loop = asyncio.get_running_loop()
         fired: list[tuple[str, float]] = []
@@ -208,7 +218,11 @@ async def test_timers_fire_in_the_order_of_their_times_and_the_time_of_the_loop_
     ]
 
 
-async def test_timers_fire_again_in_the_order_in_which_they_fired_and_not_in_that_of_their_times():
+def test_timers_fire_again_in_the_order_in_which_they_fired_and_not_in_that_of_their_times():
+    by_the_clock(check_order_again())
+
+
+async def check_order_again() -> None:
     async def moment() -> None:
         await asyncio.sleep(0.02)
 
