@@ -80,7 +80,7 @@ measures number outcome plant said scorings shown size standing text to_the_end 
 """Former names of classes and functions that no run file can hold; ``old_names`` has the others."""
 
 ANOTHER_MEANING = """
-ArgumentError Call Choice Ending Engine Lanes Limits Message Options Outcome Pool Prompt Queue Row Rows Run Slot Stop
+ArgumentError Call Choice Ending Engine Limits Message Options Outcome Pool Prompt Queue Row Rows Run Slot Stop
 Supervisor Tally Template Verdict
 """
 """Names of classes that had another meaning before."""

@@ -379,7 +379,8 @@ class CompletionClients:
         self.turn_gate = first.turn_gate
         self.engine = first.engine
         read = {name: one.activity for name, one in clients.items() if isinstance(one.activity, Activity)}
-        self.activity = Activity(llms=read) if read else UNREAD
+        several = Activity(llms=read) if read else UNREAD
+        self.activity = several if len(clients) > 1 else first.activity
 
     def of(self, llm: str) -> CompletionClient:
         """Return who asks an LLM.
