@@ -65,8 +65,6 @@ struct Request {
     place: Place,
     body: Vec<u8>,
     head: String,
-    /// What it was answered with, a choice for each wish.
-    answered: Option<String>,
 }
 
 struct Rollout {
@@ -93,11 +91,10 @@ struct World {
     requests: BTreeMap<usize, Request>,
     models: [VecDeque<usize>; 2],
     targets: [VecDeque<usize>; 2],
-    /// Sent and not yet written, in order.
-    unwritten: VecDeque<usize>,
-    /// Connections that were made, with the request that was written there last.
-    slots: BTreeMap<u32, Option<usize>>,
-    tokens: HashMap<u64, usize>,
+    /// Connections that were made, with the request that was written there and how many draws it is for.
+    slots: BTreeMap<u32, Option<(Vec<u8>, usize)>>,
+    /// Answers that were given with all draws, by what they begin with, and what was asked.
+    answers: HashMap<String, Vec<u8>>,
     serial: usize,
 }
 
@@ -149,9 +146,8 @@ impl World {
             requests: BTreeMap::new(),
             models: [VecDeque::new(), VecDeque::new()],
             targets: [VecDeque::new(), VecDeque::new()],
-            unwritten: VecDeque::new(),
             slots: BTreeMap::new(),
-            tokens: HashMap::new(),
+            answers: HashMap::new(),
             serial: 0,
         };
         for _ in 0..2 {
@@ -181,12 +177,15 @@ impl World {
         let number = self.wishes.len();
         let grove = &mut self.groves[tree];
         let id = RolloutId::new(u32::try_from(rollout).unwrap());
+        if !grove.open {
+            return;
+        }
         if rollout >= grove.rollouts.len() {
             assert!(self.engine.ask(grove.key, id, agent, None, number).is_err());
             return;
         }
         let one = &mut grove.rollouts[rollout];
-        if one.wish.is_some() || !grove.open {
+        if one.wish.is_some() {
             return;
         }
         let found = self.engine.ask(grove.key, id, agent, None, number);
@@ -260,7 +259,7 @@ impl World {
         }
         drop(tree);
         let place = Place::Model(model);
-        let request = Request { wishes, place, body: body.into_bytes(), head: String::new(), answered: None };
+        let request = Request { wishes, place, body: body.into_bytes(), head: String::new() };
         self.requests.insert(number, request);
         self.models[model as usize].push_back(number);
     }
@@ -294,26 +293,35 @@ impl World {
             };
             let length = request.body.len();
             request.head = format!(
-                "POST /{target} HTTP/1.1\r\nHost: h\r\n{session}Number: {target}\r\nContent-Length: {length}\r\n\r\n"
+                "POST /{target} HTTP/1.1\r\nHost: h\r\nUser-Agent: trunkline\r\n{session}Number: {target}\r\nContent-Length: {length}\r\n\r\n"
             );
-            self.unwritten.push_back(number);
         }
     }
 
-    /// Take what waits for a model out, as a driver does that sends otherwise.
-    fn take(&mut self, model: u32) {
-        while let Some(flight) = self.engine.next(model).unwrap() {
-            let number = self.models[model as usize].pop_front().unwrap();
+    /// Take what waits for a model or a target out, as a driver does that sends otherwise.
+    fn take(&mut self, place: Place) {
+        loop {
+            let (next, first) = match place {
+                Place::Model(model) => (self.engine.next(model), self.models[model as usize].pop_front()),
+                Place::Target(target) | Place::Sent(target) => {
+                    (self.engine.next_for(target), self.targets[target as usize].pop_front())
+                }
+            };
+            let next = next.unwrap();
+            let (Some(flight), Some(number)) = (next, first) else {
+                assert_eq!((next, first), (None, None));
+                return;
+            };
             let view = self.engine.view(flight).unwrap();
             let request = &self.requests[&number];
             let Wish { turns, seed, agent, .. } = self.wishes[request.wishes[0]];
             assert_eq!((view.turns, view.seed, view.agent), (turns, seed, agent));
             assert_eq!(view.n as usize, request.wishes.len());
+            assert!(self.engine.asked(flight).unwrap() <= self.now);
             let waiters = self.engine.release(flight).unwrap();
             self.over(number, &waiters);
             assert!(self.engine.view(flight).is_err());
         }
-        assert!(self.models[model as usize].is_empty());
     }
 
     /// Everyone who waits for a request is told, once.
@@ -321,7 +329,6 @@ impl World {
         let request = self.requests.remove(&number).unwrap();
         let expected = request.wishes.iter().map(|&wish| (wish, self.wishes[wish].given_up)).collect::<Vec<_>>();
         assert_eq!(waiters, expected);
-        self.unwritten.retain(|&one| one != number);
         for wish in request.wishes {
             self.end(wish);
         }
@@ -367,9 +374,6 @@ impl World {
         assert_eq!(target, expected);
         let waiters = waiters.into_iter().map(|waiter| (waiter, true)).collect::<Vec<_>>();
         self.over(number, &waiters);
-        for last in self.slots.values_mut().filter(|last| **last == Some(number)) {
-            *last = None;
-        }
     }
 
     fn recall(&mut self, model: u32) {
@@ -393,12 +397,10 @@ impl World {
 
     /// Let a connection with a request bring something, or break.
     fn bring(&mut self, slot: usize, what: u8) {
-        let busy = self.slots.iter().filter(|(_, last)| last.is_some_and(|one| self.requests.contains_key(&one)));
-        let busy = busy.map(|(&slot, &last)| (slot, last.unwrap())).collect::<Vec<_>>();
-        let Some(&(slot, number)) = busy.get(slot % busy.len().max(1)) else { return };
+        let busy = self.slots.iter().filter_map(|(&slot, last)| Some((slot, last.clone()?))).collect::<Vec<_>>();
+        let Some((slot, (sent, n))) = busy.get(slot % busy.len().max(1)).cloned() else { return };
         self.serial += 1;
         let serial = self.serial;
-        let n = self.requests[&number].wishes.len();
         let choices = match what {
             0..=5 => n + usize::from(what == 0),
             6 => n - 1,
@@ -423,7 +425,7 @@ impl World {
             _ => {}
         }
         if what <= 5 {
-            self.requests.get_mut(&number).unwrap().answered = Some(serial.to_string());
+            self.answers.insert(serial.to_string(), sent);
         }
         let length = body.len();
         let data = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -445,11 +447,9 @@ impl World {
             }
             for one in faulted {
                 if let Outcome::Answer(answer) = &one.outcome {
-                    assert!(
-                        answer.status == 500
-                            || answer.body.len() < 8
-                            || self.requests[&self.of(&one.waiters)].answered.is_none()
-                    );
+                    let body = serde_json::from_slice::<Value>(&answer.body).unwrap_or_default();
+                    let choices = body["choices"].as_array().map_or(0, Vec::len);
+                    assert!(answer.status == 500 || choices < one.waiters.len());
                 }
                 let number = self.of(&one.waiters);
                 assert_eq!(self.requests[&number].place, Place::Sent(one.target));
@@ -461,20 +461,19 @@ impl World {
                 assert!(is_ours(write.token));
                 let mut out = Vec::new();
                 self.engine.request(write.token, &self.table, &mut out).unwrap();
-                let known = self.tokens.get(&write.token).copied();
-                let number = match known.filter(|one| self.requests.contains_key(one) && !self.unwritten.contains(one))
-                {
-                    Some(number) => number,
-                    None => self.unwritten.pop_front().expect("a request that was sent"),
-                };
-                self.tokens.insert(write.token, number);
-                let request = &self.requests[&number];
-                let expected = [request.head.as_bytes(), &request.body].concat();
-                assert_eq!(String::from_utf8(out).unwrap(), String::from_utf8(expected).unwrap());
-                self.slots.insert(write.slot, Some(number));
+                let sent = self.requests.values().find(|request| {
+                    matches!(request.place, Place::Sent(_)) && out == [request.head.as_bytes(), &request.body].concat()
+                });
+                let n = sent.expect("a request that was sent").wishes.len();
+                self.slots.insert(write.slot, Some((out, n)));
             }
-            for (slot, _) in actions.opens {
-                if refuse {
+            let (opens, mut closes) = (actions.opens, actions.closes);
+            for (slot, _) in opens {
+                let unwanted = closes.iter().position(|&one| one == slot);
+                if let Some(place) = unwanted {
+                    closes.remove(place);
+                }
+                if refuse || unwanted.is_some() {
                     if let Some(token) = self.table.unopened(slot, self.now) {
                         let faulted = self.engine.refused(token, self.now).unwrap();
                         let number = self.of(&faulted.waiters);
@@ -485,7 +484,7 @@ impl World {
                     self.slots.insert(slot, None);
                 }
             }
-            for slot in actions.closes {
+            for slot in closes {
                 self.slots.remove(&slot);
                 self.table.lost(slot, None, self.now);
             }
@@ -501,7 +500,8 @@ impl World {
         let number = self.of(&waiters);
         let request = &self.requests[&number];
         assert_eq!(request.place, Place::Sent(target));
-        let serial = request.answered.clone().expect("a request that was answered");
+        let written = [request.head.as_bytes(), &request.body].concat();
+        let mut serial = None;
         for (place, (waiter, given_up, appended)) in turns.into_iter().enumerate() {
             let Wish { tree, rollout, leaf, .. } = self.wishes[waiter];
             let grove = &self.groves[tree];
@@ -509,13 +509,18 @@ impl World {
             match appended {
                 AppendedChoice::Turn(node, _) => {
                     let message: Value = serde_json::from_slice(core.message(node).unwrap()).unwrap();
-                    assert_eq!(message["content"], format!("{serial}-{place}"));
+                    let (answer, choice) = message["content"].as_str().unwrap().split_once('-').unwrap();
+                    assert_eq!(choice, place.to_string());
+                    assert_eq!(serial.get_or_insert(answer.to_owned()), answer);
                     assert_eq!(core.node(node).unwrap().parent.get(), leaf);
                     let id = RolloutId::new(u32::try_from(rollout).unwrap());
                     assert_eq!(core.rollout(id).unwrap().leaf, node);
                 }
                 AppendedChoice::Fault(_) => assert!(given_up && grove.rollouts[rollout].ended),
             }
+        }
+        if let Some(serial) = serial {
+            assert_eq!(self.answers.remove(&serial), Some(written), "an answer is used once, by what it was for");
         }
         self.over(number, &waiters);
     }
@@ -568,7 +573,7 @@ impl World {
     fn check(&self) {
         let sent = self.requests.values().filter(|request| matches!(request.place, Place::Sent(_))).count();
         assert_eq!(self.engine.in_flight().0, sent);
-        assert_eq!(self.table.len(), sent);
+        assert!(self.table.len() <= sent, "an answer that has come is not there any more");
         let waits = self.wishes.iter().enumerate().filter(|(_, wish)| wish.stage == Stage::Waits);
         let held = self.requests.values().map(|request| request.wishes.len()).sum::<usize>();
         assert_eq!(waits.count(), held);
@@ -605,7 +610,7 @@ enum Step {
     Waiting(u32),
     Route(u32, u32, usize),
     Send(u32, usize),
-    Take(u32),
+    Take(Place),
     Abandon(usize),
     Recall(u32),
     Bring(usize, u8),
@@ -624,7 +629,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => two.clone().prop_map(Step::Waiting),
         5 => (two.clone(), two.clone(), 0..4_usize).prop_map(|(model, target, most)| Step::Route(model, target, most)),
         5 => (two.clone(), 0..4_usize).prop_map(|(target, most)| Step::Send(target, most)),
-        1 => two.clone().prop_map(Step::Take),
+        1 => (two.clone(), any::<bool>()).prop_map(|(key, model)| {
+            Step::Take(if model { Place::Model(key) } else { Place::Target(key) })
+        }),
         4 => any::<usize>().prop_map(Step::Abandon),
         1 => two.clone().prop_map(Step::Recall),
         8 => (any::<usize>(), 0..11_u8).prop_map(|(slot, what)| Step::Bring(slot, what)),
@@ -648,7 +655,7 @@ proptest! {
                 Step::Waiting(model) => world.waiting(model),
                 Step::Route(model, target, most) => world.route(model, target, most),
                 Step::Send(target, most) => world.send(target, most),
-                Step::Take(model) => world.take(model),
+                Step::Take(place) => world.take(place),
                 Step::Abandon(wish) => if !world.wishes.is_empty() { world.abandon(wish % world.wishes.len()) },
                 Step::Recall(model) => world.recall(model),
                 Step::Bring(slot, what) => world.bring(slot, what),
