@@ -18,7 +18,7 @@ from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from trunkline.llm.types import Reply
     from trunkline.rollout.sampling.inflight import TraceRecorder
@@ -226,6 +226,7 @@ class Outbox:
         self._send = send
         self._failed = failed
         self._free = ShrinkableSemaphore(concurrency + unacknowledged)
+        self.reserve = self._free.acquire
         self._concurrency = concurrency
         self._dirty: dict[int, TreeSink] = {}
         self._turns = 0
@@ -238,10 +239,6 @@ class Outbox:
         self._served: set[str] = set()
         self._estimated: list[tuple[Reply | str, int]] = []
         self._broken: Exception | None = None
-
-    def reserve(self) -> Awaitable[None] | None:
-        """Count one more turn in flight; returns None where it may be, else what to wait for."""
-        return self._free.acquire()
 
     def release(self, turns: int) -> None:
         """Let so many more turns be in flight."""
