@@ -108,7 +108,8 @@ impl BatchQueue {
 
     /// Drop rows that have not left.
     #[pyo3(signature = (numbers, /))]
-    fn drop(&self, py: Python<'_>, numbers: Vec<u64>) -> PyResult<()> {
+    fn drop(&self, py: Python<'_>, numbers: Vec<Unsigned<u64>>) -> PyResult<()> {
+        let numbers: Vec<u64> = numbers.into_iter().map(|number| number.0).collect();
         self.0.with(py, |queue| Ok(queue.drop_rows(&numbers))).map(drop)
     }
 
@@ -134,8 +135,15 @@ impl BatchQueue {
 
     /// At most `calls` batches that are due, and when the next one is.
     #[pyo3(signature = (now, calls, running, away, /))]
-    fn next(&self, py: Python<'_>, now: f64, calls: usize, running: usize, away: usize) -> PyResult<DueBatches> {
-        self.0.with(py, |queue| Ok(queue.next(now, calls, running, away)))
+    fn next(
+        &self,
+        py: Python<'_>,
+        now: f64,
+        calls: Unsigned<u32>,
+        running: Unsigned<u32>,
+        away: Unsigned<u32>,
+    ) -> PyResult<DueBatches> {
+        self.0.with(py, |queue| Ok(queue.next(now, calls.0 as usize, running.0 as usize, away.0 as usize)))
     }
 
     /// Whether a row waits.

@@ -92,4 +92,9 @@ def test_what_is_no_row_is_refused() -> None:
         queue.add(1, "\ud800", "r", (0, 0), 1, 0.0)
     with pytest.raises(TypeError):
         queue.add(1, b"m", "r", (0, 0), 1, 0.0)  # type: ignore[arg-type]
+    for counts in ((-1, 0, 0), (1, 2**32, 0), (1, 0, -1)):
+        with pytest.raises(ArgumentError, match="must be 0 to 4294967295"):
+            queue.next(0.0, *counts)
+    with pytest.raises(ArgumentError, match="must be 0 to 18446744073709551615"):
+        queue.drop([-1])
     assert not queue
