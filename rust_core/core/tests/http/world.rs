@@ -318,3 +318,27 @@ fn a_request_is_sent_twice_at_most() {
     assert_eq!((failed[0].token, &failed[0].fault), (3, &Fault::NoAnswer));
     assert!(table.is_empty());
 }
+
+#[test]
+fn what_nothing_asked_for_costs_the_connection() {
+    let head = request_head("/", "h", &[]).unwrap();
+    let more = [OK, b"x"].concat();
+    for (first, later) in [(&more[..], None), (OK, Some(OK)), (OK, Some(&b"x"[..]))] {
+        let mut table = ExchangeTable::new(LIMITS);
+        table.add_origin(false).unwrap();
+        table.send(1, 0, head.clone(), 0, 1000, 0).unwrap();
+        let (slot, _) = table.take_actions().opens[0];
+        table.opened(slot, 0);
+        table.take_actions();
+        table.feed(slot, first, 0);
+        table.settle(0);
+        assert_eq!(table.take_landed().len(), 1);
+        if let Some(later) = later {
+            assert!(table.take_actions().closes.is_empty());
+            table.feed(slot, later, 0);
+        }
+        table.send(2, 0, head.clone(), 0, 1000, 0).unwrap();
+        let actions = table.take_actions();
+        assert_eq!((actions.closes, actions.writes.len(), actions.opens.len()), (vec![slot], 0, 1));
+    }
+}
