@@ -91,6 +91,7 @@ async def bench(
     routing: Routing | None = None,
     waits: Waits | None = None,
     engine: bool = True,
+    parties: int = 0,
     **bounds: float,
 ) -> AsyncIterator[Bench]:
     """Open n rollouts that ask these endpoints; at the end nothing may be left in flight.
@@ -106,6 +107,7 @@ async def bench(
         backoff=Backoff(attempts=attempts),
         limits=limits,
         routing=routing,
+        parties=parties,
         transport=SwitchTransport(slots, **bounds),
         sleep=Waits() if waits is None else waits,
         draw=lambda: 0.5,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
+import pytest
+import uvloop
 from engine_table import answer, bench, held, soon, until
-from fault_server import FaultServer, http, problem
+from fault_server import FaultServer, Peer, http, problem
 
 from trunkline.errors import EndpointError
 from trunkline.rollout.sampling.inflight import WeightGate
@@ -91,6 +94,75 @@ async def test_what_is_asked_in_the_pass_of_a_hold_is_asked_under_the_next_weigh
         assert {core.node(core.rollout(number).leaf).namespace for number in range(2)} == {
             made.table.compiled.under("2").namespace
         }
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_many_turns_with_failures_and_cancellations_leave_nothing_behind(loop: str):
+    """Rollouts ask again and again; some are cancelled, and some requests fail."""
+    luck = random.Random(loop)
+
+    async def moody(peer: Peer) -> None:
+        mood = luck.random()
+        if mood < 0.1:
+            await peer.send(http(problem("boom"), 500))
+        elif mood < 0.2:
+            peer.reset()
+        elif mood < 0.25:
+            await peer.send(http(b"oops"))
+        else:
+            await answer(peer)
+
+    async def play() -> None:
+        async with FaultServer(moody) as server, bench(server.url, n=12, slots=3, attempts=40, siblings=True) as made:
+            for _ in range(12):
+                asked = list(map(made.ask, range(12)))
+                for _ in range(luck.randrange(3)):
+                    await asyncio.sleep(0)
+                for one in luck.sample(asked, 3):
+                    one.cancel()
+                await soon(asyncio.wait(asked))
+                assert not any(isinstance(one.exception(), EndpointError) for one in asked if not one.cancelled())
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(play())
+
+
+async def test_slots_that_are_leased_are_taken_and_given_back():
+    async with FaultServer(answer) as server, bench(server.url, n=8, slots=4, parties=2) as made:
+        shared = made.llm.shared_slots
+        assert shared is not None
+        asked = list(map(made.ask, range(8)))
+        await until(lambda: shared.wishes[0] == 8)
+        assert not server.seen
+        shared.grant([3])
+        await until(lambda: len(made.calls()) == 8)
+        await soon(asyncio.wait(asked))
+        shared.reclaim([2])
+        assert (shared.held[0], shared.repaid()[0]) == (1, 2)
+        await soon(made.ask_all())
+        shared.grant([3])
+
+
+async def test_slots_that_are_owed_are_given_back_by_those_in_flight():
+    gate = asyncio.Event()
+    async with FaultServer(held(gate)) as server, bench(server.url, n=6, slots=3, parties=2) as made:
+        shared = made.llm.shared_slots
+        assert shared is not None
+        shared.grant([3])
+        asked = list(map(made.ask, range(6)))
+        await until(lambda: len(server.seen) == 3)
+        shared.reclaim([2])
+        asked[0].cancel()
+        await until(lambda: asked[0].done())
+        assert shared.repaid()[0] == 1
+        gate.set()
+        await soon(asyncio.wait(asked))
+        assert shared.repaid()[0] == 1
+        assert shared.held[0] == 1
+        shared.grant([2])
 
 
 async def test_a_server_that_refuses_connections_ends_all_that_wait():
