@@ -156,7 +156,7 @@ async def test_slots_that_are_owed_are_given_back_by_those_in_flight():
         await until(lambda: len(server.seen) == 3)
         shared.reclaim([2])
         asked[0].cancel()
-        await until(lambda: asked[0].done())
+        await until(asked[0].done)
         assert shared.repaid()[0] == 1
         gate.set()
         await soon(asyncio.wait(asked))
