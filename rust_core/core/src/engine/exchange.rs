@@ -97,7 +97,7 @@ pub struct Faulted<W> {
     pub waiters: Vec<(W, bool)>,
 }
 
-/// Who waited for a request that was given up, and its target with whether it was sent.
+/// Who waited for a request that was given up; the target that it was at, and whether it was sent.
 pub type Abandoned<W> = (Vec<W>, Option<(TargetKey, bool)>);
 
 /// What a pass brought.
@@ -250,7 +250,6 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     }
 
     /// A rollout does not wait for its turn any more; a request that nothing waits for is given up, also where it was sent.
-    /// Who waited is returned, with the target that the request was at, and whether it was sent.
     ///
     /// # Errors
     /// If there is no such wish.
