@@ -8,19 +8,16 @@ session, each in a process of its own, and figures are medians of the rounds; se
 CPU a call. Ratios are to the loop unless a row says otherwise. A small call is one of four of a rollout, whose three
 tools give 250 bytes each; there is one rollout a task. Of one-turn tasks, which have no tools, the summary is counted.
 
-Instructions are those of user code, counted by valgrind in processes without workers, as the difference of two lengths:
-no other load of the machine moves them. Interpreter calls are those of `count_calls.py`. Microseconds of rows and
+Instructions are those of `instructions.py`, interpreter calls those of `count_calls.py`: no other load of the machine
+moves them. Microseconds of rows and
 row-steps are absolute: divide them by the loop's, which is printed, to compare machines.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import re
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +26,7 @@ import pytest
 import uvloop
 
 import count_calls
+import instructions
 import teams
 import test_crowd
 import test_row_step
@@ -39,8 +37,6 @@ from test_peers import LOOP, Table
 pytestmark = pytest.mark.timeout(1800)
 
 INLINE, WORKER, WORKERS = RUN
-BESIDE_INSTRUCTIONS = (32, 160)
-"""Conversations of the two runs whose difference is counted."""
 
 
 class Row(NamedTuple):
@@ -125,7 +121,7 @@ def test_turn_engine(benchmark, capsys, stub: Stub, plan: Plan, certificate: tup
         Row("small call over TLS, to the loop over TLS", {"": ratio(over_tls, "small")}, 0.7),
         Row("200 tokens with top-16 log-probs", {"": ratio(listed, "logprobs")}, 0.2),
         *interpreter_calls(),
-        Row("instructions of a small call, kernel apart", {"": instructions(stub, quick=plan == QUICK)}, 0.6),
+        Row("instructions of a small call, kernel apart", {"": instruction_ratio(stub, plan)}, 0.6),
         Row("added latency, one worker, p50", {"": ratio(few, "small", WORKER, "gap_p50_ms")}, 1.0),
         Row("added latency, one worker, p99", {"": ratio(few, "small", WORKER, "gap_p99_ms")}, 1.2),
         Row("two workers, CPU of a small call, to one worker", {"": ratio(few, "small", WORKERS, to=WORKER)}, 1.1),
@@ -168,23 +164,6 @@ def crowd(plan: Plan) -> float:
         return test_crowd.crowd(plan.crowd, plan.minutes)["kb_per_rollout"]
 
 
-def instructions(stub: Stub, *, quick: bool) -> float:
-    """Instructions of user code of a small call, to those of the loop."""
-    if quick:
-        return math.nan
-    found = {client: [counted(stub, client, size) for size in BESIDE_INSTRUCTIONS] for client in (INLINE, LOOP)}
-    ours, loop = (long - short for short, long in found.values())
-    return ours / loop
-
-
-def counted(stub: Stub, client: str, conversations: int) -> int:
-    """Instructions of a client's process from its start to its end."""
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m", "peers.client"]
-    command += [client, "small", stub.url, str(conversations), "64"]
-    try:
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONHASHSEED": "0"}, input="\n", capture_output=True, text=True, check=True
-        )
-    except FileNotFoundError:
-        pytest.skip("instructions are counted by valgrind")
-    return int(re.search(r"Collected : (\d+)", done.stderr)[1])
+def instruction_ratio(stub: Stub, plan: Plan) -> float:
+    """Instructions of a small call of a whole run, to those of the loop."""
+    return math.nan if plan == QUICK else instructions.a_call(stub, INLINE) / instructions.a_call(stub, LOOP)
