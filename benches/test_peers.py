@@ -4,9 +4,9 @@ All clients play the same conversations against one stub in another process, eac
 three rounds; figures are medians. A conversation calls a tool in every turn but its last, where it answers; the answer
 is checked. What is counted:
 
-* *CPU a call*: user and system time of the client's process, and of its worker, while it plays; the imports and a
-  warm-up of eight conversations are not in it. Of a whole run (`trunkline, inline` and `1 worker`: tree, tool, scoring
-  and run file included) what a run of one conversation takes is subtracted.
+* *CPU a call*: user and system time of the client's process, and of its workers, while it plays; the imports and a
+  warm-up are not in it. Of a whole run (`trunkline, inline`, or with workers: tree, tool, scoring and run file
+  included) what a run of as many conversations as are in flight takes is subtracted: a difference of two lengths.
 * *Added latency*: from the stub's handing out an answer to its having the next request of the same conversation whole,
   as the stub measures it for all. With so many conversations and no latency of the server's it is mostly the queue in
   the client: about concurrency times CPU a call. `prebuilt` posts the same bytes in all conversations, which
@@ -70,7 +70,7 @@ def play(stub: Stub, client: str, load: str, conversations: int, lanes: int) -> 
         "peak_mb": cost["rss"] / 2**20,
         "gap_p50_ms": gaps["p50"] / 1000 if gaps["gaps"] else float("nan"),
         "gap_p99_ms": gaps["p99"] / 1000 if gaps["gaps"] else float("nan"),
-        "server_us": 1e6 * (stub.cpu() - served) / cost["calls"],
+        "server_us": 1e6 * (stub.cpu() - served) / cost["served"],
     }
 
 

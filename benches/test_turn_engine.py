@@ -72,7 +72,7 @@ class Plan(NamedTuple):
     minutes: float = 0.75
 
 
-QUICK = Plan(1, 300, 1024, 800, 8, 32, 1000, 0.1)
+QUICK = Plan(1, 500, 1500, 1000, 16, 96, 1000, 0.1)
 
 
 @pytest.fixture

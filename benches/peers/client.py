@@ -3,8 +3,9 @@
 It plays some conversations to warm up, says `ready`, waits for a line, then plays and prints what that took as JSON:
 `calls`, `wall` and `cpu` seconds, and `rss`, the peak resident memory of the process (and of its worker) in bytes.
 
-Of a whole run, what it takes to run one conversation on the same pool (start-up, and the end of the file) is
-subtracted; a worker's CPU is added, and that of reading the summary where a load asks for it.
+Of a whole run, what a run takes that plays as many conversations as are in flight is subtracted, and these are played
+in addition: start-up, connections and the end of the file are left out. A worker's CPU is added, and that of reading
+the summary where a load asks for it. `served` are all calls after the line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from peers.loads import LOADS, Client, Load, play_all
 Cost = dict[str, float]
 
 WARM = 8
-"""Conversations that are played before anything is counted."""
+"""Conversations that are played before anything is counted; loops play as many as are in flight."""
 
 PLAYED = {
     "openai": "sdk:shared",
@@ -44,7 +45,9 @@ def main() -> None:
     name, load, url, conversations, lanes = sys.argv[1:]
     arguments = (LOADS[load], url, int(conversations), int(lanes))
     cost = whole(RUN[name], *arguments) if name in RUN else asyncio_or_uvloop(name)(played(name, *arguments))
-    print(json.dumps(cost | {"calls": int(conversations) * LOADS[load].turns, "rss": peak()}))
+    calls = int(conversations) * LOADS[load].turns
+    served = calls + int(lanes) * LOADS[load].turns * (name in RUN)
+    print(json.dumps(cost | {"calls": calls, "served": served, "rss": peak()}))
 
 
 def asyncio_or_uvloop(name: str) -> Callable[..., Cost]:
@@ -57,7 +60,7 @@ async def played(name: str, load: Load, url: str, conversations: int, lanes: int
     module, _, attribute = PLAYED[name].partition(":")
     client: Client = getattr(importlib.import_module(f"peers.{module}"), attribute)
     async with client(url, load, lanes) as play:
-        await play_all(play, [None] * WARM, lanes)
+        await play_all(play, [None] * (WARM if name.startswith("openai") else lanes), lanes)
         wait_for_start()
         before = used()
         await play_all(play, range(conversations), lanes)
@@ -78,9 +81,9 @@ def whole(workers: int, load: Load, url: str, conversations: int, lanes: int) ->
         return cost
 
     cost([None] * WARM)
-    start = cost([None])
+    start = cost([None] * lanes)
     wait_for_start()
-    measured = cost(range(conversations))
+    measured = cost([*[None] * lanes, *range(conversations)])
     return {name: measured[name] - start[name] for name in measured}
 
 
