@@ -142,13 +142,15 @@ class TurnSender:
         """Take what has come out of the table, and send what may leave; returns what others have sent."""
         arrived, failed, turned, missed = self._engine.land(self._table, now, self._watched)
         self._passing = True
-        for found in turned:
-            self._turned(found, now)
-        for lost in missed:
-            self._missed(lost)
-        if self.asked or turned:
-            self._send(now)
-        self._passing = False
+        try:
+            for found in turned:
+                self._turned(found, now)
+            for lost in missed:
+                self._missed(lost)
+            if self.asked or turned:
+                self._send(now)
+        finally:
+            self._passing = False
         return arrived, failed
 
     def act(self, now: float) -> Actions:

@@ -189,8 +189,11 @@ class Sampler:
             if not isinstance(found, HandedBack):
                 return _usable(pending, found)
             attempt = found.attempt
+        sent_under, sent = weights.version, attempt is not None and attempt.sent is not None
         while True:
-            with await weights.begin():
+            with await weights.begin(sent=sent):
+                if sent and weights.version != sent_under:
+                    attempt = None
                 compiled = ask.compiled.under(weights.version)
                 pending = PendingTurn(compiled, ask.turn, self.sink)
                 request, client = self._apart(compiled, ask, pending), self._client.of(compiled.agent.llm)
@@ -201,7 +204,7 @@ class Sampler:
                         await client.ask(request, pending)
                 (outcome,) = pending.found
                 return _usable(pending, outcome)
-            attempt = None
+            attempt, sent = None, False
 
     async def _engine_asked(self, ask: TurnRequest) -> tuple[PendingTurn, Turn | RolloutError | HandedBack]:
         """Have the engine send what a program asks for."""
