@@ -162,7 +162,9 @@ async def held(way: str, bomb: str) -> ProgramResult:
     async def watch() -> None:
         nonlocal most
         while True:
-            most = max(most, len(await asyncio.to_thread(descendants, os.getpid())))
+            # Processes come and go while they are listed; those on two lists in a row were there together.
+            first, second = [set(await asyncio.to_thread(descendants, os.getpid())) for _ in range(2)]
+            most = max(most, len(first & second))
             await asyncio.sleep(0.05)
 
     before = len(descendants(os.getpid()))

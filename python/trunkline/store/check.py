@@ -388,6 +388,9 @@ def _tasks(connection: sqlite3.Connection, calls: dict[int, CallsByAgent], *, di
                 yield f"{where}: id is {_shown(task.id)} in its record"
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
             yield f"{where}: record: {printable(str(problem), 120)}"
+        if not isinstance(number, int):  # a damaged page of an integer key can read as NULL
+            yield f"{where}: its number is {_shown(number)}"
+            continue
         for line in _task(connection, number, calls.get(number, {}), digests=digests):
             yield f"{where}: {line}"
 

@@ -144,7 +144,7 @@ class House:
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="recorded-")))
         write_world(make_world(3, 120, 40), self.folder)
         unset = dict.fromkeys(name for name in os.environ if _FOREIGN.match(name))
-        self.stack.enter_context(environment(**unset, **{CORPUS_VARIABLE: str(self.folder / "corpus.jsonl")}))
+        self.stack.enter_context(environment(**(unset | {CORPUS_VARIABLE: str(self.folder / "corpus.jsonl")})))
         self.questions = tl.load_tasks(str(self.folder / "questions.jsonl"))
         self._pools: dict[int, Pool] = {}
 

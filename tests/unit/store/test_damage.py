@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from call_logs import delta_with
 from commands import trunkline
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from trunkline import _core
@@ -123,6 +123,7 @@ def test_any_flipped_byte_of_a_file(files: Path, at: float, mask: int) -> None:
 
 
 @ATTACKS
+@example(0.07300232623712133, 65)
 @given(places, st.integers(1, 255))
 def test_any_flipped_byte_of_a_log_or_its_file(files: Path, at: float, mask: int) -> None:
     attacked(files, "k", flip("run-wal", at, mask))
