@@ -225,6 +225,7 @@ impl World {
                 None => groups.push(vec![wish]),
             }
         }
+        let mut all = Vec::<Vec<usize>>::new();
         for mut group in groups {
             group.sort_by_key(|&one| self.wishes[one].seed);
             let mut requests = Vec::<Vec<usize>>::new();
@@ -236,9 +237,12 @@ impl World {
                     _ => requests.push(vec![wish]),
                 }
             }
-            for wishes in requests {
-                self.file(wishes);
-            }
+            all.append(&mut requests);
+        }
+        // Wishes are numbered as they are asked for.
+        all.sort_by_key(|request| request.iter().min().copied());
+        for wishes in all {
+            self.file(wishes);
         }
     }
 
