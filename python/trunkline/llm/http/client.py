@@ -318,11 +318,11 @@ class HttpLLM:
         return await self._run(self._pending(request, self._clock()))
 
     def sender(self, engine: TurnEngine[Any], model: int, receiver: TurnReceiver) -> TurnSender | None:
-        """Let requests of a turn engine's model be sent from its passes; None where something is between (a proxy)."""
+        """Let requests of an engine's model be sent in its passes; None behind a proxy, and for all engines but one."""
         transport = self._transport
         urls = [endpoint.target(CHAT)[0] for endpoint in self.endpoints]
         direct = transport.direct(urls) if isinstance(transport, SwitchTransport) else None
-        if direct is None:
+        if direct is None or direct.driver.turns is not None:
             return None
         limit = min(self._timeout, self._backoff.deadline)
         try:

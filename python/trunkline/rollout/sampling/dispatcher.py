@@ -176,7 +176,8 @@ class TurnDispatcher:
         context = ask.context is not None
         place = ask.leaf if ask.context is None else ask.context
         wanted.key = self.engine.ask_pending(tree, place, context, ask.turn, ask.seed, agent, wanted)
-        self.sender.wake()
+        if not self.sender.asked:
+            self.sender.wake()
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
