@@ -202,19 +202,22 @@ def says(messages: list[dict[str, Any]], model: str) -> Any:
     return BadRequest("no") if model == "x" else f"{model}{len(said)}"
 
 
+MOST = {"max_turns": 1000}
+"""No plan has so many turns."""
+
+
 async def check(program: Any, seed: int) -> None:
     """Play a program with three orders of arrival, and run it again from wherever it may have been broken off."""
-    most = {"max_turns": 1000}
-    whole = await play(program, Actors(says) if seed % 2 else Shuffled(seed + 1), **most)
+    whole = await play(program, Actors(says) if seed % 2 else Shuffled(seed + 1), **MOST)
     assert whole.end[0] == "answer", whole.end
     for order in range(seed, seed + 2):
-        other = await play(program, Shuffled(order), **most)
+        other = await play(program, Shuffled(order), **MOST)
         assert other.end == whole.end, "what a program is told"
         assert other.tree.digest() == whole.tree.digest(), "the order of arrival"
     points = cuts(other.deltas)
     for core in random.Random(seed).sample(points, min(len(points), 5)):
         before, marks = turns(core), core.marks()
-        again = await play(program, Shuffled(seed + 2), core, **most)
+        again = await play(program, Shuffled(seed + 2), core, **MOST)
         assert again.end == whole.end, f"broken off with {before} turns, {marks}"
         assert again.tree.digest() == whole.tree.digest(), f"broken off with {before} turns"
         assert again.tree.core.marks() == whole.tree.core.marks() or any("given up" in mark for mark in marks)
@@ -231,12 +234,12 @@ def test_one_tree_whatever_comes_first(plan: list[Any], seed: int, depth: int):
 def test_a_timeout_that_struck_strikes_again_where_it_did(plan: list[Any], seed: int):
     async def check_record() -> None:
         program = scripted(plan, hurried=True)
-        whole = await play(program, Shuffled(seed))
+        whole = await play(program, Shuffled(seed), **MOST)
         assert whole.end[0] == "answer", whole.end
         assert sum('"timer"' in mark for mark in whole.tree.core.marks()) == 2
         for core in cuts(whole.deltas):
             before = turns(core)
-            again = await play(program, Shuffled(seed + 1), core)
+            again = await play(program, Shuffled(seed + 1), core, **MOST)
             assert again.end == whole.end, f"broken off with {before} turns, {core.marks()}"
             assert again.tree.digest() == whole.tree.digest(), f"broken off with {before} turns"
 
@@ -248,15 +251,15 @@ def test_a_timeout_that_struck_strikes_again_where_it_did(plan: list[Any], seed:
 def test_what_time_decided_is_decided_by_the_record(plan: list[Any], seed: int):
     async def check_record() -> None:
         program = scripted(plan)
-        whole = await play(program, Shuffled(seed))
+        whole = await play(program, Shuffled(seed), **MOST)
         assert whole.end[0] == "answer", whole.end
         growing = [core for core in cuts(whole.deltas) if core.growing]
         for core in random.Random(seed).sample(growing, min(len(growing), 3)):
-            again = await play(program, Shuffled(seed + 1), core)
+            again = await play(program, Shuffled(seed + 1), core, **MOST)
             assert again.end[0] == "answer", (again.end, core.marks())
         last = growing[-1]
         if sum('"ask"' in mark for mark in last.marks()) == sum('"ask"' in mark for mark in whole.tree.core.marks()):
-            again = await play(program, Shuffled(seed + 2), last)
+            again = await play(program, Shuffled(seed + 2), last, **MOST)
             assert (again.end, again.tree.digest()) == (whole.end, whole.tree.digest())
 
     asyncio.run(check_record())
