@@ -170,7 +170,7 @@ _Missed: TypeAlias = tuple[
 ]
 """A request that brought no turns: its target, what it was for, seconds from asking to sending, from sending to the
 head of the answer, and from sending to the end, the answer (status, headers, body), and the fault with its detail where
-there is none."""
+no answer came."""
 
 @final
 class TurnEngine(Generic[_Waiter]):

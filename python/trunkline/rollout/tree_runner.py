@@ -391,7 +391,7 @@ class TreeRunner:
                 await self._in_environment(rollout, rollout.environment)
         except (InfrastructureError, UsageError):
             raise
-        except BaseException as error:  # noqa: BLE001 - what is none of the rollout's is raised again
+        except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
             end = self._ending(rollout, error, own)
         if rollout.activity is not UNREAD:
             rollout.activity.end()

@@ -26,7 +26,7 @@ def raw(body: str | bytes, status: int = 200, kind: str = "application/json") ->
 
 
 def patient(stage: Stage, handler: Handler, retries: int) -> tl.LLM:
-    """A client that asks one by one, and goes on asking a server that fails many times in a row."""
+    """A client that sends one request at a time, also to a server that fails many times in a row."""
     routing = tl.Routing(eject_after=10**6)
     return tl.LLM(stage.serve(handler), max_retries=retries, siblings=False, routing=routing)
 
@@ -64,7 +64,7 @@ def then_replies(stage: Stage) -> None:
 
 @case("no replies, then a reply")
 def then_a_reply(stage: Stage) -> None:
-    """A run of a server that breaks some replies; what is none is asked for but once more, after a while."""
+    """A run of a server that breaks some replies; a broken reply is asked for once more, after a while."""
 
     def breaking(body: Body, nth: int) -> Any:
         luck = random.Random(json.dumps(body))

@@ -146,7 +146,7 @@ async def in_a_group(rollout: tl.ProgramContext) -> str:
 
 
 async def first_of(rollout: tl.ProgramContext) -> str:
-    """Asks two scouts, goes on with the one that replies first, and gives the other up."""
+    """Asks two scouts, keeps the one that replies first, and cancels the other."""
     asked = [asyncio.ensure_future(rollout.ask(scout)) for scout in SCOUTS[:2]]
     done, left = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
     for task in left:

@@ -248,7 +248,7 @@ class TurnSender:
     ) -> None:
         asked = time.monotonic() - took - queued
         self._receiver.missed(taken, FirstAttempt(asked, (endpoint, outcome), took))
-        # Behind the first step of the task that goes on with it, which notes what it says of the endpoint.
+        # After the first step of the task that repeats the request, which notes what the outcome says of the endpoint.
         asyncio.get_running_loop().call_soon(self._left, endpoint)
 
     def _left(self, endpoint: Endpoint) -> None:

@@ -39,7 +39,7 @@ class Sender(Protocol):
 
 
 class Dispatcher(Protocol):
-    """What has requests sent by a turn engine; ``sender`` is None where it sends none."""
+    """Has requests sent by a turn engine; ``sender`` is None where the engine sends no requests."""
 
     @property
     def engine(self) -> TurnEngine[Any]: ...

@@ -338,7 +338,7 @@ class Sampler:
 
 
 def _usable(pending: PendingTurn, found: Turn | RolloutError | None) -> PendingTurn:
-    """Return a pending turn whose reply is there; raise why there is none."""
+    """Return a pending turn whose reply is there; raise the error of one without a reply."""
     if isinstance(found, RolloutError):
         raise found
     return pending

@@ -343,7 +343,8 @@ async def test_weights_change_when_the_last_one_in_flight_is_given_up():
         asked.cancel()
         await soon(quiet.wait())
         weights.change("2")
-        await soon(made.ask_all())
+        found = await soon(made.ask_all())
+        assert not any(isinstance(one, BaseException) for one in found), found
 
 
 @pytest.mark.parametrize("failure", [http(problem("boom"), 500), squeezed, half_and_reset])
