@@ -76,7 +76,7 @@ class Live:
         self._team = team
         self._roles = [team.own_roles()[name] for name in ("solver", "verifier")]
         first = self._plays[0]
-        self._batcher: Batcher = first._executor._sampler._client._llm
+        self._batcher: Batcher = first._executor._sampler._client.llm
         self._script = teams.Script(0.5)
         self._round = 0
 
@@ -144,7 +144,7 @@ class Live:
         self._waiting = []
         member = self._member
         for play, data in zip(self._plays, self._data, strict=True):
-            pending = PendingTurn(play._program.of(member.agent, {}), self._round, _ignore)
+            pending = PendingTurn(play._program.of(member.agent, {}), self._round, Ignored())
             pending(data, 0, 1, 5)
             member.read(pending.choice.content, None)
             self._waiting.append(pending)
@@ -201,7 +201,12 @@ class Instant:
         return ModelTurn(self._compiled, choice, 1, None, None, note(choice))
 
 
-def _ignore(_: object) -> None: ...
+class Ignored:
+    """Where calls are noted that nobody counts."""
+
+    def called(self, _: object) -> None: ...
+
+    def answered(self, *_: object) -> None: ...
 
 
 def in_a_run(team: Team, rollouts: int) -> dict[str, Cost]:
