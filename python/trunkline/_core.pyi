@@ -153,6 +153,7 @@ _Taken: TypeAlias = tuple[int, int, int, list[_Waiter]]
 
 _Turned: TypeAlias = tuple[
     tuple[int, int, float, float, float],
+    bool,
     tuple[int, int, int, int],
     str,
     int,
@@ -161,9 +162,10 @@ _Turned: TypeAlias = tuple[
     dict[bytes, bytes] | None,
 ]
 """A request whose choices are turns. First its target, its agent, and seconds from asking to sending, from sending to
-the head of the answer, and from asking to the end. Then tokens: of the prompt, of these cached, generated (-1 where not
-known), and of these estimated. Then what the server says it ran, the number of draws, each waiter with its turn or the
-text of what is wrong with it, the reply where it is on no tree yet, and the answer's headers where they were wanted."""
+the head of the answer, and from asking to the end. Then whether it was sent: if not, its reply is that to an equal
+one. Tokens: of the prompt, of these cached, generated (-1 where not known), and of these estimated. Then what the
+server says it ran, the number of draws, each waiter with its turn or the text of what is wrong with it, the reply
+where it is on no tree yet, and the answer's headers where they were wanted."""
 
 _Missed: TypeAlias = tuple[
     int, _Taken[_Waiter], tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
@@ -200,9 +202,13 @@ class TurnEngine(Generic[_Waiter]):
         name: str,
         namespace: str,
         seeded: bool,
+        greedy: bool,
         /,
     ) -> int:
-        """Register an agent: what its requests have in common and how its turns are called."""
+        """Register an agent: what its requests have in common and how its turns are called.
+
+        Equal requests of ``greedy`` ones are sent once.
+        """
 
     def target(
         self, origin: int, path: str, host: str, headers: Sequence[tuple[str, str]], session: Sequence[str], /
@@ -227,8 +233,10 @@ class TurnEngine(Generic[_Waiter]):
         turns before this one.
         """
 
-    def give_up(self, ask: int, table: ExchangeTable | None, now: float, /) -> tuple[int, bool] | None:
-        """A rollout does not wait any more; the target of a request given up with it, and whether it was sent."""
+    def give_up(
+        self, ask: int, table: ExchangeTable | None, now: float, /
+    ) -> tuple[list[_Waiter], tuple[int, bool] | None]:
+        """A rollout does not wait any more: what waited for a request given up with it, its target, if it was sent."""
 
     def gather(self, model: int, now: float, /) -> list[int]:
         """Gather what was asked for; returns the keys of the trees whose requests wait in a model's queue."""
@@ -252,10 +260,12 @@ class TurnEngine(Generic[_Waiter]):
         list[tuple[int, str, str]],
         list[_Turned[_Waiter]],
         list[_Missed[_Waiter]],
+        list[tuple[_Taken[_Waiter], float]],
     ]:
         """Take out of a table what has come, and put replies onto their trees.
 
-        The first two lists are of requests that others sent; see :meth:`ExchangeTable.land`.
+        The first two lists are of requests that others sent; see :meth:`ExchangeTable.land`. The last is of what shared
+        requests that brought no turns; see :meth:`take`.
         """
 
     def act(

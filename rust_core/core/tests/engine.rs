@@ -10,7 +10,7 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use trunkline_core::engine::{
-    AgentPlan, Outcome, Passed, SharedTree, TargetPlan, TurnEngine, base_seed, is_ours, next_seed,
+    AgentPlan, Outcome, Passed, SharedTree, TargetPlan, TurnEngine, Unsent, base_seed, is_ours, next_seed,
 };
 use trunkline_core::http::{ExchangeTable, HttpLimits};
 use trunkline_core::reply::ReplyOptions;
@@ -27,8 +27,8 @@ impl SharedTree for Shared {
 
 const SECOND: u64 = 1_000_000;
 const RUN: i64 = 11;
-/// Model of each agent, and whether its requests have seeds.
-const AGENTS: [(u32, bool); 3] = [(0, true), (0, false), (1, true)];
+/// Model of each agent, whether its requests have seeds, and whether equal ones are sent once.
+const AGENTS: [(u32, bool, bool); 4] = [(0, true, false), (0, false, false), (1, true, false), (0, true, true)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -58,10 +58,12 @@ enum Place {
     Sent(u32),
 }
 
-/// A request: its wishes, and where it is.
+/// A request: its wishes, those that share it, and where it is.
 #[derive(Debug)]
 struct Request {
     wishes: Vec<usize>,
+    sharing: Vec<usize>,
+    messages: String,
     place: Place,
     body: Vec<u8>,
     head: String,
@@ -96,9 +98,11 @@ struct World {
     /// Answers that were given with all draws, by what they begin with, and what was asked.
     answers: HashMap<String, Vec<u8>>,
     serial: usize,
+    /// Wishes whose request is over, and the answer to it where it brought turns.
+    shared: HashMap<usize, Option<String>>,
 }
 
-fn agent_plan(model: u32, seeded: bool, number: usize) -> AgentPlan {
+fn agent_plan(model: u32, seeded: bool, greedy: bool, number: usize) -> AgentPlan {
     AgentPlan {
         model,
         head: format!("{{\"model\":\"m{number}\",\"messages\":[").into_bytes(),
@@ -107,6 +111,7 @@ fn agent_plan(model: u32, seeded: bool, number: usize) -> AgentPlan {
         name: format!("a{number}"),
         namespace: "space".to_owned(),
         seeded,
+        greedy,
     }
 }
 
@@ -114,10 +119,10 @@ impl World {
     fn new(size: usize) -> Self {
         let mut engine = TurnEngine::default();
         assert_eq!((engine.model(true), engine.model(false)), (0, 1));
-        for (number, (model, seeded)) in AGENTS.into_iter().enumerate() {
-            engine.agent(agent_plan(model, seeded, number)).unwrap();
+        for (number, (model, seeded, greedy)) in AGENTS.into_iter().enumerate() {
+            engine.agent(agent_plan(model, seeded, greedy, number)).unwrap();
         }
-        assert!(engine.agent(agent_plan(7, true, 0)).is_err());
+        assert!(engine.agent(agent_plan(7, true, false, 0)).is_err());
         let limits = HttpLimits {
             size,
             largest: 1 << 20,
@@ -149,6 +154,7 @@ impl World {
             slots: BTreeMap::new(),
             answers: HashMap::new(),
             serial: 0,
+            shared: HashMap::new(),
         };
         for _ in 0..2 {
             world.plant();
@@ -232,8 +238,9 @@ impl World {
             for wish in group {
                 let Wish { seed, agent, .. } = self.wishes[wish];
                 let joins = |request: &Vec<usize>| self.wishes[request[request.len() - 1]].seed + 1 == seed;
+                let (model, _, greedy) = AGENTS[agent as usize];
                 match requests.last_mut() {
-                    Some(last) if self.siblings[AGENTS[agent as usize].0 as usize] && joins(last) => last.push(wish),
+                    Some(last) if self.siblings[model as usize] && !greedy && joins(last) => last.push(wish),
                     _ => requests.push(vec![wish]),
                 }
             }
@@ -248,13 +255,25 @@ impl World {
 
     fn file(&mut self, wishes: Vec<usize>) {
         let Wish { tree, agent, leaf, seed, .. } = self.wishes[wishes[0]];
-        let (model, seeded) = AGENTS[agent as usize];
+        let (model, seeded, greedy) = AGENTS[agent as usize];
         let tree = self.groves[tree].tree.0.borrow();
         let messages = tree.path(NodeId::new(leaf)).unwrap().into_iter().map(|node| tree.message(node).unwrap());
         let messages = messages.map(|message| String::from_utf8(message.to_vec()).unwrap()).collect::<Vec<_>>();
         let n = if wishes.len() > 1 { format!(",\"n\":{}", wishes.len()) } else { String::new() };
         let seed = if seeded { format!(",\"seed\":{seed}") } else { String::new() };
         let messages = messages.join(",");
+        if greedy {
+            let wish = wishes[0];
+            let equal = self
+                .requests
+                .values_mut()
+                .find(|request| self.wishes[request.wishes[0]].agent == agent && request.messages == messages);
+            if let Some(request) = equal {
+                request.sharing.push(wish);
+                self.wishes[wish].stage = Stage::Waits;
+                return;
+            }
+        }
         let body = format!("{{\"model\":\"m{agent}\",\"messages\":[{messages}],\"max_tokens\":9{n}{seed}}}");
         let number = self.serial;
         self.serial += 1;
@@ -263,7 +282,8 @@ impl World {
         }
         drop(tree);
         let place = Place::Model(model);
-        let request = Request { wishes, place, body: body.into_bytes(), head: String::new() };
+        let (body, head) = (body.into_bytes(), String::new());
+        let request = Request { wishes, sharing: Vec::new(), messages, place, body, head };
         self.requests.insert(number, request);
         self.models[model as usize].push_back(number);
     }
@@ -314,7 +334,7 @@ impl World {
             let next = next.unwrap();
             let (Some(flight), Some(number)) = (next, first) else {
                 assert_eq!((next, first), (None, None));
-                return;
+                break;
             };
             let view = self.engine.view(flight).unwrap();
             let request = &self.requests[&number];
@@ -326,11 +346,28 @@ impl World {
             self.over(number, &waiters);
             assert!(self.engine.view(flight).is_err());
         }
+        let unsent = self.engine.take_unsent();
+        self.unsent(unsent);
+    }
+
+    /// Wishes that shared requests without turns are told, once.
+    fn unsent(&mut self, unsent: Vec<Unsent<usize>>) {
+        for Unsent { view, waiter, given_up, asked } in unsent {
+            assert_eq!(self.shared.remove(&waiter), Some(None));
+            let Wish { turns, seed, agent, .. } = self.wishes[waiter];
+            assert_eq!((view.turns, view.seed, view.agent, view.n), (turns, seed, agent, 1));
+            assert_eq!(given_up, self.wishes[waiter].given_up);
+            assert!(asked <= self.now);
+            self.end(waiter);
+        }
     }
 
     /// Everyone who waits for a request is told, once.
     fn over(&mut self, number: usize, waiters: &[(usize, bool)]) {
         let request = self.requests.remove(&number).unwrap();
+        for &wish in &request.sharing {
+            self.shared.insert(wish, None);
+        }
         let expected = request.wishes.iter().map(|&wish| (wish, self.wishes[wish].given_up)).collect::<Vec<_>>();
         assert_eq!(waiters, expected);
         for wish in request.wishes {
@@ -358,9 +395,11 @@ impl World {
             assert_eq!((waiters, target), (vec![wish], None));
             return;
         }
-        let number = *self.requests.iter().find(|(_, request)| request.wishes.contains(&wish)).unwrap().0;
-        let request = &self.requests[&number];
-        if !request.wishes.iter().all(|&one| self.wishes[one].given_up) {
+        let of = |request: &Request| request.wishes.contains(&wish) || request.sharing.contains(&wish);
+        let Some((&number, request)) = self.requests.iter().find(|(_, request)| of(request)) else {
+            unreachable!("a wish that waits has a request");
+        };
+        if !request.wishes.iter().chain(&request.sharing).all(|&one| self.wishes[one].given_up) {
             assert_eq!((waiters, target), (Vec::new(), None));
             return;
         }
@@ -376,8 +415,13 @@ impl World {
             Place::Sent(target) => Some((target, true)),
         };
         assert_eq!(target, expected);
-        let waiters = waiters.into_iter().map(|waiter| (waiter, true)).collect::<Vec<_>>();
-        self.over(number, &waiters);
+        let (asked, sharing) = waiters.split_at(self.requests[&number].wishes.len());
+        let asked = asked.iter().map(|&waiter| (waiter, true)).collect::<Vec<_>>();
+        self.over(number, &asked);
+        for wish in sharing {
+            assert_eq!(self.shared.remove(wish), Some(None));
+            self.end(*wish);
+        }
     }
 
     fn recall(&mut self, model: u32) {
@@ -444,10 +488,10 @@ impl World {
         for _ in 0..64 {
             self.now += 1000;
             self.table.settle(self.now);
-            let Passed { landed, faulted } = self.engine.pass(&mut self.table).unwrap();
+            let Passed { landed, faulted, unsent } = self.engine.pass(&mut self.table).unwrap();
             let moved = !(landed.is_empty() && faulted.is_empty());
             for one in landed {
-                self.landed(one.target, one.landed.turns);
+                self.landed(one.target, one.sent, one.landed.turns);
             }
             for one in faulted {
                 if let Outcome::Answer(answer) = &one.outcome {
@@ -459,6 +503,7 @@ impl World {
                 assert_eq!(self.requests[&number].place, Place::Sent(one.target));
                 self.over(number, &one.waiters);
             }
+            self.unsent(unsent);
             let actions = self.table.take_actions();
             let acted = !actions.is_empty();
             for write in actions.writes {
@@ -499,7 +544,10 @@ impl World {
         panic!("passes without end");
     }
 
-    fn landed(&mut self, target: u32, turns: Vec<(usize, bool, AppendedChoice)>) {
+    fn landed(&mut self, target: u32, sent: bool, turns: Vec<(usize, bool, AppendedChoice)>) {
+        if !sent {
+            return self.landed_shared(turns);
+        }
         let waiters = turns.iter().map(|&(waiter, given_up, _)| (waiter, given_up)).collect::<Vec<_>>();
         let number = self.of(&waiters);
         let request = &self.requests[&number];
@@ -523,10 +571,35 @@ impl World {
                 AppendedChoice::Fault(_) => assert!(given_up && grove.rollouts[rollout].ended),
             }
         }
-        if let Some(serial) = serial {
-            assert_eq!(self.answers.remove(&serial), Some(written), "an answer is used once, by what it was for");
+        if let Some(serial) = &serial {
+            assert_eq!(self.answers.remove(serial), Some(written), "an answer is sent once, for what it was for");
         }
+        let sharing = self.requests[&number].sharing.clone();
         self.over(number, &waiters);
+        for wish in sharing {
+            self.shared.insert(wish, Some(serial.clone().unwrap_or_default()));
+        }
+    }
+
+    /// The reply to an equal request is a turn.
+    fn landed_shared(&mut self, turns: Vec<(usize, bool, AppendedChoice)>) {
+        let [(wish, given_up, appended)] = &*turns else { panic!("one draw") };
+        let serial = self.shared.remove(wish).expect("a request that was shared").expect("one that brought turns");
+        let Wish { tree, rollout, leaf, .. } = self.wishes[*wish];
+        let grove = &self.groves[tree];
+        match appended {
+            AppendedChoice::Turn(node, _) => {
+                let core = grove.tree.0.borrow();
+                let message: Value = serde_json::from_slice(core.message(*node).unwrap()).unwrap();
+                let said = message["content"].as_str().unwrap();
+                // Where the turn of the first is a fault, as its rollout has ended, its text is not known.
+                assert!(serial.is_empty() || said == format!("{serial}-0"));
+                assert_eq!(core.node(*node).unwrap().parent.get(), leaf);
+            }
+            AppendedChoice::Fault(_) => assert!(*given_up && grove.rollouts[rollout].ended),
+        }
+        assert_eq!(*given_up, self.wishes[*wish].given_up);
+        self.end(*wish);
     }
 
     /// End a rollout that waits for nothing any more.
@@ -579,8 +652,8 @@ impl World {
         assert_eq!(self.engine.in_flight().0, sent);
         assert!(self.table.len() <= sent, "an answer that has come is not there any more");
         let waits = self.wishes.iter().enumerate().filter(|(_, wish)| wish.stage == Stage::Waits);
-        let held = self.requests.values().map(|request| request.wishes.len()).sum::<usize>();
-        assert_eq!(waits.count(), held);
+        let held = self.requests.values().map(|request| request.wishes.len() + request.sharing.len()).sum::<usize>();
+        assert_eq!(waits.count(), held + self.shared.len());
     }
 
     /// Answer everything, so that no wish is left.
@@ -600,6 +673,7 @@ impl World {
         self.pass(false);
         assert!(self.wishes.iter().all(|wish| wish.stage == Stage::Over), "a wish is lost");
         assert!(self.requests.is_empty());
+        assert!(self.shared.is_empty());
         assert_eq!(self.engine.in_flight(), (0, None));
         for grove in &self.groves {
             grove.tree.0.borrow().check().unwrap();
@@ -628,7 +702,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (two, trees, rollouts) = (0..2_u32, any::<usize>(), 0..6_usize);
     prop_oneof![
-        9 => (trees, rollouts.clone(), 0..3_u32).prop_map(|(tree, rollout, agent)| Step::Ask(tree, rollout, agent)),
+        9 => (trees, rollouts.clone(), 0..4_u32).prop_map(|(tree, rollout, agent)| Step::Ask(tree, rollout, agent)),
         4 => Just(Step::Gather),
         1 => two.clone().prop_map(Step::Waiting),
         5 => (two.clone(), two.clone(), 0..4_usize).prop_map(|(model, target, most)| Step::Route(model, target, most)),

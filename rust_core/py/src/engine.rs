@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use trunkline_core as core;
 use trunkline_core::engine::{
-    AgentPlan, Faulted, FlightView, Landed, Outcome, SharedTree, TargetPlan, TurnsLanded, is_ours,
+    AgentPlan, Faulted, FlightView, Landed, Outcome, SharedTree, TargetPlan, TurnsLanded, Unsent, is_ours,
 };
 use trunkline_core::reply::ParsedChoice;
 use trunkline_core::{AppendedChoice, Result, Source, Tree};
@@ -27,9 +27,10 @@ impl SharedTree for Shared {
 /// Leaf, turns and seed of a request, and what waits for its draws.
 type Taken = (u32, u32, i64, Vec<Py<PyAny>>);
 
-/// What came of a request: times, tokens, what was served, its draws; for each that is waited for the waiter with its turn
-/// or what is wrong with it; the reply, where it is on no tree yet; and the headers, where they are wanted.
-type Turned = (Times, Counts, String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PendingReply>>, Option<Py<PyDict>>);
+/// What came of a request: times, whether it was sent, tokens, what was served, its draws; for each the waiter with its turn or what
+/// is wrong with it; the reply, where it is on no tree yet; and the headers, where they are wanted.
+type Turned =
+    (Times, bool, Counts, String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PendingReply>>, Option<Py<PyDict>>);
 
 /// Target and agent of a request; seconds queued, to the head of the answer, and in all.
 type Times = (u32, u32, f64, f64, f64);
@@ -37,8 +38,9 @@ type Times = (u32, u32, f64, f64, f64);
 /// Tokens of the prompt, of these cached, generated, and of these estimated.
 type Counts = (i64, i64, i64, u32);
 
-/// What a pass brought: answers and failures of requests that Python sent, turns, and requests without turns.
-type Brought<'py> = (Vec<Answered<'py>>, Vec<Unanswered>, Vec<Turned>, Vec<Missed>);
+/// What a pass brought: answers and failures of requests that Python sent, turns, requests without turns, and what shared
+/// such requests.
+type Brought<'py> = (Vec<Answered<'py>>, Vec<Unanswered>, Vec<Turned>, Vec<Missed>, Vec<(Taken, f64)>);
 
 /// A request that brought no turns: its target; what it was for, with what waits for its draws; seconds queued, to the head
 /// of the answer, and from sending to the end; the answer as status, headers and body, or the fault with its detail.
@@ -74,7 +76,7 @@ impl TurnEngine {
     }
 
     /// Register an agent.
-    #[pyo3(signature = (model, head, constant, reading, name, namespace, seeded, /))]
+    #[pyo3(signature = (model, head, constant, reading, name, namespace, seeded, greedy, /))]
     #[expect(clippy::too_many_arguments, reason = "they are the fields of a plan")]
     fn agent(
         &self,
@@ -86,6 +88,7 @@ impl TurnEngine {
         name: Text<'_>,
         namespace: Text<'_>,
         seeded: bool,
+        greedy: bool,
     ) -> PyResult<u32> {
         let plan = AgentPlan {
             model,
@@ -95,6 +98,7 @@ impl TurnEngine {
             name: (*name).to_owned(),
             namespace: (*namespace).to_owned(),
             seeded,
+            greedy,
         };
         self.engine.with(py, |engine| engine.agent(plan))
     }
@@ -165,8 +169,8 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.ask_pending(tree, source, turns, seed, agent, waiter))
     }
 
-    /// A rollout does not wait for its turn any more; the target of a request that is given up with it, and whether it was
-    /// sent.
+    /// A rollout does not wait for its turn any more; what waited for a request that is given up with it, its target, and
+    /// whether it was sent.
     #[pyo3(signature = (ask, table, now, /))]
     fn give_up(
         &self,
@@ -174,13 +178,11 @@ impl TurnEngine {
         ask: usize,
         table: Option<&ExchangeTable>,
         now: f64,
-    ) -> PyResult<Option<(u32, bool)>> {
-        // What waited is dropped behind the lock, as that can run Python.
-        let (_, target) = self.engine.with(py, |engine| match table {
+    ) -> PyResult<(Vec<Py<PyAny>>, Option<(u32, bool)>)> {
+        self.engine.with(py, |engine| match table {
             Some(table) => table.within(|table| engine.abandon(ask, table, micros(now))),
-            None => engine.give_up(ask).map(|_| (Vec::new(), None)),
-        })?;
-        Ok(target)
+            None => engine.give_up(ask).map(|given_up| (given_up.unsent(), None)),
+        })
     }
 
     /// Gather what was asked for; the keys of the trees whose requests wait in a model's queue.
@@ -207,10 +209,12 @@ impl TurnEngine {
                     Some(target) => engine.next_for(target)?,
                     None => engine.next(model)?,
                 };
-                let Some(flight) = next else { return Ok(taken) };
+                let Some(flight) = next else { break };
                 let (view, asked) = (engine.view(flight)?, engine.asked(flight)?);
                 taken.push((waiting(view, engine.release(flight)?), seconds(asked)));
             }
+            taken.extend(engine.take_unsent().into_iter().map(unsent));
+            Ok(taken)
         })
     }
 
@@ -265,7 +269,8 @@ impl TurnEngine {
         let turned =
             passed.landed.into_iter().map(|landed| self.turned(py, landed, watched)).collect::<PyResult<_>>()?;
         let missed = passed.faulted.into_iter().map(|faulted| missed(py, faulted)).collect::<PyResult<_>>()?;
-        Ok((http::answered(py, landed)?, failed.into_iter().map(http::unanswered).collect(), turned, missed))
+        let unsent = passed.unsent.into_iter().map(unsent).collect();
+        Ok((http::answered(py, landed)?, failed.into_iter().map(http::unanswered).collect(), turned, missed, unsent))
     }
 
     /// Take what is to be done with sockets out of a table; requests of this engine are whole.
@@ -305,15 +310,13 @@ impl TurnEngine {
 
 impl TurnEngine {
     fn turned(&self, py: Python<'_>, found: TurnsLanded<Py<PyAny>>, watched: bool) -> PyResult<Turned> {
-        let TurnsLanded { target, agent, queued, first, took, headers, landed: Landed { reply, parked, turns } } =
-            found;
+        let TurnsLanded { target, sent, agent, queued, first, took, headers, landed } = found;
+        let Landed { reply, parked, turns, .. } = landed;
         let headers = watched.then(|| http::headers(py, &headers)).transpose()?.map(Bound::unbind);
         let draws = turns.len();
         let mut outcomes = Vec::with_capacity(draws);
-        for ((waiter, given_up, appended), choice) in turns.into_iter().zip(&reply.choices) {
-            if !given_up {
-                outcomes.push((waiter, self.outcome(py, choice, &appended)?));
-            }
+        for ((waiter, _, appended), choice) in turns.into_iter().zip(&reply.choices) {
+            outcomes.push((waiter, self.outcome(py, choice, &appended)?));
         }
         let count = |count: Option<u32>| count.map_or(-1, i64::from);
         let counts = reply.counts;
@@ -321,7 +324,7 @@ impl TurnEngine {
         let times = (target, agent, seconds(queued), seconds(first), seconds(took));
         let served = reply.served.clone();
         let parked = parked.then(|| Py::new(py, PendingReply(reply))).transpose()?;
-        Ok((times, tokens, served, draws, outcomes, parked, headers))
+        Ok((times, sent, tokens, served, draws, outcomes, parked, headers))
     }
 
     /// A turn as the rollout gets it, or the text of what is wrong with its choice.
@@ -349,6 +352,11 @@ fn place(source: Source) -> u32 {
 
 fn waiting(view: FlightView, waiters: Vec<(Py<PyAny>, bool)>) -> Taken {
     (place(view.source), view.turns, view.seed, waiters.into_iter().map(|(waiter, _)| waiter).collect())
+}
+
+fn unsent(found: Unsent<Py<PyAny>>) -> (Taken, f64) {
+    let Unsent { view, waiter, given_up, asked } = found;
+    (waiting(view, vec![(waiter, given_up)]), seconds(asked))
 }
 
 fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {

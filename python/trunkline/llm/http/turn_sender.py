@@ -27,6 +27,7 @@ RequestedDraws: TypeAlias = "tuple[int, int, int, list[Any]]"
 
 AnsweredDraws: TypeAlias = """tuple[
     tuple[int, int, float, float, float],
+    bool,
     tuple[int, int, int, int],
     str,
     int,
@@ -114,17 +115,19 @@ class TurnSender:
         if not self._passing:
             self._transport.driver.wake()
 
-    def give_up(self, ask: int) -> None:
-        """A rollout does not wait for its turn any more."""
-        found = self._engine.give_up(ask, self._table, time.monotonic())
+    def give_up(self, ask: int) -> tuple[Sequence[Any], bool]:
+        """A rollout does not wait any more: what waited for a request that ends with it, and whether it was sent."""
+        waiters, found = self._engine.give_up(ask, self._table, time.monotonic())
         if found is None:
-            return
-        endpoint = self._endpoints[found[0]]
-        if found[1]:
+            return waiters, False
+        target, sent = found
+        endpoint = self._endpoints[target]
+        if sent:
             self._left(endpoint)
             self._transport.driver.wake()
         else:
             self._limiter.line_up(endpoint.queue, -1)
+        return waiters, sent
 
     def hold(self, *, abort: bool) -> None:
         """Hand back what is not sent, and with ``abort`` what is."""
@@ -140,13 +143,15 @@ class TurnSender:
 
     def land(self, now: float) -> tuple[Sequence[ArrivedAnswer], Sequence[FailedRequest]]:
         """Take what has come out of the table, and send what may leave; returns what others have sent."""
-        arrived, failed, turned, missed = self._engine.land(self._table, now, self._watched)
+        arrived, failed, turned, missed, unsent = self._engine.land(self._table, now, self._watched)
         self._passing = True
         try:
             for found in turned:
                 self._turned(found, now)
             for lost in missed:
                 self._missed(lost)
+            if unsent:
+                self._hand_back(unsent)
             if self.asked or turned:
                 self._send(now)
         finally:
@@ -160,6 +165,7 @@ class TurnSender:
     def refused(self, token: int, error: BaseException) -> None:
         """No connection could be made for a request."""
         target, taken, (queued, _, took), _, _ = self._engine.refused(token, time.monotonic())
+        self._transport.driver.wake()
         if not isinstance(error, TransportError):
             error = TransportError(f"{CONNECTION_BROKE} ({type(error).__name__})")
         self._fail(self._endpoints[target], taken, error, queued, took)
@@ -207,8 +213,11 @@ class TurnSender:
             self._receiver.missed(one, FirstAttempt(asked))
 
     def _turned(self, turned: AnsweredDraws, now: float) -> None:
-        (target, _, queued, _, took), (_, _, generated, _), _, draws, _, _, headers = turned
+        (target, _, queued, _, took), sent, (_, _, generated, _), _, draws, _, _, headers = turned
         endpoint = self._endpoints[target]
+        if not sent:
+            self._receiver.turned(endpoint, turned, now)
+            return
         queue = endpoint.queue
         if headers is not None:
             self._watch(endpoint, headers)

@@ -90,6 +90,14 @@ class WantedTurn:
         self.pending = pending
         self.key = -1
 
+    def dropped(self, *, sent: bool) -> None:
+        """Settle what was set aside for a turn that is given up."""
+        if self.reservation is not None:
+            if sent:
+                self.reservation.lose()
+            else:
+                self.reservation.settle({})
+
 
 class HandedBack(NamedTuple):
     """The outcome of a program's request that the engine does not answer; what came of it when it was sent once."""
@@ -144,9 +152,7 @@ class TurnDispatcher:
     def want(self, tree: int, wanted: WantedTurn) -> None:
         """Ask for a rollout's next turn at the end of this pass."""
         compiled, sender, weights = wanted.compiled, self.sender, self._weights
-        plain = sender is not None and not (
-            compiled.greedy or weights.held or wanted.reservation is not None or wanted.kept is not None
-        )
+        plain = sender is not None and not weights.held and wanted.kept is None
         if plain and weights.version is not None:
             compiled = compiled.under(weights.version)
         agent = self._agents.get((compiled, plain))
@@ -155,16 +161,18 @@ class TurnDispatcher:
         wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted, wanted.kept)
         if plain:
             assert sender is not None
+            if wanted.reservation is not None:
+                wanted.reservation.sent = True
             if not sender.asked:
                 sender.wake()
         elif not self._waiting:
             self._waiting = True
             asyncio.get_running_loop().call_soon(self._send)
 
-    def takes(self, ask: TurnRequest) -> bool:
+    @property
+    def takes(self) -> bool:
         """Whether the engine can send what a program asks for."""
-        limited = ask.compiled.greedy or self._weights.held or ask.reservation is not None
-        return self.sender is not None and not limited
+        return self.sender is not None and not self._weights.held
 
     def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest) -> None:
         """Ask for what a program wants at the end of this pass; only where :meth:`takes` says so."""
@@ -176,6 +184,8 @@ class TurnDispatcher:
         context = ask.context is not None
         place = ask.leaf if ask.context is None else ask.context
         wanted.key = self.engine.ask_pending(tree, place, context, ask.turn, ask.seed, agent, wanted)
+        if wanted.reservation is not None:
+            wanted.reservation.sent = True
         if not self.sender.asked:
             self.sender.wake()
 
@@ -186,8 +196,10 @@ class TurnDispatcher:
             return
         if self.sender is None:
             self.engine.give_up(key, None, 0.0)
-        else:
-            self.sender.give_up(key)
+            return
+        waiters, sent = self.sender.give_up(key)
+        for one in waiters:
+            one.dropped(sent=sent)
 
     def hold(self, *, abort: bool) -> None:
         """Send nothing under these weights any more; with ``abort``, what is on its way is asked for again later."""
@@ -200,25 +212,28 @@ class TurnDispatcher:
 
     def turned(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
         """Turns are on their trees: hand them to their rollouts."""
-        (_, _, queued, first, took), (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
-        leader = outcomes[0][0]
-        agent = leader.compiled.agent
-        note = leader.sampler.sink.answered if leader.pending is None else leader.pending.answered
-        note(
-            agent.llm,
-            endpoint.base_url,
-            agent.name,
-            draws,
-            prompt,
-            cached,
-            generated,
-            int(queued * 1e6),
-            int(first * 1e6),
-            int(took * 1e6),
-            int(now * 1e6),
-            served,
-            estimated,
-        )
+        times, sent, (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
+        (_, _, queued, first, took), leader = times, outcomes[0][0]
+        if sent and leader.reservation is None:
+            agent = leader.compiled.agent
+            note = leader.sampler.sink.answered if leader.pending is None else leader.pending.answered
+            note(
+                agent.llm,
+                endpoint.base_url,
+                agent.name,
+                draws,
+                prompt,
+                cached,
+                generated,
+                int(queued * 1e6),
+                int(first * 1e6),
+                int(took * 1e6),
+                int(now * 1e6),
+                served,
+                estimated,
+            )
+        else:
+            self._pay(endpoint, turned, now)
         if estimated:
             self._estimated(endpoint.base_url)
         for wanted, outcome in outcomes:
@@ -230,19 +245,40 @@ class TurnDispatcher:
         if self._weights.held:
             self._weights.settle()
 
+    def _pay(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
+        """Note a request whose draws have reservations, or that was not sent as an equal one was, and settle them."""
+        times, sent, (prompt, cached, generated, estimated), served, draws, outcomes, _, _ = turned
+        micros = [int(seconds * 1e6) for seconds in times[2:]]
+        queue, first, took = micros if sent else (0, -1, micros[2])
+        leader = outcomes[0][0]
+        agent = leader.compiled.agent
+        choices = [ReplyChoice("", None, [], "")] * draws
+        reply = Reply(choices, prompt, cached, generated, int(sent), took, served, endpoint.base_url, queue, first)
+        reply.agent, reply.llm, reply.ended, reply.estimated = agent.name, agent.llm, int(now * 1e6), estimated
+        if leader.pending is None:
+            leader.sampler.sink.called(reply)
+        else:
+            leader.pending.keep(reply)
+        for draw, (wanted, _) in enumerate(outcomes):
+            if wanted.reservation is not None:
+                wanted.reservation.pay(reply, draw)
+
     def missed(self, taken: RequestedDraws, attempt: FirstAttempt | None) -> None:
         """Send a request in a task of its own, after the attempt that was made."""
         leaf, turn, seed, wanted = taken
-        if wanted[0].pending is not None:
-            wanted[0].key = -1
-            if not wanted[0].turn.done():
-                wanted[0].turn.set_result(HandedBack(attempt))
-            return
         places = []
         for place, one in enumerate(wanted):
             one.key = -1
-            if not one.turn.done():  # it is cancelled, and its rollout has not been told
-                places.append(place)
+            if one.turn.done():  # it is cancelled, and its rollout has not been told
+                one.dropped(sent=attempt is not None and attempt.sent is not None)
+                continue
+            places.append(place)
+            if one.reservation is not None:
+                one.reservation.sent = False
+        if wanted[0].pending is not None:
+            if places:
+                wanted[0].turn.set_result(HandedBack(attempt))
+            return
         if attempt is not None and len(places) < len(wanted):
             attempt = FirstAttempt(attempt.asked)  # what was sent asked for others, too
         for start, count in runs(places):
@@ -257,6 +293,9 @@ class TurnDispatcher:
         reply = Reply([], -1, -1, -1, 1, int(seconds * 1e6), endpoint=type(self._llm).__name__)
         reply.agent, reply.llm, reply.ended = agent.name, agent.llm, time.monotonic_ns() // 1000
         wanted.sampler.sink.called(reply)
+        for one in taken[3]:
+            if one.turn.done():
+                one.dropped(sent=True)
         self.missed(taken, None)
 
     def left(self) -> None:
@@ -272,6 +311,7 @@ class TurnDispatcher:
             compiled.agent.name,
             compiled.namespace,
             self._seeded,
+            plain and compiled.greedy,
         )
         return agent
 

@@ -174,7 +174,7 @@ class Sampler:
             return await self._ask(draws, self.sink.called, told, attempt)
         reservations = [one.reservation for one in draws.wanted if one.reservation is not None]
         with Meter(reservations, self.sink.called, told) as meter:
-            return await self._ask(draws, meter.called, meter.settled)
+            return await self._ask(draws, meter.called, meter.settled, attempt)
 
     async def ask_later(self, ask: TurnRequest) -> PendingTurn:
         """Ask for one draw, which goes onto the tree later.
@@ -184,7 +184,7 @@ class Sampler:
             EndpointError: The endpoint serves nobody.
         """
         weights, attempt = self._client.weights, None
-        if self._client.of(ask.compiled.agent.llm).dispatcher.takes(ask):
+        if self._client.of(ask.compiled.agent.llm).dispatcher.takes:
             pending, found = await self._engine_asked(ask)
             if not isinstance(found, HandedBack):
                 return _usable(pending, found)
@@ -201,7 +201,7 @@ class Sampler:
                     await client.ask(request, pending, attempt)
                 else:
                     with Meter([ask.reservation], pending.keep, None) as pending.meter:
-                        await client.ask(request, pending)
+                        await client.ask(request, pending, attempt)
                 (outcome,) = pending.found
                 return _usable(pending, outcome)
             attempt, sent = None, False
@@ -210,7 +210,7 @@ class Sampler:
         """Have the engine send what a program asks for."""
         compiled = ask.compiled.under(self._client.weights.version)
         pending = PendingTurn(compiled, ask.turn, self.sink)
-        wanted = WantedTurn(self, compiled, ask.rollout, None, None, pending)
+        wanted = WantedTurn(self, compiled, ask.rollout, None, ask.reservation, pending)
         self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)
         try:
             found: Turn | RolloutError | HandedBack = await wanted.turn

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Flight, FlightKey, FlightView, GivenUp, Landed, Place, SharedTree, TurnEngine, unknown};
+use super::{Flight, FlightKey, FlightView, GivenUp, Landed, Place, SharedTree, TurnEngine, Unsent, unknown};
 use crate::error::Result;
 use crate::http::{Answer, ExchangeTable, Fault, Headers, Micros, request_head};
 
@@ -50,11 +50,13 @@ pub(super) struct Target {
     pub(super) waiting: VecDeque<FlightKey>,
 }
 
-/// Turns that came of one request.
+/// Turns that came of one request, or of a reply to an equal one.
 #[derive(Debug)]
 pub struct TurnsLanded<W> {
     /// Where it had been sent.
     pub target: TargetKey,
+    /// Whether it was sent; else the reply is that to an equal request.
+    pub sent: bool,
     /// Who was asked.
     pub agent: u32,
     /// From asking to sending.
@@ -107,6 +109,8 @@ pub struct Passed<W> {
     pub landed: Vec<TurnsLanded<W>>,
     /// Requests that brought no turns.
     pub faulted: Vec<Faulted<W>>,
+    /// Wishes that shared requests which brought no turns.
+    pub unsent: Vec<Unsent<W>>,
 }
 
 impl<T: SharedTree, W> TurnEngine<T, W> {
@@ -212,9 +216,18 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             let (queued, took) = (sent.saturating_sub(asked), ended.saturating_sub(asked));
             let plain = answered.answer.status == 200 && answered.answer.headers.get(b"content-encoding").is_none();
             let agent = self.view(flight)?.agent;
-            if plain && let Ok(turns) = self.land(flight, &answered.answer.body, 0, took) {
-                let (first, headers) = (answered.first, answered.answer.headers);
-                landed.push(TurnsLanded { target, agent, queued, first, took, headers, landed: turns });
+            if plain && let Ok(mut turns) = self.land(flight, &answered.answer.body, 0, took) {
+                let (first, body, headers) = (answered.first, answered.answer.body, answered.answer.headers);
+                let sharing = std::mem::take(&mut turns.sharing);
+                landed.push(TurnsLanded { target, sent: true, agent, queued, first, took, headers, landed: turns });
+                for (key, asked) in sharing {
+                    let (agent, took) = (self.asks[key].state.agent, ended.saturating_sub(asked));
+                    if let Some(turns) = self.land_shared(key, asked, &body, ended) {
+                        let (queued, first, headers) = (0, 0, Headers::default());
+                        let sent = false;
+                        landed.push(TurnsLanded { target, sent, agent, queued, first, took, headers, landed: turns });
+                    }
+                }
                 continue;
             }
             faulted.push(self.faulted(flight, answered.took, answered.first, Outcome::Answer(answered.answer))?);
@@ -222,7 +235,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         for failed in table.take_failed_of(is_ours) {
             faulted.push(self.faulted(flight_of(failed.token), failed.took, 0, Outcome::Fault(failed.fault))?);
         }
-        Ok(Passed { landed, faulted })
+        Ok(Passed { landed, faulted, unsent: self.take_unsent() })
     }
 
     /// A request whose connection could not be made.

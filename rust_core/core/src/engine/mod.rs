@@ -7,6 +7,7 @@
 
 mod exchange;
 mod seed;
+mod shared;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::turn::request::Source;
 
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
 pub use seed::{base_seed, next_seed};
+pub use shared::Unsent;
 
 /// A tree that others use as well: each piece of work has it for itself.
 pub trait SharedTree {
@@ -50,6 +52,8 @@ pub struct AgentPlan {
     pub namespace: String,
     /// Whether a request has a seed.
     pub seeded: bool,
+    /// Whether its sampling makes draws equal, so that equal requests are sent once.
+    pub greedy: bool,
 }
 
 /// How the requests of one model are sent.
@@ -111,6 +115,10 @@ struct Flight {
     asks: Vec<AskKey>,
     asked: Micros,
     place: Place,
+    /// Wishes of equal requests, which get the same reply, and when they were asked for.
+    sharing: Vec<(AskKey, Micros)>,
+    /// By what equal requests are looked up; None where equal requests are sent all the same.
+    print: Option<shared::Print>,
 }
 
 /// Where a request is.
@@ -145,6 +153,12 @@ pub struct FlightView {
     pub parked: bool,
 }
 
+impl FlightView {
+    fn of(State { tree, agent, source, turns, seed, parked, .. }: State, draws: usize) -> Self {
+        Self { tree, agent, source, turns, seed, n: crate::id::count(draws), parked }
+    }
+}
+
 /// What came of giving a wish up.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GivenUp<W> {
@@ -156,6 +170,17 @@ pub enum GivenUp<W> {
     Sent(FlightKey),
 }
 
+impl<W> GivenUp<W> {
+    /// Who waited for a request that was not sent.
+    #[must_use]
+    pub fn unsent(self) -> Vec<W> {
+        match self {
+            Self::Unsent(waiters, _) => waiters,
+            Self::Alone | Self::Sent(_) => Vec::new(),
+        }
+    }
+}
+
 /// A reply whose choices are on the tree.
 #[derive(Debug)]
 pub struct Landed<W> {
@@ -165,6 +190,8 @@ pub struct Landed<W> {
     pub reply: ParsedReply,
     /// What became of each draw: who waits for it, whether that was given up, and its turn or a fault.
     pub turns: Vec<(W, bool, AppendedChoice)>,
+    /// Wishes of equal requests, which the same reply is for, and when they were asked for.
+    sharing: Vec<(AskKey, Micros)>,
 }
 
 /// Why a reply is not on the tree; its request is still there.
@@ -188,6 +215,10 @@ pub struct TurnEngine<T, W> {
     /// Asked since requests were gathered last, in order.
     asked: Vec<AskKey>,
     targets: Vec<exchange::Target>,
+    /// Requests whose draws are equal, by what is quick to compare.
+    equal: HashMap<shared::Print, Vec<FlightKey>>,
+    /// Wishes that shared a request which brought no turns.
+    unsent: Vec<Unsent<W>>,
 }
 
 impl<T, W> Default for TurnEngine<T, W> {
@@ -200,6 +231,8 @@ impl<T, W> Default for TurnEngine<T, W> {
             flights: Slab::new(),
             asked: Vec::new(),
             targets: Vec::new(),
+            equal: HashMap::new(),
+            unsent: Vec::new(),
         }
     }
 }
@@ -337,8 +370,8 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     /// How many of the first wishes go into one request.
     fn together(&self, group: &[AskKey]) -> usize {
         let first = self.asks[group[0]].state;
-        let siblings = self.agents.get(first.agent as usize).and_then(|plan| self.models.get(plan.model as usize));
-        if !siblings.is_some_and(|model| model.siblings) {
+        let Some(plan) = self.agents.get(first.agent as usize) else { return 1 };
+        if plan.greedy || !self.models.get(plan.model as usize).is_some_and(|model| model.siblings) {
             return 1;
         }
         let seeds = group.iter().zip(first.seed..);
@@ -348,12 +381,19 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     fn file(&mut self, asks: Vec<AskKey>, now: Micros) {
         let Some(agent) = asks.first().and_then(|&key| self.asks.get(key)).map(|ask| ask.state.agent) else { return };
         let Some(model) = self.agents.get(agent as usize).map(|plan| plan.model as usize) else { return };
+        let print = self.print(asks[0]);
+        if print.is_some_and(|print| self.share(asks[0], print, now)) {
+            return;
+        }
         let flight = self.flights.vacant_key();
         for &key in &asks {
             self.asks[key].flight = Some(flight);
         }
+        if let Some(print) = print {
+            self.equal.entry(print).or_default().push(flight);
+        }
         let place = Place::Model(crate::id::count(model));
-        self.flights.insert(Flight { asks, asked: now, place });
+        self.flights.insert(Flight { asks, asked: now, place, sharing: Vec::new(), print });
         self.models[model].waiting.push_back(flight);
     }
 
@@ -395,8 +435,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     pub fn view(&self, flight: FlightKey) -> Result<FlightView> {
         let asks = &self.flight(flight)?.asks;
         let first = asks.first().and_then(|&key| self.asks.get(key)).ok_or_else(|| unknown("request", flight))?;
-        let State { tree, agent, source, turns, seed, parked, .. } = first.state;
-        Ok(FlightView { tree, agent, source, turns, seed, n: crate::id::count(asks.len()), parked })
+        Ok(FlightView::of(first.state, asks.len()))
     }
 
     /// When a request was asked for.
@@ -437,17 +476,30 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         retries: u32,
         micros: u64,
     ) -> std::result::Result<Landed<W>, NotLanded> {
-        let FlightView { tree, agent, turns, n, parked, .. } = self.view(flight).map_err(NotLanded::Refused)?;
+        let asks = self.flight(flight).map_err(NotLanded::Refused)?.asks.clone();
+        let (reply, appended) = self.append(&asks, body, retries, micros)?;
+        let Flight { sharing, .. } = self.remove(flight);
+        Ok(Landed { sharing, ..self.landed(reply, asks, appended) })
+    }
+
+    /// Read a reply, and put its choices on the tree for wishes of one state.
+    fn append(
+        &mut self,
+        asks: &[AskKey],
+        body: &[u8],
+        retries: u32,
+        micros: u64,
+    ) -> std::result::Result<(ParsedReply, Vec<AppendedChoice>), NotLanded> {
+        let State { tree, agent, turns, parked, .. } = self.asks[asks[0]].state;
         let plan = self.plan(agent).map_err(NotLanded::Refused)?;
         let reply = reply::read(body, &plan.reading).map_err(NotLanded::Unreadable)?;
-        if reply.choices.len() < n as usize {
+        if reply.choices.len() < asks.len() {
             return Err(NotLanded::Few(reply.choices.len()));
         }
-        let asks = self.flight(flight).map_err(NotLanded::Refused)?.asks.clone();
         if parked {
             let size = reply.choices[0].size(turns);
             let found = size.map_or_else(AppendedChoice::Fault, |size| AppendedChoice::Turn(NodeId::ROOT, size));
-            return Ok(self.landed(flight, parked, reply, asks, vec![found]));
+            return Ok((reply, vec![found]));
         }
         let rollouts = asks.iter().map(|&key| self.asks[key].state.rollout).collect::<Vec<_>>();
         let entry = self.trees.get_mut(tree).ok_or_else(|| NotLanded::Refused(unknown("tree", tree)))?;
@@ -464,32 +516,29 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             tree.append_reply(&rollouts, &reply, request)
         };
         let appended = tree.with(append).map_err(NotLanded::Refused)?;
-        Ok(self.landed(flight, parked, reply, asks, appended))
+        Ok((reply, appended))
     }
 
-    fn landed(
-        &mut self,
-        flight: FlightKey,
-        parked: bool,
-        reply: ParsedReply,
-        asks: Vec<AskKey>,
-        appended: Vec<AppendedChoice>,
-    ) -> Landed<W> {
-        self.flights.remove(flight);
+    fn landed(&mut self, reply: ParsedReply, asks: Vec<AskKey>, appended: Vec<AppendedChoice>) -> Landed<W> {
+        let parked = self.asks[asks[0]].state.parked;
         let turns = asks.into_iter().zip(appended).map(|(key, appended)| {
             let Ask { waiter, given_up, .. } = self.asks.remove(key);
             (waiter, given_up, appended)
         });
-        Landed { reply, parked, turns: turns.collect() }
+        Landed { reply, parked, turns: turns.collect(), sharing: Vec::new() }
     }
 
     /// Let go of a request that the engine does not land: who waits for its draws, in order, and whether that was given up.
+    /// Those that share it are taken by [`TurnEngine::take_unsent`].
     ///
     /// # Errors
     /// If there is no such request.
     pub fn release(&mut self, flight: FlightKey) -> Result<Vec<(W, bool)>> {
-        let asks = self.flight(flight)?.asks.clone();
-        self.flights.remove(flight);
+        self.flight(flight)?;
+        let Flight { asks, sharing, .. } = self.remove(flight);
+        for (key, asked) in sharing {
+            self.leave(key, asked);
+        }
         let asks = asks.into_iter().map(|key| self.asks.remove(key));
         Ok(asks.map(|ask| (ask.waiter, ask.given_up)).collect())
     }
@@ -505,8 +554,8 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             self.asked.retain(|&other| other != key);
             return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter], None));
         };
-        let Flight { asks, place, .. } = &self.flights[flight];
-        if !asks.iter().all(|&other| self.asks[other].given_up) {
+        let Flight { asks, place, sharing, .. } = &self.flights[flight];
+        if !asks.iter().chain(sharing.iter().map(|(other, _)| other)).all(|&other| self.asks[other].given_up) {
             return Ok(GivenUp::Alone);
         }
         let target = match *place {
@@ -520,7 +569,8 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
                 Some(target)
             }
         };
-        let asks = self.flights.remove(flight).asks.into_iter();
+        let Flight { asks, sharing, .. } = self.remove(flight);
+        let asks = asks.into_iter().chain(sharing.into_iter().map(|(key, _)| key));
         Ok(GivenUp::Unsent(asks.map(|key| self.asks.remove(key).waiter).collect(), target))
     }
 
