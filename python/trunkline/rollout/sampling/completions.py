@@ -188,7 +188,7 @@ class CompletionClient:
     ) -> None:
         """Get draws that are in no cache; in the request they count from 0, on the tree from ``first``."""
         if request.greedy:
-            await self._greedy(request, turns, first)
+            await self._greedy(request, turns, first, attempt)
         else:
             await self._send(request, turns, first, attempt)
 
@@ -209,13 +209,16 @@ class CompletionClient:
             asked.append(self._fresh(tap(part(request, start, count), keep), turns, start))
         await gathered(asked)
 
-    async def _greedy(self, request: Request, turns: TurnReader, first: int) -> None:
+    async def _greedy(
+        self, request: Request, turns: TurnReader, first: int, attempt: FirstAttempt | None = None
+    ) -> None:
         """Ask once for what temperature 0 makes equal, whoever else asks for it meanwhile."""
         start = time.perf_counter_ns()
-        shared = self._shared.find(request)
+        shared = self._shared.find(request) if attempt is None or attempt.sent is None else None
         if shared is None:
             with self._shared.lead(request) as shared:
-                shared.outcome = await self._send(tap(part(request, 0, 1), shared.keep), turns, first)
+                alone = tap(part(request, 0, 1), shared.keep)
+                shared.outcome = await self._send(alone, turns, first, attempt)
         else:
             await shared.done.wait()
         outcome = shared.outcome
