@@ -233,9 +233,13 @@ class TurnEngine(Generic[_Waiter]):
         turns before this one.
         """
 
-    def give_up(
-        self, ask: int, table: ExchangeTable | None, now: float, /
-    ) -> tuple[list[_Waiter], tuple[int, bool] | None]:
+    def give_up(self, ask: int, /) -> tuple[list[_Waiter], int | None]:
+        """A rollout does not wait any more: what waited for a request that ends with it.
+
+        One that was handed out is returned instead, if nothing waits for it now.
+        """
+
+    def abandon(self, ask: int, table: ExchangeTable, now: float, /) -> tuple[list[_Waiter], tuple[int, bool] | None]:
         """A rollout does not wait any more: what waited for a request given up with it, its target, if it was sent."""
 
     def gather(self, model: int, now: float, /) -> list[int]:
@@ -243,6 +247,26 @@ class TurnEngine(Generic[_Waiter]):
 
     def take(self, model: int, target: int | None = None, /) -> list[tuple[_Taken[_Waiter], float]]:
         """Take all requests out of a model's queue, or a target's, each with the moment when it was asked for."""
+
+    def hand(self, model: int, now: float, /) -> list[tuple[int, int, _Taken[_Waiter], bytes]]:
+        """Hand out all requests that wait for a model, to be answered or released.
+
+        Each has its number, the key of its tree, what it is for, and its body.
+        """
+
+    def split(self, flight: int, draws: int, /) -> int:
+        """Make the first draws of a request that was handed out a request of its own; returns its number."""
+
+    def release(self, flight: int, /) -> list[tuple[_Taken[_Waiter], float]]:
+        """Let go of a request that was handed out, and of what shares it; see :meth:`take`."""
+
+    def answer(
+        self, answers: Sequence[tuple[int, bytes, float]], now: float, /
+    ) -> tuple[list[_Turned[_Waiter]], list[tuple[int, str]]]:
+        """Make turns of the bytes that answer requests which were handed out.
+
+        Each has the moment at which a server was asked. Requests whose bytes are of no use come back with the reason.
+        """
 
     def route(self, model: int, target: int, most: int, /) -> None:
         """Move the requests of a model that wait longest behind those that wait for a target."""

@@ -4,7 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use trunkline_core as core;
 use trunkline_core::engine::{
-    AgentPlan, Faulted, FlightView, Landed, Outcome, SharedTree, TargetPlan, TurnsLanded, Unsent, is_ours,
+    AgentPlan, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan, TurnsLanded,
+    Unsent, is_ours,
 };
 use trunkline_core::reply::ParsedChoice;
 use trunkline_core::{AppendedChoice, Result, Source, Tree};
@@ -172,16 +173,26 @@ impl TurnEngine {
     /// A rollout does not wait for its turn any more; what waited for a request that is given up with it, its target, and
     /// whether it was sent.
     #[pyo3(signature = (ask, table, now, /))]
-    fn give_up(
+    fn abandon(
         &self,
         py: Python<'_>,
         ask: usize,
-        table: Option<&ExchangeTable>,
+        table: &ExchangeTable,
         now: f64,
     ) -> PyResult<(Vec<Py<PyAny>>, Option<(u32, bool)>)> {
-        self.engine.with(py, |engine| match table {
-            Some(table) => table.within(|table| engine.abandon(ask, table, micros(now))),
-            None => engine.give_up(ask).map(|given_up| (given_up.unsent(), None)),
+        self.engine.with(py, |engine| table.within(|table| engine.abandon(ask, table, micros(now))))
+    }
+
+    /// A rollout does not wait for its turn any more; what waited for a request that nothing waits for now and that was not
+    /// handed out, or the request, if it was.
+    #[pyo3(signature = (ask, /))]
+    fn give_up(&self, py: Python<'_>, ask: usize) -> PyResult<(Vec<Py<PyAny>>, Option<usize>)> {
+        self.engine.with(py, |engine| {
+            Ok(match engine.give_up(ask)? {
+                GivenUp::Alone => (Vec::new(), None),
+                GivenUp::Unsent(waiters, _) => (waiters, None),
+                GivenUp::Sent(flight) => (Vec::new(), Some(flight)),
+            })
         })
     }
 
@@ -216,6 +227,66 @@ impl TurnEngine {
             taken.extend(engine.take_unsent().into_iter().map(unsent));
             Ok(taken)
         })
+    }
+
+    /// Hand all requests that wait for a model to Python: flight, tree's key, what each is for, and its body.
+    #[pyo3(signature = (model, now, /))]
+    fn hand<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = number)] model: u32,
+        now: f64,
+    ) -> PyResult<Vec<(usize, u32, Taken, Bound<'py, PyBytes>)>> {
+        self.engine.with(py, |engine| {
+            engine.gather(micros(now));
+            let handed = engine.hand(model)?.into_iter().map(|Handed { flight, view, key, body }| {
+                let waiters = engine.waiters(flight)?.into_iter().map(|waiter| (waiter.clone_ref(py), false));
+                Ok((flight, key, waiting(view, waiters.collect()), PyBytes::new(py, &body)))
+            });
+            handed.collect()
+        })
+    }
+
+    /// Make the first draws of a request that was handed out one of its own.
+    #[pyo3(signature = (flight, draws, /))]
+    fn split(&self, py: Python<'_>, flight: usize, draws: usize) -> PyResult<usize> {
+        self.engine.with(py, |engine| engine.split(flight, draws))
+    }
+
+    /// Let go of a request that was handed out, and of what shares it.
+    #[pyo3(signature = (flight, /))]
+    fn release(&self, py: Python<'_>, flight: usize) -> PyResult<Vec<(Taken, f64)>> {
+        self.engine.with(py, |engine| {
+            let (view, asked) = (engine.view(flight)?, engine.asked(flight)?);
+            let mut taken = vec![(waiting(view, engine.release(flight)?), seconds(asked))];
+            taken.extend(engine.take_unsent().into_iter().map(unsent));
+            Ok(taken)
+        })
+    }
+
+    /// Make turns of the bytes that answer requests, each with the moment when they were asked of a server; the requests
+    /// whose bytes are of no use, with the reason.
+    #[pyo3(signature = (answers, now, /))]
+    fn answer(
+        &self,
+        py: Python<'_>,
+        answers: Vec<(usize, Bound<'_, PyBytes>, f64)>,
+        now: f64,
+    ) -> PyResult<(Vec<Turned>, Vec<(usize, String)>)> {
+        let (mut turned, mut refused) = (Vec::new(), Vec::new());
+        self.engine.with(py, |engine| {
+            for (flight, body, sent) in answers {
+                match engine.answer(flight, body.as_bytes(), micros(sent), micros(now)) {
+                    Ok(mut turns) => turned.append(&mut turns),
+                    Err(NotLanded::Unreadable(error)) => refused.push((flight, error.to_string())),
+                    Err(NotLanded::Few(choices)) => refused.push((flight, format!("it has {choices} choices"))),
+                    Err(NotLanded::Refused(error)) => return Err(error),
+                }
+            }
+            Ok(())
+        })?;
+        let turned = turned.into_iter().map(|turns| self.turned(py, turns, false)).collect::<PyResult<_>>()?;
+        Ok((turned, refused))
     }
 
     /// Move requests of a model behind those that wait for a target.

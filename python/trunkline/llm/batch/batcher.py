@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,35 +23,19 @@ from trunkline.errors import (
     UsageError,
 )
 from trunkline.llm.batch.activity import Activity
-from trunkline.llm.batch.completion import ENDPOINT, RequestTime, completions, prompts, reply_of
+from trunkline.llm.batch.completion import ENDPOINT, PendingPrompt, RequestTime, completions, prompts, reply_of
+from trunkline.llm.batch.turn_sender import BatchTurnSender
 from trunkline.llm.pricing import one_price
+from trunkline.llm.receiver import RequestLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from trunkline.llm.batch.completion import Completion, Prompt
+    from trunkline._core import TurnEngine
+    from trunkline.llm.batch.completion import Prompt
     from trunkline.llm.pricing import Price
+    from trunkline.llm.receiver import FirstAttempt, TurnReceiver
     from trunkline.llm.types import Reply, Request
-
-    Outcomes = list[Completion | TrunklineError]
-
-
-@dataclass(slots=True, eq=False)
-class PendingPrompt:
-    """A prompt that waits for its completions: its outcome has one for each draw, or an error."""
-
-    prompt: Prompt
-    outcome: asyncio.Future[Outcomes]
-    number: int = 0
-    call: asyncio.Task[None] | None = None
-    sent: int = 0
-
-    def settle(self, outcomes: Outcomes) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcomes)
-
-    def fail(self, error: TrunklineError) -> None:
-        self.settle([error] * self.prompt.n)
 
 
 _QUIET: Final = 8  # turns of the event loop without a new request after which no rollout is still about to ask
@@ -68,6 +51,8 @@ class Batcher:
         self.activity = Activity(self._stir, core=settings.core_masks)
         self.siblings = settings.supports_n
         self.max_concurrency = settings.max_concurrency
+        self.largest = settings.max_batch if settings.supports_n else 1
+        self.engine_name = settings.engine.name
         self._settings = settings
         self._engine = settings.engine
         self._waiting: BatchQueue[PendingPrompt] = BatchQueue(
@@ -85,27 +70,46 @@ class Batcher:
     async def complete(self, request: Request) -> Reply:
         if self._closed:
             raise LLMError(f"{self._engine.name} is closed")
-        loop = asyncio.get_running_loop()
-        start, clock = loop.time(), time.perf_counter_ns()
-        largest = self._settings.max_batch if self._settings.supports_n else 1
-        step, parts = (request.step, request.asked), []
-        for prompt in prompts(request, largest):
-            parts.append(part := PendingPrompt(prompt, loop.create_future()))
-            part.number = self._waiting.add(part, request.model, request.role, step, prompt.n, start)
-        self._last = part.number
-        self._stir()
+        start, told = time.monotonic(), asyncio.Event()
+        labels = RequestLabels(request.model, request.role, request.step, request.asked)
+        parts = [self.put(prompt, labels, told.set) for prompt in prompts(request, self.largest)]
         try:
-            outcomes = [await part.outcome for part in parts]
+            while any(part.outcomes is None for part in parts):
+                told.clear()
+                await told.wait()
         except asyncio.CancelledError:
-            self._drop(parts)
+            self.drop(parts)
             raise
         sent = max(part.sent for part in parts)
-        taken = RequestTime((time.perf_counter_ns() - clock) // 1000, max(0, sent - clock) // 1000)
+        taken = RequestTime(int((time.monotonic() - start) * 1e6), int(max(0.0, sent - start) * 1e6))
         try:
-            return reply_of(request, outcomes, taken, self._engine.name)
+            return reply_of(request, [part.outcomes or [] for part in parts], taken, self._engine.name)
         except LLMError as error:
             error.endpoint = ENDPOINT
             raise
+
+    def sender(self, engine: TurnEngine[Any], model: int, receiver: TurnReceiver) -> BatchTurnSender:
+        """Let requests of an engine's model wait for batches here."""
+        return BatchTurnSender(engine, model, self, receiver)
+
+    async def resume(self, request: Request, attempt: FirstAttempt) -> Reply:
+        """Complete a request that waited in a turn engine; raises what a call of the engine brought for it."""
+        if attempt.error is None:
+            return await self.complete(request)
+        if isinstance(attempt.error, LLMError):
+            attempt.error.endpoint = ENDPOINT
+        raise attempt.error
+
+    def put(self, prompt: Prompt, labels: RequestLabels, told: Callable[[], None]) -> PendingPrompt:
+        """Let a prompt wait for its batch; ``told`` is called when its outcomes are there."""
+        part = PendingPrompt(prompt, told)
+        if self._closed:
+            part.fail(LLMError(f"{self._engine.name} is closed"))
+            return part
+        step, now = (labels.step, labels.asked), asyncio.get_running_loop().time()
+        part.number = self._last = self._waiting.add(part, labels.model, labels.role, step, prompt.n, now)
+        self._stir()
+        return part
 
     async def close(self) -> None:
         """Fail waiting prompts and cancel the engine's calls. May be called more than once."""
@@ -150,7 +154,7 @@ class Batcher:
 
     def _send(self, batch: list[PendingPrompt], loop: asyncio.AbstractEventLoop) -> None:
         call = loop.create_task(self._run(batch))
-        sent = time.perf_counter_ns()
+        sent = time.monotonic()
         for part in batch:
             part.call, part.sent = call, sent
         self._calls[call] = set(batch)
@@ -183,7 +187,7 @@ class Batcher:
         self._waiting.freed(call.get_loop().time())
         self._stir()
 
-    def _drop(self, parts: list[PendingPrompt]) -> None:
+    def drop(self, parts: Sequence[PendingPrompt]) -> None:
         """Drop prompts of a cancelled rollout, and cancel a call without remaining waiters if that ends it."""
         self._waiting.drop([part.number for part in parts])
         for part in parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -16,11 +17,14 @@ from trunkline.llm.response import read
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
     from trunkline._internal.text import JSON
     from trunkline.llm.types import Request
     from trunkline.types import Message
+
+    Outcomes = list["Completion | TrunklineError"]
 
 
 ENDPOINT: Final = "BatchLLM"
@@ -111,7 +115,7 @@ def _read(
         return failed
     completed = [draw for draw in draws if isinstance(draw, Completion)]
     try:
-        reply = (request.take or read)(_body(completed), first, 1, taken.micros)
+        reply = (request.take or read)(answer_body(completed), first, 1, taken.micros)
     except ReplyError as error:
         if len(completed) == 1:
             return [LLMError(f"{engine} returned a completion that cannot be read: {excerpt(str(error))}")]
@@ -121,8 +125,8 @@ def _read(
     return [reply]
 
 
-def _body(completions: Sequence[Completion]) -> bytes:
-    """Write draws of one prompt as the body of a chat completion."""
+def answer_body(completions: Sequence[Completion]) -> bytes:
+    """Write draws of one prompt as the body of a chat completion; raises ReplyError where that is impossible."""
     try:
         body = {
             "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
@@ -264,3 +268,26 @@ def prompts(request: Request, largest: int) -> list[Prompt]:
         Prompt(request.body, request.key, min(largest, request.n - first), None if seed is None else (seed + first))
         for first in range(0, request.n, largest)
     ]
+
+
+@dataclass(slots=True, eq=False)
+class PendingPrompt:
+    """A prompt that waits for its completions: ``told`` is called when its outcomes are there, one for each draw.
+
+    ``sent`` is when it went into a call, in monotonic seconds; 0 before.
+    """
+
+    prompt: Prompt
+    told: Callable[[], None]
+    outcomes: Outcomes | None = None
+    number: int = 0
+    call: asyncio.Task[None] | None = None
+    sent: float = 0
+
+    def settle(self, outcomes: Outcomes) -> None:
+        if self.outcomes is None:
+            self.outcomes = outcomes
+            self.told()
+
+    def fail(self, error: TrunklineError) -> None:
+        self.settle([error] * self.prompt.n)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from trunkline._core import TurnEngine
     from trunkline.llm.http.transport import Body
-    from trunkline.llm.http.turn_sender import FirstAttempt, TurnReceiver
     from trunkline.llm.limits.token_bucket import RateLease
+    from trunkline.llm.receiver import FirstAttempt, TurnReceiver
     from trunkline.llm.types import Request
 
 

@@ -4,68 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from trunkline.llm.http.transport import CONNECTION_BROKE, Answer, Headers, TransportError
 from trunkline.llm.limits.router import SILENT
+from trunkline.llm.receiver import FirstAttempt
 from trunkline.llm.request import CHAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline._core import ExchangeTable, PendingReply, TurnEngine
+    from trunkline._core import ExchangeTable, TurnEngine
     from trunkline.llm.http.connection import Actions, ArrivedAnswer, FailedRequest
     from trunkline.llm.http.direct_transport import DirectTransport
     from trunkline.llm.limits.rate_limiter import Limiter
     from trunkline.llm.limits.router import Endpoint, Router
+    from trunkline.llm.receiver import AnsweredDraws, RequestedDraws, TurnReceiver, UnansweredDraws
 
-__all__ = ["FirstAttempt", "TurnSender"]
-
-
-RequestedDraws: TypeAlias = "tuple[int, int, int, list[Any]]"
-"""What a request is for; this alias and the next two are explained in the stub of the core's turn engine."""
-
-AnsweredDraws: TypeAlias = """tuple[
-    tuple[int, int, float, float, float],
-    bool,
-    tuple[int, int, int, int],
-    str,
-    int,
-    list[tuple[Any, Any]],
-    PendingReply | None,
-    dict[bytes, bytes] | None,
-]"""
-
-UnansweredDraws: TypeAlias = """tuple[
-    int, RequestedDraws, tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
-]"""
-
-
-class FirstAttempt(NamedTuple):
-    """A request that brought no turns: what came of it where it was sent, and how long that took.
-
-    ``asked`` is the moment when it was asked for, in monotonic seconds, ``took`` the seconds from sending to the end.
-    """
-
-    asked: float
-    sent: tuple[Endpoint, Answer | TransportError] | None = None
-    took: float = 0.0
-
-
-class TurnReceiver(Protocol):
-    """What becomes of requests, for those who asked."""
-
-    def turned(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
-        """Turns are on their trees."""
-
-    def missed(self, taken: RequestedDraws, attempt: FirstAttempt) -> None:
-        """A request is to be sent otherwise."""
-
-    def recalled(self, taken: RequestedDraws, seconds: float) -> None:
-        """A request was given up after so many seconds."""
-
-    def left(self) -> None:
-        """A request that brought no turns is not on its way any more, and what it says of its endpoint was noted."""
+__all__ = ["TurnSender"]
 
 
 class TurnSender:
@@ -117,7 +73,7 @@ class TurnSender:
 
     def give_up(self, ask: int) -> tuple[Sequence[Any], bool]:
         """A rollout does not wait any more: what waited for a request that ends with it, and whether it was sent."""
-        waiters, found = self._engine.give_up(ask, self._table, time.monotonic())
+        waiters, found = self._engine.abandon(ask, self._table, time.monotonic())
         if found is None:
             return waiters, False
         target, sent = found
@@ -216,7 +172,7 @@ class TurnSender:
         (target, _, queued, _, took), sent, (_, _, generated, _), _, draws, _, _, headers = turned
         endpoint = self._endpoints[target]
         if not sent:
-            self._receiver.turned(endpoint, turned, now)
+            self._receiver.turned(endpoint.base_url, turned, now)
             return
         queue = endpoint.queue
         if headers is not None:
@@ -228,7 +184,7 @@ class TurnSender:
             queue.window.replied(took - queued, generated // draws if generated > 0 else 0, queue.in_flight, now)
         self.in_flight -= 1
         self._limiter.leave(queue)
-        self._receiver.turned(endpoint, turned, now)
+        self._receiver.turned(endpoint.base_url, turned, now)
 
     def _watch(self, endpoint: Endpoint, headers: dict[bytes, bytes]) -> None:
         """Read the headers of an endpoint's first answers."""

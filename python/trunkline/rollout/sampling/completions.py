@@ -15,6 +15,7 @@ from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
 from trunkline.llm.batch.activity import UNREAD, Activity
+from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap, unseeded
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import TurnEngine
     from trunkline.llm.cache import Cache, Key
-    from trunkline.llm.http.turn_sender import FirstAttempt
+    from trunkline.llm.receiver import FirstAttempt
     from trunkline.llm.types import LLM, Reply, Request
     from trunkline.rollout.sampling.dispatcher import WantedTurn
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
@@ -214,7 +215,7 @@ class CompletionClient:
     ) -> None:
         """Ask once for what temperature 0 makes equal, whoever else asks for it meanwhile."""
         start = time.perf_counter_ns()
-        shared = self._shared.find(request) if attempt is None or attempt.sent is None else None
+        shared = self._shared.find(request) if attempt is None or not attempt.made else None
         if shared is None:
             with self._shared.lead(request) as shared:
                 alone = tap(part(request, 0, 1), shared.keep)
@@ -257,13 +258,14 @@ class CompletionClient:
         n = request.n
         # SGLang gives every completion of one request the same seed.
         apart = request.route == GENERATE or (self.token_prompts is not None and self.token_prompts.one_by_one)
-        if n > 1 and (attempt is None or attempt.sent is None) and (apart or not self.together):
+        if n > 1 and (attempt is None or not attempt.made) and (apart or not self.together):
             return await self._one_by_one(request, turns, first, range(n))
-        start = time.perf_counter_ns()
+        start = time.perf_counter_ns() - (0 if attempt is None else int(attempt.took * 1e9))
         try:
             reply = turns.adopt(await self._complete(request, attempt), first, n, self._name)
         except RolloutError as error:
-            turns.failed(error, first, _micros(start), self._name)
+            if attempt is None or not attempt.counted:
+                turns.failed(error, first, _micros(start), self._name)
             if isinstance(error, LLMError) and 1 < n == len(turns.missing(first, n)):
                 if isinstance(error, BadRequest):
                     return await self._refused(request, turns, first)
@@ -325,7 +327,7 @@ class CompletionClient:
             await self.turn_gate.enter()
             with self.turn_gate.request():
                 request = request if self.send_seed else unseeded(request)
-                if attempt is not None and isinstance(self.llm, HttpLLM):
+                if attempt is not None and isinstance(self.llm, HttpLLM | Batcher):
                     return await self.llm.resume(request, attempt)
                 return await self.llm.complete(request)
         except TrunklineError:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from trunkline._core import TurnEngine
 from trunkline.errors import LLMError
+from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.http.turn_sender import FirstAttempt
+from trunkline.llm.receiver import FirstAttempt, RequestLabels
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.types import Turn
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.http.turn_sender import AnsweredDraws, RequestedDraws, TurnSender
-    from trunkline.llm.limits.router import Endpoint
+    from trunkline.llm.batch.turn_sender import BatchTurnSender
+    from trunkline.llm.http.turn_sender import TurnSender
+    from trunkline.llm.receiver import AnsweredDraws, RequestedDraws
     from trunkline.llm.types import LLM
     from trunkline.rollout.sampling.inflight import WeightGate
     from trunkline.rollout.sampling.turns import PendingTurn
@@ -121,8 +123,8 @@ class TurnDispatcher:
     request, ``seeded`` that requests have seeds; ``estimated`` is told of an endpoint that counts the tokens of the
     first of several draws alone.
 
-    Plain requests over HTTP are sent and read by the engine. All others, and those that it sent and that brought no
-    turns, go through :meth:`Sampler.send`.
+    Plain requests over HTTP and to batch engines are the turn engine's, and so are the turns that they bring. All
+    others, and those that brought no turns, go through :meth:`Sampler.send`.
     """
 
     def __init__(
@@ -143,8 +145,8 @@ class TurnDispatcher:
         self._seeded = seeded
         self._others = engine.model(True)
         self._plain = engine.model(together)
-        self.sender: TurnSender | None = None
-        if plain and isinstance(llm, HttpLLM):
+        self.sender: TurnSender | BatchTurnSender | None = None
+        if plain and isinstance(llm, HttpLLM | Batcher):
             self.sender = llm.sender(engine, self._plain, self)
         self._agents: dict[tuple[CompiledAgent, bool], int] = {}
         self._waiting = False
@@ -195,7 +197,7 @@ class TurnDispatcher:
         if key < 0:
             return
         if self.sender is None:
-            self.engine.give_up(key, None, 0.0)
+            self.engine.give_up(key)
             return
         waiters, sent = self.sender.give_up(key)
         for one in waiters:
@@ -210,7 +212,14 @@ class TurnDispatcher:
         """Ask for draws one by one from now on."""
         self.engine.one_draw_each(self._plain)
 
-    def turned(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
+    def labels(self, taken: RequestedDraws) -> RequestLabels:
+        """What a request is called by."""
+        _, turn, _, (first, *_) = taken
+        agent = first.compiled.agent
+        step, asked = (turn, 0) if first.pending is None else first.pending.asked
+        return RequestLabels(agent.model, agent.name, step, asked, self._seeded)
+
+    def turned(self, url: str, turned: AnsweredDraws, now: float) -> None:
         """Turns are on their trees: hand them to their rollouts."""
         times, sent, (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
         (_, _, queued, first, took), leader = times, outcomes[0][0]
@@ -219,7 +228,7 @@ class TurnDispatcher:
             note = leader.sampler.sink.answered if leader.pending is None else leader.pending.answered
             note(
                 agent.llm,
-                endpoint.base_url,
+                url,
                 agent.name,
                 draws,
                 prompt,
@@ -233,9 +242,9 @@ class TurnDispatcher:
                 estimated,
             )
         else:
-            self._pay(endpoint, turned, now)
+            self._pay(url, turned, now)
         if estimated:
-            self._estimated(endpoint.base_url)
+            self._estimated(url)
         for wanted, outcome in outcomes:
             wanted.key = -1
             if wanted.pending is not None:
@@ -245,7 +254,7 @@ class TurnDispatcher:
         if self._weights.held:
             self._weights.settle()
 
-    def _pay(self, endpoint: Endpoint, turned: AnsweredDraws, now: float) -> None:
+    def _pay(self, url: str, turned: AnsweredDraws, now: float) -> None:
         """Note a request whose draws have reservations, or that was not sent as an equal one was, and settle them."""
         times, sent, (prompt, cached, generated, estimated), served, draws, outcomes, _, _ = turned
         micros = [int(seconds * 1e6) for seconds in times[2:]]
@@ -253,7 +262,7 @@ class TurnDispatcher:
         leader = outcomes[0][0]
         agent = leader.compiled.agent
         choices = [ReplyChoice("", None, [], "")] * draws
-        reply = Reply(choices, prompt, cached, generated, int(sent), took, served, endpoint.base_url, queue, first)
+        reply = Reply(choices, prompt, cached, generated, int(sent), took, served, url, queue, first)
         reply.agent, reply.llm, reply.ended, reply.estimated = agent.name, agent.llm, int(now * 1e6), estimated
         if leader.pending is None:
             leader.sampler.sink.called(reply)
@@ -270,7 +279,7 @@ class TurnDispatcher:
         for place, one in enumerate(wanted):
             one.key = -1
             if one.turn.done():  # it is cancelled, and its rollout has not been told
-                one.dropped(sent=attempt is not None and attempt.sent is not None)
+                one.dropped(sent=attempt is not None and attempt.made)
                 continue
             places.append(place)
             if one.reservation is not None:

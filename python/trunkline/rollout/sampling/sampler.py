@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.http.turn_sender import FirstAttempt
+    from trunkline.llm.receiver import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.dispatcher import StateDraws, TurnDispatcher, TurnFuture, TurnRequest
@@ -189,7 +189,7 @@ class Sampler:
             if not isinstance(found, HandedBack):
                 return _usable(pending, found)
             attempt = found.attempt
-        sent_under, sent = weights.version, attempt is not None and attempt.sent is not None
+        sent_under, sent = weights.version, attempt is not None and attempt.made
         while True:
             with await weights.begin(sent=sent):
                 if sent and weights.version != sent_under:
@@ -210,6 +210,7 @@ class Sampler:
         """Have the engine send what a program asks for."""
         compiled = ask.compiled.under(self._client.weights.version)
         pending = PendingTurn(compiled, ask.turn, self.sink)
+        pending.asked = ask.step, ask.asked
         wanted = WantedTurn(self, compiled, ask.rollout, None, ask.reservation, pending)
         self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)
         try:
@@ -242,7 +243,7 @@ class Sampler:
         """Ask under the weights in force; what is given up for others is asked again under these."""
         token_prompts, weights = self._client.token_prompts, self._client.weights
         found: list[Turn | RolloutError | None] = [None] * len(draws.wanted)
-        sent_under, sent = weights.version, attempt is not None and attempt.sent is not None
+        sent_under, sent = weights.version, attempt is not None and attempt.made
         with await weights.begin(sent=sent) as asked:
             if sent and weights.version != sent_under:
                 attempt = None

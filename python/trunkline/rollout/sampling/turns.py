@@ -314,6 +314,7 @@ class PendingTurn(TurnReader):
         self._reply: Reply | None = None
         self._call: Any = None
         self.parsed: PendingReply | None = None
+        self.asked = (turn, 0)
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes."""

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Flight, FlightKey, FlightView, GivenUp, Landed, Place, SharedTree, TurnEngine, Unsent, unknown};
+use super::{
+    Flight, FlightKey, FlightView, GivenUp, Landed, NotLanded, Place, SharedTree, TurnEngine, Unsent, unknown,
+};
 use crate::error::Result;
 use crate::http::{Answer, ExchangeTable, Fault, Headers, Micros, request_head};
 
@@ -211,23 +213,14 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         let (mut landed, mut faulted) = (Vec::new(), Vec::new());
         for answered in table.take_landed_of(is_ours) {
             let flight = flight_of(answered.token);
-            let (target, asked, sent) = self.sent(flight)?;
+            let (target, _, sent) = self.sent(flight)?;
             let ended = sent + answered.took;
-            let (queued, took) = (sent.saturating_sub(asked), ended.saturating_sub(asked));
             let plain = answered.answer.status == 200 && answered.answer.headers.get(b"content-encoding").is_none();
-            let agent = self.view(flight)?.agent;
-            if plain && let Ok(mut turns) = self.land(flight, &answered.answer.body, 0, took) {
-                let (first, body, headers) = (answered.first, answered.answer.body, answered.answer.headers);
-                let sharing = std::mem::take(&mut turns.sharing);
-                landed.push(TurnsLanded { target, sent: true, agent, queued, first, took, headers, landed: turns });
-                for (key, asked) in sharing {
-                    let (agent, took) = (self.asks[key].state.agent, ended.saturating_sub(asked));
-                    if let Some(turns) = self.land_shared(key, asked, &body, ended) {
-                        let (queued, first, headers) = (0, 0, Headers::default());
-                        let sent = false;
-                        landed.push(TurnsLanded { target, sent, agent, queued, first, took, headers, landed: turns });
-                    }
+            if plain && let Ok(mut turns) = self.turned(flight, &answered.answer.body, target, sent, ended) {
+                if let Some(led) = turns.first_mut() {
+                    (led.first, led.headers) = (answered.first, answered.answer.headers);
                 }
+                landed.append(&mut turns);
                 continue;
             }
             faulted.push(self.faulted(flight, answered.took, answered.first, Outcome::Answer(answered.answer))?);
@@ -236,6 +229,40 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             faulted.push(self.faulted(flight_of(failed.token), failed.took, 0, Outcome::Fault(failed.fault))?);
         }
         Ok(Passed { landed, faulted, unsent: self.take_unsent() })
+    }
+
+    /// Make turns of the reply to a request, and to those that share it.
+    pub(super) fn turned(
+        &mut self,
+        flight: FlightKey,
+        body: &[u8],
+        target: TargetKey,
+        sent: Micros,
+        ended: Micros,
+    ) -> std::result::Result<Vec<TurnsLanded<W>>, NotLanded> {
+        let asked = self.asked(flight).map_err(NotLanded::Refused)?;
+        let agent = self.view(flight).map_err(NotLanded::Refused)?.agent;
+        let (queued, took) = (sent.saturating_sub(asked), ended.saturating_sub(asked));
+        let mut led = self.land(flight, body, 0, took)?;
+        let sharing = std::mem::take(&mut led.sharing);
+        let mut turns = vec![TurnsLanded {
+            target,
+            sent: true,
+            agent,
+            queued,
+            first: 0,
+            took,
+            headers: Headers::default(),
+            landed: led,
+        }];
+        for (key, asked) in sharing {
+            let (agent, took) = (self.asks[key].state.agent, ended.saturating_sub(asked));
+            if let Some(landed) = self.land_shared(key, asked, body, ended) {
+                let (sent, queued, first, headers) = (false, 0, 0, Headers::default());
+                turns.push(TurnsLanded { target, sent, agent, queued, first, took, headers, landed });
+            }
+        }
+        Ok(turns)
     }
 
     /// A request whose connection could not be made.

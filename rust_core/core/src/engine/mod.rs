@@ -5,6 +5,7 @@
 //! sent ([`TurnEngine::next`], [`TurnEngine::body`]), and gives it the replies ([`TurnEngine::land`]), which become turns
 //! on the trees in the same step. `docs/design/turn_engine.md` has the table of stages.
 
+mod answer;
 mod exchange;
 mod seed;
 mod shared;
@@ -22,6 +23,7 @@ use crate::tree::Tree;
 use crate::turn::append::{AppendedChoice, RequestInfo};
 use crate::turn::request::Source;
 
+pub use answer::Handed;
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
 pub use seed::{base_seed, next_seed};
 pub use shared::Unsent;
@@ -130,7 +132,7 @@ enum Place {
     Target(TargetKey),
     /// Sent to a target at this time.
     Sent(TargetKey, Micros),
-    /// With the driver.
+    /// With the driver, which answers it or lets go of it.
     Taken,
 }
 
@@ -168,17 +170,6 @@ pub enum GivenUp<W> {
     Unsent(Vec<W>, Option<TargetKey>),
     /// Its request is on its way, and nothing waits for it any more: it must be given up too.
     Sent(FlightKey),
-}
-
-impl<W> GivenUp<W> {
-    /// Who waited for a request that was not sent.
-    #[must_use]
-    pub fn unsent(self) -> Vec<W> {
-        match self {
-            Self::Unsent(waiters, _) => waiters,
-            Self::Alone | Self::Sent(_) => Vec::new(),
-        }
-    }
 }
 
 /// A reply whose choices are on the tree.
@@ -406,12 +397,13 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         waiting.into_iter().map(|flight| Ok(self.entry(self.view(flight)?.tree)?.key)).collect()
     }
 
-    /// How many requests were sent and are not over, and when the one that was sent first was.
+    /// How many requests were sent or handed out and are not over, and when the first was, or was asked for.
     #[must_use]
     pub fn in_flight(&self) -> (usize, Option<Micros>) {
         let sent = self.flights.iter().filter_map(|(_, flight)| match flight.place {
             Place::Sent(_, at) => Some(at),
-            _ => None,
+            Place::Taken => Some(flight.asked),
+            Place::Model(_) | Place::Target(_) => None,
         });
         sent.fold((0, None), |(count, first), at| (count + 1, Some(first.map_or(at, |first: Micros| first.min(at)))))
     }
