@@ -10,7 +10,7 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use trunkline_core::engine::{
-    AgentPlan, Outcome, Passed, SharedTree, TargetPlan, TurnEngine, Unsent, base_seed, is_ours, next_seed,
+    AgentPlan, GivenUp, Outcome, Passed, SharedTree, TargetPlan, TurnEngine, Unsent, base_seed, is_ours, next_seed,
 };
 use trunkline_core::http::{ExchangeTable, HttpLimits};
 use trunkline_core::reply::ReplyOptions;
@@ -56,6 +56,8 @@ enum Place {
     Model(u32),
     Target(u32),
     Sent(u32),
+    /// Handed out under this number.
+    Handed(usize),
 }
 
 /// A request: its wishes, those that share it, and where it is.
@@ -327,9 +329,8 @@ impl World {
         loop {
             let (next, first) = match place {
                 Place::Model(model) => (self.engine.next(model), self.models[model as usize].pop_front()),
-                Place::Target(target) | Place::Sent(target) => {
-                    (self.engine.next_for(target), self.targets[target as usize].pop_front())
-                }
+                Place::Target(target) => (self.engine.next_for(target), self.targets[target as usize].pop_front()),
+                Place::Sent(_) | Place::Handed(_) => unreachable!("what waits is taken"),
             };
             let next = next.unwrap();
             let (Some(flight), Some(number)) = (next, first) else {
@@ -362,6 +363,89 @@ impl World {
         }
     }
 
+    /// Have what waits for a model handed out.
+    fn hand(&mut self, model: u32) {
+        let handed = self.engine.hand(model).unwrap();
+        assert_eq!(handed.len(), self.models[model as usize].len());
+        for (one, number) in handed.into_iter().zip(std::mem::take(&mut self.models[model as usize])) {
+            let request = self.requests.get_mut(&number).unwrap();
+            assert_eq!(one.body, request.body);
+            let first = &self.wishes[request.wishes[0]];
+            assert_eq!((one.key as usize, one.view.turns, one.view.seed), (first.tree, first.turns, first.seed));
+            assert_eq!(self.engine.waiters(one.flight).unwrap(), request.wishes.iter().collect::<Vec<_>>());
+            request.place = Place::Handed(one.flight);
+        }
+    }
+
+    /// Answer, split or let go of a request that was handed out.
+    fn answer(&mut self, which: usize, what: u8) {
+        let handed = |(&number, request): (&usize, &Request)| match request.place {
+            Place::Handed(flight) => Some((number, flight)),
+            _ => None,
+        };
+        let handed = self.requests.iter().filter_map(handed).collect::<Vec<_>>();
+        let Some(&(number, flight)) = handed.get(which % handed.len().max(1)) else { return };
+        let draws = self.requests[&number].wishes.len();
+        assert!(self.engine.split(flight, 0).is_err());
+        assert!(self.engine.split(flight, draws).is_err());
+        self.now += 1000;
+        self.serial += 1;
+        match what {
+            0 if draws > 1 => {
+                let first = self.engine.split(flight, 1).unwrap();
+                let mut request = self.requests.remove(&number).unwrap();
+                let rest = request.wishes.split_off(1);
+                let messages = request.messages.clone();
+                let (place, head, body) = (Place::Handed(flight), String::new(), Vec::new());
+                let rest = Request { wishes: rest, sharing: Vec::new(), messages, place, body, head };
+                request.place = Place::Handed(first);
+                self.requests.insert(number, request);
+                self.requests.insert(self.serial, rest);
+            }
+            1 => {
+                assert!(self.engine.answer(flight, b"{}", self.now, self.now).is_err());
+                let waiters = self.engine.release(flight).unwrap();
+                self.over(number, &waiters);
+                let unsent = self.engine.take_unsent();
+                self.unsent(unsent);
+            }
+            _ => {
+                let serial = self.serial;
+                let said = |place: usize| json!({"role": "assistant", "content": format!("{serial}-{place}")});
+                let choice = |place| json!({"index": place, "message": said(place), "finish_reason": "stop"});
+                let body = json!({"choices": (0..draws).map(choice).collect::<Vec<_>>()}).to_string();
+                for turns in self.engine.answer(flight, body.as_bytes(), self.now, self.now).unwrap() {
+                    self.answered(turns.sent, serial, turns.landed.turns);
+                }
+            }
+        }
+    }
+
+    /// What was answered is on the tree.
+    fn answered(&mut self, sent: bool, serial: usize, turns: Vec<(usize, bool, AppendedChoice)>) {
+        if !sent {
+            return self.landed_shared(&turns);
+        }
+        let waiters = turns.iter().map(|&(waiter, given_up, _)| (waiter, given_up)).collect::<Vec<_>>();
+        let number = self.of(&waiters);
+        for (place, (waiter, given_up, appended)) in turns.into_iter().enumerate() {
+            let Wish { tree, rollout, .. } = self.wishes[waiter];
+            match appended {
+                AppendedChoice::Turn(node, _) => {
+                    let core = self.groves[tree].tree.0.borrow();
+                    let message: Value = serde_json::from_slice(core.message(node).unwrap()).unwrap();
+                    assert_eq!(message["content"], format!("{serial}-{place}"));
+                }
+                AppendedChoice::Fault(_) => assert!(given_up && self.groves[tree].rollouts[rollout].ended),
+            }
+        }
+        let sharing = self.requests[&number].sharing.clone();
+        self.over(number, &waiters);
+        for wish in sharing {
+            self.shared.insert(wish, Some(serial.to_string()));
+        }
+    }
+
     /// Everyone who waits for a request is told, once.
     fn over(&mut self, number: usize, waiters: &[(usize, bool)]) {
         let request = self.requests.remove(&number).unwrap();
@@ -386,6 +470,11 @@ impl World {
         let Wish { key, stage, given_up, .. } = self.wishes[wish];
         if stage == Stage::Over || given_up {
             return;
+        }
+        let held = |request: &&Request| request.wishes.contains(&wish) || request.sharing.contains(&wish);
+        if let Some(Request { place: Place::Handed(flight), .. }) = self.requests.values().find(held) {
+            let flight = *flight;
+            return self.give_up_handed(wish, flight);
         }
         let (waiters, target) = self.engine.abandon(key, &mut self.table, self.now).unwrap();
         self.wishes[wish].given_up = true;
@@ -413,6 +502,7 @@ impl World {
                 Some((target, false))
             }
             Place::Sent(target) => Some((target, true)),
+            Place::Handed(_) => unreachable!("it is given up otherwise"),
         };
         assert_eq!(target, expected);
         let (asked, sharing) = waiters.split_at(self.requests[&number].wishes.len());
@@ -422,6 +512,23 @@ impl World {
             assert_eq!(self.shared.remove(wish), Some(None));
             self.end(*wish);
         }
+    }
+
+    /// A wish whose request was handed out is given up; the request is let go of once nothing waits for it.
+    fn give_up_handed(&mut self, wish: usize, flight: usize) {
+        let given_up = self.engine.give_up(self.wishes[wish].key).unwrap();
+        self.wishes[wish].given_up = true;
+        let of = |(_, request): &(&usize, &Request)| request.place == Place::Handed(flight);
+        let (&number, request) = self.requests.iter().find(of).unwrap();
+        if !request.wishes.iter().chain(&request.sharing).all(|&one| self.wishes[one].given_up) {
+            assert_eq!(given_up, GivenUp::Alone);
+            return;
+        }
+        assert_eq!(given_up, GivenUp::Sent(flight));
+        let waiters = self.engine.release(flight).unwrap();
+        self.over(number, &waiters);
+        let unsent = self.engine.take_unsent();
+        self.unsent(unsent);
     }
 
     fn recall(&mut self, model: u32) {
@@ -546,7 +653,7 @@ impl World {
 
     fn landed(&mut self, target: u32, sent: bool, turns: Vec<(usize, bool, AppendedChoice)>) {
         if !sent {
-            return self.landed_shared(turns);
+            return self.landed_shared(&turns);
         }
         let waiters = turns.iter().map(|&(waiter, given_up, _)| (waiter, given_up)).collect::<Vec<_>>();
         let number = self.of(&waiters);
@@ -582,8 +689,8 @@ impl World {
     }
 
     /// The reply to an equal request is a turn.
-    fn landed_shared(&mut self, turns: Vec<(usize, bool, AppendedChoice)>) {
-        let [(wish, given_up, appended)] = &*turns else { panic!("one draw") };
+    fn landed_shared(&mut self, turns: &[(usize, bool, AppendedChoice)]) {
+        let [(wish, given_up, appended)] = turns else { panic!("one draw") };
         let serial = self.shared.remove(wish).expect("a request that was shared").expect("one that brought turns");
         let Wish { tree, rollout, leaf, .. } = self.wishes[*wish];
         let grove = &self.groves[tree];
@@ -648,8 +755,9 @@ impl World {
 
     /// The engine knows what the lists know.
     fn check(&self) {
-        let sent = self.requests.values().filter(|request| matches!(request.place, Place::Sent(_))).count();
-        assert_eq!(self.engine.in_flight().0, sent);
+        let count = |is: fn(&Place) -> bool| self.requests.values().filter(|request| is(&request.place)).count();
+        let sent = count(|place| matches!(place, Place::Sent(_)));
+        assert_eq!(self.engine.in_flight().0, sent + count(|place| matches!(place, Place::Handed(_))));
         assert!(self.table.len() <= sent, "an answer that has come is not there any more");
         let waits = self.wishes.iter().enumerate().filter(|(_, wish)| wish.stage == Stage::Waits);
         let held = self.requests.values().map(|request| request.wishes.len() + request.sharing.len()).sum::<usize>();
@@ -669,6 +777,7 @@ impl World {
         for _ in 0..4 * self.wishes.len() + 4 {
             self.pass(false);
             self.bring(0, 1);
+            self.answer(0, 2);
         }
         self.pass(false);
         assert!(self.wishes.iter().all(|wish| wish.stage == Stage::Over), "a wish is lost");
@@ -697,6 +806,8 @@ enum Step {
     Fork(usize, usize),
     Close(usize),
     OneDrawEach(u32),
+    Hand(u32),
+    Answer(usize, u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -716,6 +827,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => prop::bool::weighted(0.1).prop_map(Step::Pass),
         1 => (trees, rollouts.clone()).prop_map(|(tree, rollout)| Step::Finish(tree, rollout)),
         2 => (trees, rollouts).prop_map(|(tree, rollout)| Step::Fork(tree, rollout)),
+        1 => two.clone().prop_map(Step::Hand),
+        3 => (any::<usize>(), 0..6_u8).prop_map(|(which, what)| Step::Answer(which, what)),
         1 => trees.prop_map(Step::Close),
         1 => (0..40_u32).prop_map(Step::OneDrawEach),
     ]
@@ -736,6 +849,8 @@ proptest! {
                 Step::Take(place) => world.take(place),
                 Step::Abandon(wish) => if !world.wishes.is_empty() { world.abandon(wish % world.wishes.len()) },
                 Step::Recall(model) => world.recall(model),
+                Step::Hand(model) => world.hand(model),
+                Step::Answer(which, what) => world.answer(which, what),
                 Step::Bring(slot, what) => world.bring(slot, what),
                 Step::Pass(refuse) => world.pass(refuse),
                 Step::Finish(tree, rollout) => world.finish(tree % trees, rollout),

@@ -33,6 +33,15 @@ type Taken = (u32, u32, i64, Vec<Py<PyAny>>);
 type Turned =
     (Times, bool, Counts, String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PendingReply>>, Option<Py<PyDict>>);
 
+/// What waited for a request that is given up, with its target and whether it was sent.
+type Abandoned = (Vec<Py<PyAny>>, Option<(u32, bool)>);
+
+/// A request that Python answers: its number, its tree's key, what it is for, and its body.
+type HandedOut<'py> = (usize, u32, Taken, Bound<'py, PyBytes>);
+
+/// What came of answers: turns, and the requests whose answers are of no use, with the reason.
+type Read = (Vec<Turned>, Vec<(usize, String)>);
+
 /// Target and agent of a request; seconds queued, to the head of the answer, and in all.
 type Times = (u32, u32, f64, f64, f64);
 
@@ -173,13 +182,7 @@ impl TurnEngine {
     /// A rollout does not wait for its turn any more; what waited for a request that is given up with it, its target, and
     /// whether it was sent.
     #[pyo3(signature = (ask, table, now, /))]
-    fn abandon(
-        &self,
-        py: Python<'_>,
-        ask: usize,
-        table: &ExchangeTable,
-        now: f64,
-    ) -> PyResult<(Vec<Py<PyAny>>, Option<(u32, bool)>)> {
+    fn abandon(&self, py: Python<'_>, ask: usize, table: &ExchangeTable, now: f64) -> PyResult<Abandoned> {
         self.engine.with(py, |engine| table.within(|table| engine.abandon(ask, table, micros(now))))
     }
 
@@ -236,7 +239,7 @@ impl TurnEngine {
         py: Python<'py>,
         #[pyo3(from_py_with = number)] model: u32,
         now: f64,
-    ) -> PyResult<Vec<(usize, u32, Taken, Bound<'py, PyBytes>)>> {
+    ) -> PyResult<Vec<HandedOut<'py>>> {
         self.engine.with(py, |engine| {
             engine.gather(micros(now));
             let handed = engine.hand(model)?.into_iter().map(|Handed { flight, view, key, body }| {
@@ -267,12 +270,7 @@ impl TurnEngine {
     /// Make turns of the bytes that answer requests, each with the moment when they were asked of a server; the requests
     /// whose bytes are of no use, with the reason.
     #[pyo3(signature = (answers, now, /))]
-    fn answer(
-        &self,
-        py: Python<'_>,
-        answers: Vec<(usize, Bound<'_, PyBytes>, f64)>,
-        now: f64,
-    ) -> PyResult<(Vec<Turned>, Vec<(usize, String)>)> {
+    fn answer(&self, py: Python<'_>, answers: Vec<(usize, Bound<'_, PyBytes>, f64)>, now: f64) -> PyResult<Read> {
         let (mut turned, mut refused) = (Vec::new(), Vec::new());
         self.engine.with(py, |engine| {
             for (flight, body, sent) in answers {
