@@ -31,7 +31,7 @@ from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.types import ReplyChoice
 from trunkline.rollout.programs.context import ContextRef, ModelTurn, ProgramContext
 from trunkline.rollout.programs.replay import as_json
-from trunkline.rollout.sampling.turns import AskRecord, PendingTurn
+from trunkline.rollout.sampling.turns import AskRecord, PendingTurn, TurnRequest
 from trunkline.team.team import Team, TeamPlay
 
 ROUNDS = {8: 400, 256: 25}
@@ -144,7 +144,8 @@ class Live:
         self._waiting = []
         member = self._member
         for play, data in zip(self._plays, self._data, strict=True):
-            pending = PendingTurn(play._program.of(member.agent, {}), self._round, Ignored())
+            compiled = play._program.of(member.agent, {})
+            pending = PendingTurn(compiled, TurnRequest(compiled, 0, 0, self._round, 0), Ignored())
             pending(data, 0, 1, 5)
             member.read(pending.choice.content, None)
             self._waiting.append(pending)

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline.llm import messages
-from trunkline.rollout.sampling.dispatcher import TurnRequest
 from trunkline.rollout.sampling.inflight import TraceRecorder
 from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:

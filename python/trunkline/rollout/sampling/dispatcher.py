@@ -24,37 +24,11 @@ if TYPE_CHECKING:
     from trunkline.llm.receiver import AnsweredDraws, RequestedDraws
     from trunkline.llm.types import LLM
     from trunkline.rollout.sampling.inflight import WeightGate
-    from trunkline.rollout.sampling.turns import PendingTurn
+    from trunkline.rollout.sampling.turns import PendingTurn, TurnRequest
     from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import KeptPrefix, TurnSink
 
     TurnFuture: TypeAlias = asyncio.Future[Any]
-
-
-class TurnRequest(NamedTuple):
-    """What a program asks for.
-
-    Attributes:
-        compiled: Who is asked.
-        rollout: The rollout's id.
-        leaf: The node whose path is the conversation.
-        turn: Model turns on it.
-        seed: Seed of the draw.
-        reservation: What was set aside for it; None where nothing is limited.
-        context: What is sent instead of the conversation, as the tree has it.
-        step: See :class:`~trunkline.llm.types.Request`.
-        asked: Likewise.
-    """
-
-    compiled: CompiledAgent
-    rollout: int
-    leaf: int
-    turn: int
-    seed: int
-    reservation: Reservation | None = None
-    context: int | None = None
-    step: int = 0
-    asked: int = 0
 
 
 class DrawSender(Protocol):
@@ -179,7 +153,7 @@ class TurnDispatcher:
     def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest) -> None:
         """Ask for what a program wants at the end of this pass; only where :meth:`takes` says so."""
         assert self.sender is not None
-        compiled = wanted.compiled
+        compiled = wanted.compiled.under(self._weights.version)
         agent = self._agents.get((compiled, True))
         if agent is None:
             agent = self._register(compiled, plain=True)
@@ -216,8 +190,10 @@ class TurnDispatcher:
         """What a request is called by."""
         _, turn, _, (first, *_) = taken
         agent = first.compiled.agent
-        step, asked = (turn, 0) if first.pending is None else first.pending.asked
-        return RequestLabels(agent.model, agent.name, step, asked, self._seeded)
+        if first.pending is None:
+            return RequestLabels(agent.model, agent.name, turn, 0, self._seeded)
+        ask = first.pending.ask
+        return RequestLabels(agent.model, agent.name, ask.step, ask.asked, self._seeded)
 
     def turned(self, url: str, turned: AnsweredDraws, now: float) -> None:
         """Turns are on their trees: hand them to their rollouts."""

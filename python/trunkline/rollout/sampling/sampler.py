@@ -12,9 +12,9 @@ from trunkline.llm.request import draws as ending
 from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
 from trunkline.rollout.sampling.completions import gathered
-from trunkline.rollout.sampling.dispatcher import HandedBack, WantedTurn, runs
+from trunkline.rollout.sampling.dispatcher import HandedBack, StateDraws, WantedTurn, runs
 from trunkline.rollout.sampling.token_prompts import TokenTurnReader
-from trunkline.rollout.sampling.turns import PendingTurn, TurnReader
+from trunkline.rollout.sampling.turns import PendingTurn, TurnReader, TurnRequest
 from trunkline.rollout.task_budget import Meter
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trunkline.llm.receiver import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
-    from trunkline.rollout.sampling.dispatcher import StateDraws, TurnDispatcher, TurnFuture, TurnRequest
+    from trunkline.rollout.sampling.dispatcher import TurnDispatcher, TurnFuture
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.types import DrawCallback, Turn, TurnSink
@@ -170,10 +170,12 @@ class Sampler:
         Raises:
             EndpointError: No endpoint serves.
         """
-        if draws.wanted[0].reservation is None:
-            return await self._ask(draws, self.sink.called, told, attempt)
+        pending = draws.wanted[0].pending
+        called = self.sink.called if pending is None else pending.keep
         reservations = [one.reservation for one in draws.wanted if one.reservation is not None]
-        with Meter(reservations, self.sink.called, told) as meter:
+        if not reservations:
+            return await self._ask(draws, called, told, attempt)
+        with Meter(reservations, called, told) as meter:
             return await self._ask(draws, meter.called, meter.settled, attempt)
 
     async def ask_later(self, ask: TurnRequest) -> PendingTurn:
@@ -183,55 +185,27 @@ class Sampler:
             LLMError: If no usable reply came.
             EndpointError: The endpoint serves nobody.
         """
-        weights, attempt = self._client.weights, None
-        if self._client.of(ask.compiled.agent.llm).dispatcher.takes:
-            pending, found = await self._engine_asked(ask)
-            if not isinstance(found, HandedBack):
-                return _usable(pending, found)
-            attempt = found.attempt
-        sent_under, sent = weights.version, attempt is not None and attempt.made
-        while True:
-            with await weights.begin(sent=sent):
-                if sent and weights.version != sent_under:
-                    attempt = None
-                compiled = ask.compiled.under(weights.version)
-                pending = PendingTurn(compiled, ask.turn, self.sink)
-                request, client = self._apart(compiled, ask, pending), self._client.of(compiled.agent.llm)
-                if ask.reservation is None:
-                    await client.ask(request, pending, attempt)
-                else:
-                    with Meter([ask.reservation], pending.keep, None) as pending.meter:
-                        await client.ask(request, pending, attempt)
-                (outcome,) = pending.found
-                return _usable(pending, outcome)
-            attempt, sent = None, False
-
-    async def _engine_asked(self, ask: TurnRequest) -> tuple[PendingTurn, Turn | RolloutError | HandedBack]:
-        """Have the engine send what a program asks for."""
-        compiled = ask.compiled.under(self._client.weights.version)
-        pending = PendingTurn(compiled, ask.turn, self.sink)
-        pending.asked = ask.step, ask.asked
-        wanted = WantedTurn(self, compiled, ask.rollout, None, ask.reservation, pending)
-        self._client.of(compiled.agent.llm).dispatcher.want_pending(self._opened(), wanted, ask)
-        try:
-            found: Turn | RolloutError | HandedBack = await wanted.turn
-        except asyncio.CancelledError:
-            self.give_up(wanted)
-            raise
-        if not isinstance(found, HandedBack):
-            pending.found = [found]
-        return pending, found
-
-    def _apart(self, compiled: CompiledAgent, ask: TurnRequest, pending: PendingTurn) -> Request:
-        """The request for a draw that is parked."""
-        end = ending(ask.seed, 1)
-        tail = compiled.constant + end
-        if ask.context is None:
-            content = self._core.request(ask.leaf, compiled.head, tail)
+        pending = PendingTurn(ask.compiled.under(self._client.weights.version), ask, self.sink)
+        wanted = WantedTurn(self, ask.compiled, ask.rollout, None, ask.reservation, pending)
+        dispatcher = self._client.of(ask.compiled.agent.llm).dispatcher
+        found: Turn | RolloutError | HandedBack = HandedBack(None)
+        if dispatcher.takes:
+            dispatcher.want_pending(self._opened(), wanted, ask)
+            try:
+                found = await wanted.turn
+            except asyncio.CancelledError:
+                self.give_up(wanted)
+                raise
+        if isinstance(found, HandedBack):
+            try:
+                (found,) = await self.ask(StateDraws(ask.leaf, ask.turn, ask.seed, [wanted]), None, found.attempt)
+            finally:
+                pending.forget()
         else:
-            content = self._core.request_context(ask.context, compiled.head, tail)
-        constant = len(content) - len(end)
-        return self._request(compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked)
+            pending.found = [found]
+        if isinstance(found, RolloutError):
+            raise found
+        return pending
 
     async def _ask(
         self,
@@ -248,11 +222,12 @@ class Sampler:
             if sent and weights.version != sent_under:
                 attempt = None
             compiled = draws.wanted[0].compiled.under(weights.version)
-            request, turns = (
-                self._plain(compiled, draws, called, told)
-                if token_prompts is None
-                else await self._exact(token_prompts, compiled, draws, called, told)
-            )
+            if (pending := draws.wanted[0].pending) is not None:
+                request, turns = self._later(pending, compiled, called, told)
+            elif token_prompts is None:
+                request, turns = self._plain(compiled, draws, called, told)
+            else:
+                request, turns = await self._exact(token_prompts, compiled, draws, called, told)
             found = turns.found
             await self._client.of(compiled.agent.llm).ask(request, turns, attempt)
         if asked.given_up:
@@ -275,6 +250,25 @@ class Sampler:
 
         missing = [place for place, outcome in enumerate(found) if outcome is None]
         await gathered(once_more(first, count) for first, count in runs(missing))
+
+    def _later(
+        self,
+        pending: PendingTurn,
+        compiled: CompiledAgent,
+        called: Callable[[Reply], None],
+        told: DrawCallback | None,
+    ) -> tuple[Request, TurnReader]:
+        """The request for a draw that goes onto the tree later."""
+        ask = pending.ask
+        pending.begin(compiled, called, told)
+        end = ending(ask.seed, 1)
+        tail = compiled.constant + end
+        if ask.context is None:
+            content = self._core.request(ask.leaf, compiled.head, tail)
+        else:
+            content = self._core.request_context(ask.context, compiled.head, tail)
+        constant = len(content) - len(end)
+        return self._request(compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked), pending
 
     def _plain(
         self, compiled: CompiledAgent, draws: StateDraws, called: Callable[[Reply], None], told: DrawCallback | None
@@ -336,13 +330,6 @@ class Sampler:
             step,
             asked,
         )
-
-
-def _usable(pending: PendingTurn, found: Turn | RolloutError | None) -> PendingTurn:
-    """Return a pending turn whose reply is there; raise the error of one without a reply."""
-    if isinstance(found, RolloutError):
-        raise found
-    return pending
 
 
 class _Watch:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
-    from trunkline.rollout.task_budget import Meter
+    from trunkline.rollout.task_budget import Reservation
 
 
-__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "share"]
+__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "TurnRequest", "share"]
 
 
 _MOST = 2**31
@@ -259,6 +259,32 @@ def _checked(reply: object, llm: str) -> Reply:
     return found
 
 
+class TurnRequest(NamedTuple):
+    """What a program asks for.
+
+    Attributes:
+        compiled: Who is asked.
+        rollout: The rollout's id.
+        leaf: The node whose path is the conversation.
+        turn: Model turns on it.
+        seed: Seed of the draw.
+        reservation: What was set aside for it; None where nothing is limited.
+        context: What is sent instead of the conversation, as the tree has it.
+        step: See :class:`~trunkline.llm.types.Request`.
+        asked: Likewise.
+    """
+
+    compiled: CompiledAgent
+    rollout: int
+    leaf: int
+    turn: int
+    seed: int
+    reservation: Reservation | None = None
+    context: int | None = None
+    step: int = 0
+    asked: int = 0
+
+
 class AskRecord(NamedTuple):
     """How a program asked for a turn, as its record has it.
 
@@ -300,21 +326,33 @@ class PendingTurn(TurnReader):
 
     Args:
         compiled: Who speaks.
-        turn: Model turns before it.
+        ask: What is asked for.
         sink: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
     """
 
-    def __init__(self, compiled: CompiledAgent, turn: int, sink: TurnSink) -> None:
-        self.found: list[Turn | RolloutError | None] = [None]
-        self.meter: Meter | None = None
-        self._compiled = compiled
-        self._turn = turn
+    def __init__(self, compiled: CompiledAgent, ask: TurnRequest, sink: TurnSink) -> None:
+        self.ask = ask
+        self._turn = ask.turn
         self._rollouts = _DRAW
         self._sink = sink
         self._reply: Reply | None = None
         self._call: Any = None
         self.parsed: PendingReply | None = None
-        self.asked = (turn, 0)
+        self.found: list[Turn | RolloutError | None] = [None]
+        self._compiled = compiled
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what is told of requests, which may refer to this."""
+        self._called = self._sink.called
+        self._told: DrawCallback | None = None
+
+    def begin(self, compiled: CompiledAgent, called: Callable[[Reply], None], told: DrawCallback | None) -> None:
+        """Ask for the draw in a request of its own, or again; see :class:`TurnReader`."""
+        self.found = [None]
+        self._compiled = compiled
+        self._called = called
+        self._told = told
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes."""
@@ -339,18 +377,6 @@ class PendingTurn(TurnReader):
     def answered(self, *call: Any) -> None:
         """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""
         self._call = call
-
-    def _called(self, reply: Reply) -> None:
-        """Pay for what a request brought, and note it."""
-        if self.meter is not None:
-            self.meter.called(reply)
-        else:
-            self.keep(reply)
-
-    def _told(self, place: int, outcome: Turn | RolloutError) -> None:
-        """Settle what was set aside for the draw."""
-        if self.meter is not None:
-            self.meter.settled(place, outcome)
 
     def keep(self, reply: Reply) -> None:
         """Note what a request brought; who answered may be filled in later."""
