@@ -294,8 +294,11 @@ class TurnEngine(Generic[_Waiter]):
 
     def act(
         self, table: ExchangeTable, now: float, /
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes, bool]], list[int], list[int], float | None]:
-        """See :meth:`ExchangeTable.act`; requests of this engine are whole, with their bodies."""
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes | None, bool]], list[int], list[int], float | None]:
+        """See :meth:`ExchangeTable.act`; requests of this engine are whole, with bodies, or None where long."""
+
+    def request(self, token: int, table: ExchangeTable, /) -> memoryview:
+        """The bytes of a long request, in memory that another one gets when nothing holds them any more."""
 
     def recall(self, model: int, table: ExchangeTable, now: float, /) -> list[_Missed[_Waiter]]:
         """Give up all requests of a model that were sent."""
@@ -1415,11 +1418,11 @@ class ExchangeTable:
 
     def act(
         self, now: float, /
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes, bool]], list[int], list[int], float | None]:
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes | None, bool]], list[int], list[int], float | None]:
         """Take out what is to be done with sockets.
 
-        Connections to open with their origins; requests to write, as slot, token, head, and whether the connection was
-        used before; connections to check; connections to close; and when to come back.
+        Connections to open with their origins; requests to write, as slot, token, head (always there), and whether the
+        connection was used before; connections to check; connections to close; and when to come back.
         """
 
     def held(self, origin: int, /) -> int:

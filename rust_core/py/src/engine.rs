@@ -1,11 +1,15 @@
 //! `TurnEngine`.
 
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView};
 use trunkline_core as core;
 use trunkline_core::engine::{
-    AgentPlan, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan, TurnsLanded,
-    Unsent, is_ours,
+    AgentPlan, BufferPool, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan,
+    TurnsLanded, Unsent, is_ours,
 };
 use trunkline_core::reply::ParsedChoice;
 use trunkline_core::{AppendedChoice, Result, Source, Tree};
@@ -60,9 +64,40 @@ type Missed = (u32, Taken, (f64, f64, f64), Option<(u16, Py<PyDict>, Py<PyBytes>
 #[pyclass(frozen, module = "trunkline._core")]
 pub struct TurnEngine {
     engine: Guard<core::engine::TurnEngine<Shared, Py<PyAny>>>,
+    buffers: Arc<Mutex<BufferPool>>,
     choice: Py<PyAny>,
     call: Py<PyAny>,
     turn: Py<PyAny>,
+}
+
+/// Bytes from which on a request is made when it is written, in memory that other requests were in.
+const LONG: usize = 16 << 10;
+
+/// A long request, whose memory the next one gets when nothing reads it any more.
+#[pyclass(frozen, module = "trunkline._core")]
+struct LongRequest {
+    bytes: Vec<u8>,
+    buffers: Arc<Mutex<BufferPool>>,
+}
+
+impl Drop for LongRequest {
+    fn drop(&mut self) {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).give(std::mem::take(&mut self.bytes));
+    }
+}
+
+#[pymethods]
+impl LongRequest {
+    #[expect(unsafe_code, reason = "the protocol of buffers is one of pointers")]
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let bytes = &slf.get().bytes;
+        let len = isize::try_from(bytes.len())?;
+        let start = bytes.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: The view is CPython's to fill. It holds this object, which is frozen: its bytes stay where and what they
+        // are until it is dropped. They are exported as read-only.
+        let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags) };
+        if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
 }
 
 #[pymethods]
@@ -70,7 +105,8 @@ impl TurnEngine {
     #[new]
     #[pyo3(signature = (choice, call, turn, /))]
     fn new(choice: Py<PyAny>, call: Py<PyAny>, turn: Py<PyAny>) -> Self {
-        Self { engine: Guard::new(core::engine::TurnEngine::default()), choice, call, turn }
+        let (engine, buffers) = (Guard::new(core::engine::TurnEngine::default()), Arc::default());
+        Self { engine, buffers, choice, call, turn }
     }
 
     /// Open the queue of a model.
@@ -342,15 +378,34 @@ impl TurnEngine {
         Ok((http::answered(py, landed)?, failed.into_iter().map(http::unanswered).collect(), turned, missed, unsent))
     }
 
-    /// Take what is to be done with sockets out of a table; requests of this engine are whole.
+    /// Take what is to be done with sockets out of a table; requests of this engine are whole, or long.
     #[pyo3(signature = (table, now, /))]
     fn act<'py>(&self, py: Python<'py>, table: &ExchangeTable, now: f64) -> PyResult<Deeds<'py>> {
         table.take_actions(py, micros(now), |token, table, out| {
-            if is_ours(token) {
+            if !is_ours(token) {
+                table.head_onto(token, out);
+            } else if table.room(token) > LONG {
+                return Ok(false);
+            } else {
                 self.engine.within(|engine| engine.request(token, table, out))?;
             }
-            Ok(is_ours(token))
+            Ok(true)
         })
+    }
+
+    /// The bytes of a long request.
+    #[pyo3(signature = (token, table, /))]
+    fn request<'py>(&self, py: Python<'py>, token: u64, table: &ExchangeTable) -> PyResult<Bound<'py, PyMemoryView>> {
+        let make = |engine: &mut core::engine::TurnEngine<_, _>| {
+            table.within(|table| {
+                let mut bytes = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).take(table.room(token));
+                engine.request(token, table, &mut bytes)?;
+                Ok(bytes)
+            })
+        };
+        let bytes = self.engine.with(py, make)?;
+        let request = Bound::new(py, LongRequest { bytes, buffers: Arc::clone(&self.buffers) })?;
+        PyMemoryView::from(&request)
     }
 
     /// Give up all requests of a model that were sent.

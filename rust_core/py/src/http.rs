@@ -49,7 +49,10 @@ pub type Answered<'py> = (u64, u16, Bound<'py, PyDict>, Bound<'py, PyBytes>, f64
 pub type Unanswered = (u64, &'static str, String);
 
 /// Connections to open with their origins, requests to write, connections to check and to close, and when to come back.
-pub type Deeds<'py> = (Vec<(u32, u32)>, Vec<(u32, u64, Bound<'py, PyBytes>, bool)>, Vec<u32>, Vec<u32>, Option<f64>);
+pub type Deeds<'py> = (Vec<(u32, u32)>, Vec<Written<'py>>, Vec<u32>, Vec<u32>, Option<f64>);
+
+/// A request to write: its connection, its token, bytes of it, and whether the connection was used before.
+pub type Written<'py> = (u32, u64, Option<Bound<'py, PyBytes>>, bool);
 
 /// Answers for Python.
 pub fn answered(py: Python<'_>, landed: Vec<Landed>) -> PyResult<Vec<Answered<'_>>> {
@@ -103,30 +106,34 @@ impl ExchangeTable {
         self.0.with(py, |table| Ok(table.landed_bytes() > LARGE))
     }
 
-    /// Take out what is to be done; `request` writes a whole request where it knows it, and else its head is written.
+    /// Take out what is to be done; `write` writes a request or its head, or says that it is asked for later.
     pub fn take_actions<'py>(
         &self,
         py: Python<'py>,
         now: Micros,
-        request: impl Fn(u64, &http::ExchangeTable, &mut Vec<u8>) -> Result<bool>,
+        write: impl Fn(u64, &http::ExchangeTable, &mut Vec<u8>) -> Result<bool>,
     ) -> PyResult<Deeds<'py>> {
-        let (Actions { opens, writes, checks, closes }, data, due) = self.0.with(py, |table| {
+        let (Actions { opens, writes, checks, closes }, data, sizes, due) = self.0.with(py, |table| {
             table.settle(now);
             let actions = table.take_actions();
-            let mut data = Vec::with_capacity(actions.writes.len());
-            for write in &actions.writes {
-                let mut bytes = Vec::new();
-                if !request(write.token, table, &mut bytes)? {
-                    bytes = table.head(write.token);
-                }
-                data.push(bytes);
+            let mut data = Vec::new();
+            let mut sizes = Vec::with_capacity(actions.writes.len());
+            for one in &actions.writes {
+                let start = data.len();
+                sizes.push(write(one.token, table, &mut data)?.then_some(data.len() - start));
             }
-            Ok((actions, data, table.due()))
+            Ok((actions, data, sizes, table.due()))
         })?;
-        let writes = writes.iter().zip(data);
-        let writes =
-            writes.map(|(write, data)| (write.slot, write.token, PyBytes::new(py, &data), write.used)).collect();
-        Ok((opens, writes, checks, closes, due.map(seconds)))
+        let mut rest = &*data;
+        let writes = writes.iter().zip(sizes).map(|(write, size)| {
+            let bytes = size.map(|size| {
+                let (bytes, others) = rest.split_at(size);
+                rest = others;
+                PyBytes::new(py, bytes)
+            });
+            (write.slot, write.token, bytes, write.used)
+        });
+        Ok((opens, writes.collect(), checks, closes, due.map(seconds)))
     }
 
     /// Tell the table something, and say whether anything is to be taken out of it.
@@ -267,7 +274,10 @@ impl ExchangeTable {
     /// Take out what is to be done with sockets, and when to come back.
     #[pyo3(signature = (now, /))]
     fn act<'py>(&self, py: Python<'py>, now: f64) -> PyResult<Deeds<'py>> {
-        self.take_actions(py, micros(now), |_, _, _| Ok(false))
+        self.take_actions(py, micros(now), |token, table, out| {
+            table.head_onto(token, out);
+            Ok(true)
+        })
     }
 
     /// Connections to an origin that are there, being made or being closed.

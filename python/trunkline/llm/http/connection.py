@@ -9,7 +9,7 @@ import struct
 import termios
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from trunkline.llm.http.transport import NO_ANSWER, TransportError
 
@@ -35,6 +35,9 @@ LONG: Final = 16 << 10
 NOWHERE: Final = 0xFFFF_FFFF
 """No number of a connection."""
 
+TURNS: Final = 1 << 63
+"""The first token of requests of a turn source."""
+
 _SHARED: Final = 256 << 10
 """Bytes of a buffer that all connections receive into."""
 
@@ -50,7 +53,8 @@ def receives_at_once(loop: asyncio.AbstractEventLoop) -> bool:
     return isinstance(loop, asyncio.SelectorEventLoop) or type(loop).__module__ == "uvloop"
 
 
-Actions = tuple[list[tuple[int, int]], list[tuple[int, int, bytes, bool]], list[int], list[int], "float | None"]
+Writes: TypeAlias = "list[tuple[int, int, bytes | None, bool]]"
+Actions: TypeAlias = "tuple[list[tuple[int, int]], Writes, list[int], list[int], float | None]"
 """What is to be done with sockets; see :meth:`trunkline._core.ExchangeTable.act`."""
 
 
@@ -62,6 +66,9 @@ class TurnSource(Protocol):
 
     def act(self, now: float) -> Actions:
         """Take what is to be done out of the table."""
+
+    def request(self, token: int) -> memoryview:
+        """Make a request that is too long to be made before it is written."""
 
     def refused(self, token: int, error: BaseException) -> None:
         """No connection could be made for a request."""
@@ -135,6 +142,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines([head, body])
         else:
             transport.write(head + body)
+
+    def send(self, request: bytes | memoryview) -> None:
+        """Write a whole request, unless the connection is closing."""
+        if not self.transport.is_closing():
+            self.transport.write(request)
 
     def unacknowledged(self) -> int:
         """Bytes of requests that the other side has not acknowledged; 0 where the system does not say."""
@@ -262,13 +274,18 @@ class ConnectionDriver:
         self.run()
         await asyncio.sleep(0)  # a loop closes the descriptor after it has said so
 
-    def _write(self, writes: Sequence[tuple[int, int, bytes, bool]], now: float) -> None:
+    def _write(self, writes: Writes, now: float) -> None:
         connections = self._open
         spoiled = self._readable([slot for slot, _, _, used in writes if used])
         for slot, token, head, _ in writes:
             if slot in spoiled:
                 self.table.unasked(slot, now)
                 self.wake()
+            elif head is None:
+                assert self.turns is not None
+                connections[slot].send(self.turns.request(token))
+            elif token >= TURNS:
+                connections[slot].send(head)
             else:
                 body = self._body(token)
                 if body is not None:

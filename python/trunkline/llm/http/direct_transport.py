@@ -180,8 +180,6 @@ class DirectTransport:
         await self.driver.close()
 
     def _body(self, token: int) -> Body | None:
-        if token not in self._pending:
-            return b""  # it is a turn's, and its head is the whole request
         body, future, _ = self._pending[token]
         return None if future.done() else body
 

@@ -118,6 +118,10 @@ class TurnSender:
         """Take what is to be done out of the table."""
         return self._engine.act(self._table, now)
 
+    def request(self, token: int) -> memoryview:
+        """Make a long request."""
+        return self._engine.request(token, self._table)
+
     def refused(self, token: int, error: BaseException) -> None:
         """No connection could be made for a request."""
         target, taken, (queued, _, took), _, _ = self._engine.refused(token, time.monotonic())

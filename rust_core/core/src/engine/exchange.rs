@@ -201,7 +201,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     /// # Errors
     /// If there is no such request.
     pub fn request(&self, token: u64, table: &ExchangeTable, out: &mut Vec<u8>) -> Result<()> {
-        out.extend_from_slice(&table.head(token));
+        table.head_onto(token, out);
         self.body(flight_of(token), out)
     }
 

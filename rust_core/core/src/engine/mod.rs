@@ -6,6 +6,7 @@
 //! on the trees in the same step. `docs/design/turn_engine.md` has the table of stages.
 
 mod answer;
+mod buffers;
 mod exchange;
 mod seed;
 mod shared;
@@ -24,6 +25,7 @@ use crate::turn::append::{AppendedChoice, RequestInfo};
 use crate::turn::request::Source;
 
 pub use answer::Handed;
+pub use buffers::BufferPool;
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
 pub use seed::{base_seed, next_seed};
 pub use shared::Unsent;
@@ -445,16 +447,16 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     pub fn body(&self, flight: FlightKey, out: &mut Vec<u8>) -> Result<()> {
         let FlightView { tree, agent, source, seed, n, .. } = self.view(flight)?;
         let plan = self.plan(agent)?;
-        let tail = [&plan.constant, &*ending(plan.seeded, n, seed)].concat();
-        self.entry(tree)?.tree.with(|tree| tree.body_onto(source, &plan.head, &tail, out))
+        self.entry(tree)?.tree.with(|tree| tree.body_onto(source, &plan.head, &plan.constant, out))?;
+        out.extend_from_slice(&ending(plan.seeded, n, seed));
+        Ok(())
     }
 
     /// The size of a request's body.
     fn size(&self, FlightView { tree, agent, source, seed, n, .. }: FlightView) -> Result<usize> {
         let plan = self.plan(agent)?;
-        let behind = plan.constant.len() + ending(plan.seeded, n, seed).len();
-        let size = self.entry(tree)?.tree.with(|tree| tree.body_len(source, &plan.head, b""))?;
-        Ok(size + behind)
+        let size = self.entry(tree)?.tree.with(|tree| tree.body_len(source, &plan.head, &plan.constant))?;
+        Ok(size + ending(plan.seeded, n, seed).len())
     }
 
     /// Put the choices of a reply on the tree as the next turns of the rollouts that asked. The request is over.

@@ -390,11 +390,21 @@ impl ExchangeTable {
         actions
     }
 
-    /// The head of a request, to the end of its empty line; empty where it is not known.
+    /// Write the head of a request, to the end of its empty line, behind what `out` has; nothing where it is not known.
+    pub fn head_onto(&self, token: u64, out: &mut Vec<u8>) {
+        if let Some(exchange) = self.exchanges.get(&token) {
+            out.extend_from_slice(&exchange.head);
+            out.extend_from_slice(exchange.size.to_string().as_bytes());
+            out.extend_from_slice(b"\r\n\r\n");
+        }
+    }
+
+    /// Bytes that a request takes with its head, or a few more; 0 where it is not known.
     #[must_use]
-    pub fn head(&self, token: u64) -> Vec<u8> {
-        let Some(exchange) = self.exchanges.get(&token) else { return Vec::new() };
-        [&exchange.head, exchange.size.to_string().as_bytes(), b"\r\n\r\n"].concat()
+    pub fn room(&self, token: u64) -> usize {
+        self.exchanges
+            .get(&token)
+            .map_or(0, |exchange| exchange.head.len().saturating_add(exchange.size).saturating_add(32))
     }
 
     /// When to come back though nothing happens.

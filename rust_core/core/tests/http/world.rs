@@ -95,7 +95,9 @@ impl World {
         let actions = table.take_actions();
         for Write { slot, token, used } in actions.writes {
             assert!(self.alive.contains(&token));
-            assert!(table.head(token).ends_with(b"\r\n\r\n"));
+            let mut head = Vec::new();
+            table.head_onto(token, &mut head);
+            assert!(head.ends_with(b"\r\n\r\n") && head.len() <= table.room(token));
             assert!(!self.spoiled.contains(&slot), "something is on its way there already");
             let there = self.open.iter_mut().find(|(open, ..)| *open == slot).unwrap();
             if readable && used {
