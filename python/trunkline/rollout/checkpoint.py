@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline._core import TURN
+from trunkline._core import TURN, CoreTree
 from trunkline.llm.request import Sampling
 from trunkline.rollout.side_effects import unresolved_effects
 from trunkline.rollout.types import KeptPrefix
@@ -15,7 +15,6 @@ from trunkline.strategies.base import _TOOK
 from trunkline.tree.records import read_marks
 
 if TYPE_CHECKING:
-    from trunkline._core import CoreTree
     from trunkline.errors import UnknownEffect
     from trunkline.strategies.base import Fork
 
@@ -116,6 +115,19 @@ def write(core: CoreTree, mark: Mark) -> None:
 class Checkpoint:
     """State of an earlier runner of the same tree, read from its marks; of a source run only fork records count."""
 
+    __slots__ = (
+        "_core",
+        "_forks",
+        "_served",
+        "_since",
+        "_spent",
+        "endings",
+        "judged",
+        "last",
+        "told",
+        "unresolved",
+    )
+
     def __init__(self, core: CoreTree, taken: CarriedOver) -> None:
         self.last: RoundMark | None = None
         self.told: set[int] = set()
@@ -128,8 +140,6 @@ class Checkpoint:
         self._spent: Counter[str] = Counter()
         # By rollout since the last service: one that was served a second time, after a break, did spend once.
         self._since: dict[int, Counter[str]] = {}
-        if not core.marks():
-            return
         self.unresolved = unresolved_effects(core)
         for number, mark in read_marks(core, _KINDS, "the tree"):
             if isinstance(mark, RoundMark):
@@ -137,6 +147,11 @@ class Checkpoint:
                     self._forks.update(dict.fromkeys(range(fork.first, fork.first + fork.n), fork))
             if number >= taken.marks:
                 self._take(mark)
+
+    @classmethod
+    def of(cls, core: CoreTree, taken: CarriedOver) -> Checkpoint:
+        """Return the state of a tree; that of trees without marks is one object."""
+        return cls(core, taken) if core.marks() else _UNMARKED
 
     def _take(self, mark: Mark) -> None:
         match mark:
@@ -216,3 +231,6 @@ class Checkpoint:
         path = self._core.path(self._core.rollout(number).leaf)
         turn = next(iter(path[path.index(node) + 1 :]), None)
         return turn if turn is not None and self._core.node(turn).kind == TURN else None
+
+
+_UNMARKED = Checkpoint(CoreTree(), CarriedOver())

@@ -45,6 +45,7 @@ async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
         if limit is not None and rollout.tool_calls + len(turn.calls) > limit:
             rollout.finish(None, Termination.TOOL_LIMIT)
         await rollout.use(compiled, turn.calls)
+        del choice, turn  # the tree has them, and the next reply may take long
     rollout.finish(None, Termination.MAX_TURNS)
 
 

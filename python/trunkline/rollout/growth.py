@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trunkline.rollout.checkpoint import CutMark, RefusedMark, write
 from trunkline.rollout.types import Finished
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
 
 
+NO_ROLLOUTS: Final[frozenset[int]] = frozenset()
+"""One object for all trees: most rollouts are in no such set."""
+
 _FINISHED = TreeEnding()
 
 
 class Barrier:
     """Counts growing rollouts and holds those that wait for the next round."""
+
+    __slots__ = ("_still", "growing", "waiting")
 
     def __init__(self) -> None:
         self.growing = 0
@@ -68,6 +73,20 @@ class Barrier:
 class RunningRollouts:
     """Tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
 
+    __slots__ = (
+        "_barrier",
+        "_core",
+        "_cut",
+        "_keep",
+        "_leaving",
+        "_playing",
+        "_spared",
+        "_struck",
+        "ending",
+        "over",
+        "sealed",
+    )
+
     def __init__(self, core: CoreTree, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
         self.ending = _FINISHED
         self.over = False
@@ -75,11 +94,9 @@ class RunningRollouts:
         self._core = core
         self._barrier = barrier
         self._playing: dict[int, asyncio.Task[None]] = {}
-        self._leaving: set[int] = set()
-        self._cut: set[int] = set()
+        self._leaving = self._cut = self._spared = NO_ROLLOUTS
         # Those whose task was cancelled for it, until they have noticed.
-        self._struck: set[int] = set()
-        self._spared: frozenset[int] = frozenset()
+        self._struck = NO_ROLLOUTS
         self._keep = False
         for mark in checkpoint:
             self._take(mark)
@@ -91,7 +108,7 @@ class RunningRollouts:
     def enter(self, rollout: int, task: asyncio.Task[None] | None) -> None:
         """Register the task that plays a rollout; raises :class:`Finished` if growth is over."""
         if self.over and rollout not in self._spared:
-            self._cut.add(rollout)
+            self._cut |= {rollout}
             raise self._end()
         assert task is not None
         self._playing[rollout] = task
@@ -99,13 +116,13 @@ class RunningRollouts:
     def leave(self, rollout: int) -> None:
         """Note that a rollout's program is over: it cannot be cut any more."""
         if self._playing.pop(rollout, None) is not None:
-            self._leaving.add(rollout)
+            self._leaving |= {rollout}
 
     def left(self, rollout: int) -> None:
         """Note that a rollout has ended."""
         self._playing.pop(rollout, None)
         if self._leaving:
-            self._leaving.discard(rollout)
+            self._leaving -= {rollout}
 
     def kept(self, rollout: int) -> bool:
         """Whether a rollout was cut and stays open on the tree."""
@@ -116,18 +133,18 @@ class RunningRollouts:
         if self.over:
             return
         self._note(CutMark(word, why, keep, tuple(sorted(self._leaving))))
-        self._cut.update(self._playing)
+        self._cut |= self._playing.keys()
         for rollout, task in self._playing.items():
             if rollout in self._barrier.waiting:
                 self._barrier.go(rollout, self._end())
             else:
-                self._struck.add(rollout)
+                self._struck |= {rollout}
                 task.cancel()
 
     def caught(self, rollout: int) -> Finished:
         """Return the end of a rollout whose cancellation was a cut; raise any other cancellation again."""
         task = asyncio.current_task()
-        self._struck.discard(rollout)
+        self._struck -= {rollout}
         if task is None or rollout not in self._cut or task.uncancel():
             raise asyncio.CancelledError
         return self._end()
@@ -135,7 +152,7 @@ class RunningRollouts:
     def survived(self, rollout: int, task: asyncio.Task[None]) -> None:
         """Take back the cancellation of a cut that a rollout's program swallowed: its task scores it next."""
         if rollout in self._struck:
-            self._struck.discard(rollout)
+            self._struck -= {rollout}
             task.uncancel()
 
     def refuse(self, why: str, rollouts: int = 0) -> None:

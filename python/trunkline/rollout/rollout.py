@@ -38,6 +38,31 @@ _UNUSABLE = _BROKEN_OFF | {"content_filter"}
 class Rollout:
     """One try of one task, with its position on the tree; a program asks, observes and finishes through it."""
 
+    __slots__ = (
+        "_kept",
+        "_last_turn",
+        "_path",
+        "activity",
+        "began",
+        "between",
+        "core",
+        "effects",
+        "environment",
+        "first_sampling",
+        "id",
+        "leaf",
+        "place",
+        "sampler",
+        "seed",
+        "sink",
+        "start",
+        "steps",
+        "task",
+        "task_budget",
+        "tool_calls",
+        "turn",
+    )
+
     def __init__(
         self,
         core: CoreTree,
@@ -58,6 +83,7 @@ class Rollout:
         self.place = "program"
         self.task = task
         self.turn = self.start = turn
+        self.steps: int | None = None
         self.leaf = facts.point
         self.tool_calls = 0
         self.core = core
@@ -162,7 +188,7 @@ class Rollout:
             recorder.used(self.id, compiled.toolbox.names, names, observations, started)
         self.activity.run()
         self.place = "program"
-        agent = self.sampler.name(compiled.agent.name)
+        agent = self.core.name(compiled.agent.name)
         if compiled.dialect.plain_results:
             results = [(seen.text, seen.micros, not seen.ok) for seen in observations]
             self.leaf, size = self.core.observe_results(self.id, agent, self.turn - 1, results)
@@ -185,7 +211,7 @@ class Rollout:
     def tell(self, compiled: CompiledAgent, problem: str) -> None:
         """Tell the model what is wrong with its turn, as a user message and a failed tool call."""
         message = messages.encode({"role": "user", "content": problem})
-        self.leaf = self.core.observe(self.id, message, self.sampler.name(compiled.agent.name), 0, True)
+        self.leaf = self.core.observe(self.id, message, self.core.name(compiled.agent.name), 0, True)
         self.sink.grew(len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:

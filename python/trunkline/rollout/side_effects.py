@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,7 @@ from trunkline.tree.records import Failure, read_marks
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trunkline._core import CoreTree
     from trunkline.rollout.types import TurnSink
@@ -65,15 +66,20 @@ def lose(core: CoreTree, failure: Failure) -> None:
         core.close(rollout, end.value, None, (failure if unresolved is None else Failure.of(unresolved)).encode())
 
 
+_NONE: Mapping[EffectKey, _Intent] = MappingProxyType({})
+
+
 class SideEffectLog:
     """Records begin and effect of one rollout's calls with side effects; ``before`` is an earlier unresolved one."""
+
+    __slots__ = ("_core", "_rollout", "_sink", "before", "begun")
 
     def __init__(self, core: CoreTree, rollout: int, sink: TurnSink) -> None:
         self.before: UnknownEffect | None = None
         self._core = core
         self._rollout = rollout
         self._sink = sink
-        self.begun: dict[EffectKey, _Intent] = {}
+        self.begun: Mapping[EffectKey, _Intent] = _NONE
 
     @property
     def unresolved_effect(self) -> UnknownEffect | None:
@@ -95,14 +101,18 @@ class SideEffectLog:
         begun = [_Intent((self._rollout, call.turn, call.index), name, call.id) for name, call in calls]
         self._sink.grew(sum(map(self._write, begun)))
         await self._sink.durable()
-        self.begun |= {mark.intent: mark for mark in begun}
+        self.begun = {**self.begun, **{mark.intent: mark for mark in begun}}
 
     def known(self, turn: int, indices: Iterable[int]) -> None:
         """Record effects in the step that appends the observations."""
+        if not self.begun:
+            return
+        begun = dict(self.begun)
         for index in indices:
             place = self._rollout, turn, index
-            if self.begun.pop(place, None) is not None:
+            if begun.pop(place, None) is not None:
                 self._write(_Effect(place))
+        self.begun = begun
 
     def _write(self, mark: _Intent | _Effect) -> int:
         """Write a mark and return its size."""

@@ -14,7 +14,7 @@ from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop
 from trunkline.rollout.environments import EnvironmentManager
-from trunkline.rollout.growth import Barrier, RunningRollouts
+from trunkline.rollout.growth import NO_ROLLOUTS, Barrier, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
 from trunkline.rollout.rollout import Rollout, calls_before
 from trunkline.rollout.sampling.sampler import Sampler
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 class RoundScorer:
     """Asks the reward about the rollouts of one tree, and a strategy's value function about those out of steps."""
+
+    __slots__ = ("_grader", "_scored", "_tree", "_value")
 
     def __init__(self, tree: Tree, reward: Reward | Grader | None, value: Reward | None) -> None:
         self._tree = tree
@@ -84,12 +86,48 @@ logger = logging.getLogger(__name__)
 
 _NO_STOPPING = Stopping()
 
+_NONE_STOPPED: Mapping[int, str] = {}
+
 _LEAVE_WITHIN = 2.0
 """Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
 
 
 class TreeRunner:
     """Grows one task's tree in rounds; marks in the tree record decisions, so that any delta can be resumed."""
+
+    # A worker has thousands of these at once.
+    __slots__ = (
+        "_barrier",
+        "_begun",
+        "_checkpoint",
+        "_compiled",
+        "_done",
+        "_driver",
+        "_end",
+        "_ended",
+        "_environments",
+        "_filters",
+        "_group",
+        "_live",
+        "_planned",
+        "_released",
+        "_round",
+        "_running",
+        "_sampler",
+        "_scorer",
+        "_seconds",
+        "_seed",
+        "_single",
+        "_sink",
+        "_spent",
+        "_stopped",
+        "_stopping",
+        "_strategy",
+        "_taken",
+        "_task",
+        "_task_budget",
+        "tree",
+    )
 
     def __init__(
         self,
@@ -116,16 +154,15 @@ class TreeRunner:
         self._sink = sink
         self._filters = filters
         self._taken = taken = CarriedOver.of(core) if taken is None else taken
-        self._checkpoint = checkpoint = Checkpoint(core, taken)
+        self._checkpoint = checkpoint = Checkpoint.of(core, taken)
         self._sampler = Sampler(core, tree.task.id, client, sink, recorder, seed=seed)
-        self._read_turn = partial(self._sampler.recorded, compiled)
-        self._calls = partial(self._sampler.calls, compiled)
-        self._view = partial(View, tree, seed=seed, taken=taken.rollouts, read_turn=self._calls)
         self._barrier = Barrier()
         self._environments = (
             None
             if compiled.agent.environment is None
-            else EnvironmentManager(tree, compiled, self._read_turn, seed, forks=strategy.branches)
+            else EnvironmentManager(
+                tree, compiled, partial(self._sampler.recorded, compiled), seed, forks=strategy.branches
+            )
         )
         self._stopping = _NO_STOPPING if stopping is None else stopping
         self._running = RunningRollouts(core, self._barrier, checkpoint.endings)
@@ -137,12 +174,11 @@ class TreeRunner:
             self._seconds = None if sources.task is None else sources.task.seconds
         self._driver = None if program is None else ProgramDriver(program, core, seed)
         self._done = 0
-        self._round, self._released, self._stopped = 0, set[int](), dict[int, str]()
+        self._round, self._released, self._stopped = 0, NO_ROLLOUTS, _NONE_STOPPED
         if checkpoint.last is not None:
             self._round = checkpoint.last.round + 1
-            self._released, self._stopped = checkpoint.released, checkpoint.stopped
-        self._steps: dict[int, int] = {}
-        self._spent: set[int] = set()
+            self._released, self._stopped = frozenset(checkpoint.released), checkpoint.stopped
+        self._spent = NO_ROLLOUTS
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
         self._scorer = RoundScorer(tree, reward, strategy.value)
@@ -235,17 +271,23 @@ class TreeRunner:
             self._sink.grew()
         return waiting
 
+    def _moves(self, hook: str, rollouts: Sequence[int]) -> list[Move]:
+        if self._strategy.hooks[hook] is None:
+            return []
+        calls = partial(self._sampler.calls, self._compiled)
+        return moves(self._strategy, hook, View(self.tree, rollouts, self._seed, self._taken.rollouts, calls))
+
     def _first(self) -> list[Move]:
-        return [] if self._is_over() else moves(self._strategy, "start", self._view(()))
+        return [] if self._is_over() else self._moves("start", ())
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         if self._running.over:
             return []
         wanted: list[Move] = []
         if ended:
-            wanted += moves(self._strategy, "ended", self._view(ended))
+            wanted += self._moves("ended", ended)
         if waiting:
-            wanted += moves(self._strategy, "stepped", self._view(waiting))
+            wanted += self._moves("stepped", waiting)
         if self._running.sealed:
             wanted = [move for move in wanted if not isinstance(move, Fork)]
         return [] if (wanted or waiting) and self._is_over() else wanted
@@ -273,7 +315,8 @@ class TreeRunner:
             fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
             if self._driver is None:
-                rollout.take_up(self._compiled, self._read_turn, self._calls)
+                recorded, calls = self._sampler.recorded, self._sampler.calls
+                rollout.take_up(self._compiled, partial(recorded, self._compiled), partial(calls, self._compiled))
             rollout.effects.before = self._checkpoint.unresolved.get(number)
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
@@ -341,7 +384,8 @@ class TreeRunner:
             if self._driver is not None:
                 self._driver.opened(number)
             if limited and number == fork.first:
-                made = calls_before(self.tree.core, rollout.leaf, self._compiled, self._calls)
+                calls = partial(self._sampler.calls, self._compiled)
+                made = calls_before(self.tree.core, rollout.leaf, self._compiled, calls)
             rollout.tool_calls = made
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
@@ -362,17 +406,16 @@ class TreeRunner:
             None if told is None or told.at is None else told.kept,
             self._task_budget,
         )
-        if fork is not None and fork.steps is not None:
-            self._steps[number] = fork.steps
+        rollout.steps = None if fork is None else fork.steps
         return rollout
 
     async def _between(self, rollout: Rollout) -> None:
         """Called by a rollout between two steps."""
-        if rollout.turn - rollout.start >= self._steps.get(rollout.id, rollout.turn + 1):
-            self._spent.add(rollout.id)
+        if rollout.steps is not None and rollout.turn - rollout.start >= rollout.steps:
+            self._spent |= {rollout.id}
             raise Finished(Termination.CENSORED, None, TOOK)
         if rollout.id in self._released:
-            self._released.discard(rollout.id)
+            self._released -= {rollout.id}
         elif self._strategy.stepwise and rollout.id >= self._taken.rollouts:
             await self._barrier.wait(rollout.id)
 

@@ -187,6 +187,7 @@ class Engine:
         self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
         # Tasks of the engine; those that grow a tree with its runner.
         self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
+        self._over = self._tasks.pop
         self._stopping = False
 
     def receive(self, message: messages.ToWorker) -> None:
@@ -290,7 +291,7 @@ class Engine:
     def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = runner
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._over)
 
     async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
         own = asyncio.current_task()

@@ -100,6 +100,9 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
     )
 
 
+_FINISHED = TreeEnding()
+
+
 class TreeSink:
     """One task's tree, as far as it was sent. It is the outlet of the task's rollouts.
 
@@ -111,6 +114,22 @@ class TreeSink:
         recorder: What its rollouts do; none is kept when None.
         named: Whether its calls say who asked.
     """
+
+    __slots__ = (
+        "_calls",
+        "_ended",
+        "_named",
+        "_outbox",
+        "_recorder",
+        "_seq",
+        "_turns",
+        "broke",
+        "done",
+        "ending",
+        "index",
+        "reserve",
+        "tree",
+    )
 
     def __init__(
         self,
@@ -126,7 +145,7 @@ class TreeSink:
         self.tree = tree
         self.done = False
         self.broke: str | None = None
-        self.ending = TreeEnding()
+        self.ending = _FINISHED
         self._outbox = outbox
         self._recorder = recorder
         self._named = named

@@ -47,7 +47,7 @@ class ProgramExecutor:
         self.core = core = rollout.core
         self.facts = facts = core.rollout(rollout.id)
         rollout.leaf, rollout.turn = facts.leaf, facts.turns
-        self.name = rollout.sampler.name
+        self.name = rollout.core.name
         self.recorded = rollout.sampler.recorded
         self._rollout = rollout
         self._sampler = rollout.sampler

@@ -314,13 +314,15 @@ class TraceRecorder:
             was said as well.
     """
 
+    __slots__ = ("_content", "_core", "_epoch", "_records", "_tools", "traced")
+
     def __init__(self, core: CoreTree, traced: str = "") -> None:
         self._core = core
         self._content = traced == "content"
         self.traced = bool(traced)
         self._tools: list[tuple[int, str, bool, int, int]] = []
         self._records: list[SpanRecord] = []
-        self._epoch = time.time_ns() // 1000 - self.now()
+        self._epoch = time.time_ns() // 1000 - self.now() if traced else 0
 
     @staticmethod
     def now() -> int:
@@ -395,7 +397,9 @@ class TraceRecorder:
     def take(self) -> tuple[list[tuple[int, str, bool, int, int]], list[SpanRecord]]:
         """Take what was noted since the last time: tool calls in the order of their rows, and spans."""
         taken = self._tools, self._records
-        self._tools, self._records = [], []
+        self._tools = []
+        if self.traced:
+            self._records = []
         return taken
 
 

@@ -18,7 +18,7 @@ from trunkline.rollout.sampling.turns import PendingTurn, TurnReader, TurnReques
 from trunkline.rollout.task_budget import Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
@@ -36,6 +36,8 @@ __all__ = ["Sampler"]
 
 class _NumberedNames(dict[str, int]):
     """Strings of a tree and their numbers, each asked for once."""
+
+    __slots__ = ("_core",)
 
     def __init__(self, core: CoreTree) -> None:
         self._core = core
@@ -63,6 +65,23 @@ class Sampler:
         sent: Requests that are out.
     """
 
+    __slots__ = (
+        "_asked",
+        "_client",
+        "_core",
+        "_dispatcher",
+        "_key",
+        "_names",
+        "_seed",
+        "_task",
+        "_tree",
+        "activity",
+        "recorder",
+        "sent",
+        "sink",
+        "turn_gate",
+    )
+
     def __init__(
         self,
         core: CoreTree,
@@ -73,11 +92,11 @@ class Sampler:
         *,
         seed: int = 0,
     ) -> None:
-        self.name = _NumberedNames(core).__getitem__
+        self._names: _NumberedNames | None = None
         self.recorder = recorder
         self.activity = client.activity
         self.turn_gate = client.turn_gate
-        self.sent: set[asyncio.Task[None]] = set()
+        self.sent: Collection[asyncio.Task[None]] = ()
         self._core = core
         self._client = client
         self.sink = sink
@@ -86,12 +105,19 @@ class Sampler:
         self._key = crc32(self._task)
         self._seed = seed
         self._tree: int | None = None
-        self._dispatchers: dict[CompiledAgent, TurnDispatcher] = {}
+        # The agent that asked last, and what has its requests sent.
+        self._asked: CompiledAgent | None = None
+        self._dispatcher: TurnDispatcher | None = None
 
     @property
     def inside(self) -> bool:
         """Whether a rollout can fork inside a turn."""
         return self._client.token_prompts is not None and self._client.token_prompts.inside
+
+    def _number(self) -> Callable[[str], int]:
+        if self._names is None:
+            self._names = _NumberedNames(self._core)
+        return self._names.__getitem__
 
     def recorded(self, compiled: CompiledAgent, turn: int) -> ReplyChoice:
         """Return a turn of the tree as the program was given it, or would have been."""
@@ -107,10 +133,10 @@ class Sampler:
 
     def want(self, wanted: WantedTurn) -> TurnFuture:
         """Ask for a rollout's next turn, together with other draws of its state; returns what to wait for."""
-        dispatcher = self._dispatchers.get(wanted.compiled)
-        if dispatcher is None:
-            dispatcher = self._client.of(wanted.compiled.agent.llm).dispatcher
-            self._dispatchers[wanted.compiled] = dispatcher
+        dispatcher = self._dispatcher
+        if dispatcher is None or self._asked is not wanted.compiled:
+            self._asked = wanted.compiled
+            dispatcher = self._dispatcher = self._client.of(wanted.compiled.agent.llm).dispatcher
         dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
         return wanted.turn
 
@@ -135,8 +161,10 @@ class Sampler:
     def send(self, draws: StateDraws, attempt: FirstAttempt | None) -> None:
         """Send a request in a task, which is cancelled once nothing waits for any of its draws."""
         task = asyncio.get_running_loop().create_task(self._run(draws, attempt))
-        self.sent.add(task)
-        task.add_done_callback(self.sent.discard)
+        sent = self.sent if isinstance(self.sent, set) else set[asyncio.Task[None]]()
+        self.sent = sent
+        sent.add(task)
+        task.add_done_callback(sent.discard)
         _Watch(task, draws.wanted)
 
     async def _run(self, draws: StateDraws, attempt: FirstAttempt | None) -> None:
@@ -278,7 +306,7 @@ class Sampler:
         end = ending(seed, len(wanted))
         content = self._core.request(leaf, compiled.head, compiled.constant + end)
         rollouts = [one.rollout for one in wanted]
-        turns = TurnReader(self._core, compiled, rollouts, turn, self.name, called, told)
+        turns = TurnReader(self._core, compiled, rollouts, turn, self._number(), called, told)
         return self._request(compiled, content, len(wanted), seed, len(content) - len(end), turns, turn), turns
 
     async def _exact(
@@ -297,7 +325,7 @@ class Sampler:
         else:
             prompt = await token_prompts.within(self._core, compiled, leaf, kept, seed, n)
         rollouts = [one.rollout for one in wanted]
-        turns = TokenTurnReader(prompt, leaf, self._core, compiled, rollouts, turn, self.name, called, told)
+        turns = TokenTurnReader(prompt, leaf, self._core, compiled, rollouts, turn, self._number(), called, told)
         constant = len(prompt.content) - prompt.end
         return self._request(compiled, prompt.content, n, seed, constant, turns, turn, route=prompt.form.route), turns
 
