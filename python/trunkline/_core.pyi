@@ -28,7 +28,7 @@ Functions over columns raise an ``ArgumentError`` for columns that do not fit ea
 and options out of range; functions over a tree a ``TreeError`` for an id that does not exist.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
@@ -78,13 +78,17 @@ __all__ = [
     "TreePacked",
     "TurnEngine",
     "__version__",
+    "add_sums",
     "align_ids",
     "append_ids_reply",
     "append_reply",
     "branch_probability",
     "branch_rows",
     "calls_of",
+    "chain_sums",
+    "checksum",
     "choose_leaves",
+    "deltas",
     "draw_points",
     "drift",
     "drift_of",
@@ -663,6 +667,39 @@ def calls_of(
     Raises:
         DeltaError: The delta is damaged.
     """
+
+def deltas(
+    trees: Sequence[
+        tuple[
+            CoreTree,
+            Sequence[tuple[str, int, int, int, int, int, int, int, int, int, str]],
+            Sequence[tuple[int, str, bool, int, int]],
+        ]
+    ],
+    /,
+) -> list[tuple[bytes | None, int]]:
+    """What changed in each tree, as :meth:`CoreTree.delta` with its calls, and how many of its rollouts have ended."""
+
+def checksum(rows: Iterable[Sequence[int | float | str | bytes | None]], before: int = 0, /) -> int:
+    """The checksum of rows, each a tuple or a list of values as SQLite returns them: CRC-32 of them as MessagePack.
+
+    Args:
+        rows: The rows.
+        before: The checksum of the rows before them.
+
+    Raises:
+        TypeError: A value can be in no row.
+    """
+
+def chain_sums(rows: Sequence[tuple[Any, ...]], sums: dict[Any, int], /) -> list[Any]:
+    """Continue the checksum of each row's task, its first value, with the other values.
+
+    Returns:
+        The tasks of rows that are not in ``sums``.
+    """
+
+def add_sums(rows: Sequence[tuple[Any, ...]], columns: int, sums: dict[Any, int], /) -> None:
+    """Add the checksum of each row's first ``columns`` values to that of its task, the first; modulo 2**32."""
 
 @final
 class CommitRows:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from trunkline._core import CallRows
+from trunkline._core import CallRows, checksum
 from trunkline._internal.text import redact
-from trunkline.store.schema import CALL_COLUMNS, CALL_ROWS, TOOL_COLUMNS, TOOL_ROWS, UNFINISHED, checksum
+from trunkline.store.schema import CALL_COLUMNS, CALL_ROWS, TOOL_COLUMNS, TOOL_ROWS, UNFINISHED
 
 if TYPE_CHECKING:
     import sqlite3
@@ -63,9 +63,9 @@ class CallTable:
         names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
         table = cls(max(int((time.time() - created) * 1e6), last), names)
         for row in connection.execute(CALL_ROWS + UNFINISHED):
-            table._rows.add_sums(row[0], checksum(row), 0)
+            table._rows.add_sums(row[0], checksum((row,)), 0)
         for row in connection.execute(TOOL_ROWS + UNFINISHED):
-            table._rows.add_sums(row[0], 0, checksum(row))
+            table._rows.add_sums(row[0], 0, checksum((row,)))
         return table
 
     @property

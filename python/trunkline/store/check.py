@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline import _core
-from trunkline._core import TURN, CoreTree
+from trunkline._core import TURN, CoreTree, checksum
 from trunkline._internal.text import printable, quoted, redact
 from trunkline.errors import TreeError
 from trunkline.store import schema
 from trunkline.store.derive import calls_of, rows, taken
-from trunkline.store.schema import CallRow, EventRow, ToolRow, TreeEnding, checksum, delta_keys
+from trunkline.store.schema import CallRow, EventRow, ToolRow, TreeEnding, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, versions_of
 from trunkline.store.stats.calls import CallStats
-from trunkline.store.sums import SEALED, Seal, rows_sum, total, unfinished_sums
+from trunkline.store.sums import SEALED, Seal, rows_sum, unfinished_sums
 from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _chained(rows: Iterable[tuple[Any, ...]]) -> dict[int, int]:
     """The checksum of each task's rows in order, without when each began, which a file counts from its beginning."""
     found: dict[int, int] = {}
     for task, *row in rows:
-        found[task] = checksum(row, found.get(task, 0))
+        found[task] = checksum((row,), found.get(task, 0))
     return found
 
 
@@ -98,10 +98,10 @@ def _untold(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
         for call in calls:
             _, *figures, _, _ = msgspec.structs.astuple(call)
             row = (seq, str(redact(call.endpoint)), *figures, str(redact(call.agent)))
-            found["calls"][task] = checksum(row, found["calls"].get(task, 0))
+            found["calls"][task] = checksum((row,), found["calls"].get(task, 0))
         for tool in tools:
             row = (seq, tool.rollout, tool.tool, int(tool.failed), tool.micros)
-            found["uses"][task] = checksum(row, found["uses"].get(task, 0))
+            found["uses"][task] = checksum((row,), found["uses"].get(task, 0))
     for table, sums in found.items():
         other = sums.items() ^ stored[table].items()
         yield from ((table, task) for task in sorted({task for task, _ in other}, key=str))
@@ -206,7 +206,7 @@ def _sealed(connection: sqlite3.Connection, said: Sequence[str]) -> Iterator[str
         yield "meta: no sums"
         return
     ((finished,),) = connection.execute("SELECT count(*) FROM trees")
-    found = {table: total(connection.execute(query)) == seal.tables.get(table) for table, query in SEALED.items()}
+    found = {table: checksum(connection.execute(query)) == seal.tables.get(table) for table, query in SEALED.items()}
     found |= {table: sums == seal.tables.get(table) for table, sums in unfinished_sums(connection).items()}
     found |= {"meta": seal.holds(meta), "trees": finished == seal.finished}
     for place in (place for place, holds in found.items() if not holds and wrong(place)):
@@ -225,7 +225,7 @@ def _contradicted(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
         left = {task: found if isinstance(found, int) else -1 for task, found in sums}
         for row in connection.execute(query):
             if row[0] in left:
-                left[row[0]] -= checksum(row)
+                left[row[0]] -= checksum((row,))
         yield from ((table, task) for task, rest in left.items() if rest & schema.SUM_MASK)
     for task, stored in connection.execute("SELECT task, rows_sum FROM trees WHERE rows_sum IS NOT NULL").fetchall():
         if rows_sum(connection, task) != stored:

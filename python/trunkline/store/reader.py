@@ -8,11 +8,14 @@ import sqlite3
 import tempfile
 from collections import defaultdict
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
+from trunkline._core import add_sums, chain_sums, checksum
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import short_repr
@@ -23,29 +26,36 @@ from trunkline.store.check import check
 from trunkline.store.derive import rebuilt
 from trunkline.store.lock import is_written
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
-from trunkline.store.schema import CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow, checksum, delta_keys
+from trunkline.store.schema import CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_of, irregular, versions_of
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import CallStats, Spending, spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
 from trunkline.store.stats.summary import Summary, summarise, wall_seconds
 from trunkline.store.stats.tasks import TaskSummary, by_task
-from trunkline.store.sums import SEALED, Seal, rows_sum, total
+from trunkline.store.sums import SEALED, Seal, rows_sum
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trunkline._internal.text import JSON
 
 _SILENT = "SELECT task FROM calls WHERE draws > 0 AND attempts > 0 AND prompt >= 0 GROUP BY task HAVING max(cached) < 0"
 # The names in these statements are our own.
-_CALLS = f"SELECT task, seq, calls.endpoint, calls.agent, {schema.CALL_NAMED} FROM {schema.CALLS_NAMED} ORDER BY call"  # noqa: S608
+_FIGURES = ", ".join(schema.CALL_COLUMNS[1:-1])
+_CALLS = (
+    f"SELECT task, seq, calls.endpoint, {_FIGURES}, calls.agent, endpoints.name, agents.name "  # noqa: S608
+    f"FROM {schema.CALLS_NAMED} ORDER BY call"
+)
 _TOOLS = f"SELECT task, seq, {', '.join(schema.TOOL_COLUMNS)} FROM uses ORDER BY use"  # noqa: S608
 _TREE_ROWS = f"SELECT task, {', '.join(schema.TREE_COLUMNS)} FROM trees ORDER BY task"  # noqa: S608
 _TAKEN_ROWS = f"SELECT task, {', '.join(schema.TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
 _ROLLOUT_ROWS = f"SELECT task, {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task, rollout"  # noqa: S608
+
+_TOGETHER = 64
+"""Rows that are read at a time."""
 
 _WRITTEN = "not those that were written"
 
@@ -55,6 +65,9 @@ SELECT id FROM tasks WHERE task = coalesce(
     (SELECT min(task) FROM trees)
 )
 """
+
+
+_Row = TypeVar("_Row")
 
 
 class RunReader:
@@ -134,11 +147,19 @@ class RunReader:
         except READ_ERRORS as problem:
             raise self._unreadable(problem) from None
 
-    def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """Yield rows without reading all of them first."""
+    def _batches(self, statement: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield rows, some at a time, without reading all of them first."""
         try:
-            for row in self._connection.execute(statement):  # noqa: UP028 - left early, it would close the cursor
-                yield row
+            cursor = self._connection.execute(statement)
+            while batch := cursor.fetchmany(_TOGETHER):
+                yield batch
+        except READ_ERRORS as problem:
+            raise self._unreadable(problem) from None
+
+    def _checksum(self, table: str) -> int:
+        """The checksum of the rows of a table that has one."""
+        try:
+            return checksum(self._connection.execute(SEALED[table]))
         except READ_ERRORS as problem:
             raise self._unreadable(problem) from None
 
@@ -200,7 +221,7 @@ class RunReader:
         if count and (least, most) != (0, count - 1):
             raise self._damaged(f"tasks: {count} rows with numbers from {least} to {most}")
         if (seal := self._seal()) is not None:
-            self._differ(seal, "tasks", total(self._rows(SEALED["tasks"])))
+            self._differ(seal, "tasks", self._checksum("tasks"))
         return int(count)
 
     def _known(self, table: str, number: object) -> int:
@@ -226,18 +247,11 @@ class RunReader:
                 raise self._damaged(f"trees: {column} of task number {short_repr(task)} is {short_repr(stored)}")
         return found
 
-    def _summed(self, table: str, column: str, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Pass on rows of calls or tool calls, each behind the values that its checksum is of, and compare these."""
-        seal, sums, growing = self._seal(), self._sums_of(column), 0
-        for summed, *row in rows:
-            task = summed[0]
-            if seal is not None and task not in sums:
-                growing += checksum(summed)
-            elif (left := sums.get(task)) is not None:
-                sums[task] = left - checksum(summed)
-            yield tuple(row)
-        for task, rest in sums.items():
-            if rest is not None and rest & schema.SUM_MASK:
+    def _fit(self, seal: Seal | None, table: str, sums: Mapping[int, int | None], found: Mapping[int, int]) -> None:
+        """Compare the added checksums of tasks' calls or tool calls with those of finished tasks and of the others."""
+        growing = sum(rows for task, rows in found.items() if task not in sums)
+        for task, stored in sums.items():
+            if stored is not None and (stored - found.get(task, 0)) & schema.SUM_MASK:
                 raise self._damaged(f"{table}: the rows of task number {task} are {_WRITTEN}")
         self._differ(seal, table, growing & schema.SUM_MASK)
 
@@ -410,12 +424,24 @@ class RunReader:
         except msgspec.ValidationError as problem:
             raise self._damaged(f"a row of {table}: {problem}") from None
 
+    def _read(self, table: str, kind: type[_Row], batch: Sequence[tuple[Any, ...]]) -> Iterable[tuple[int, _Row]]:
+        """Rows that begin with a task's number, each as the number and a struct of the other values."""
+        numbers = [row[0] for row in batch]
+        if all(map(range(self._size).__contains__, numbers)):
+            with contextlib.suppress(msgspec.ValidationError):
+                return zip(numbers, msgspec.convert([row[1:] for row in batch], list[kind]), strict=True)  # type: ignore[valid-type]
+        # The rows before the damaged one are read.
+        return ((self._known(table, row[0]), self._convert(table, row[1:], kind)) for row in batch)
+
     def rows(self) -> Iterator[tuple[int, TreeRow]]:
         """The rows of finished tasks, each with the task's number."""
+        return chain.from_iterable(self._tree_rows())
+
+    def _tree_rows(self) -> Iterator[Iterable[tuple[int, TreeRow]]]:
         seal, count = self._seal(), 0
-        for number, *values in self._rows(_TREE_ROWS):
-            count += 1
-            yield self._known("trees", number), self._convert("trees", tuple(values), TreeRow)
+        for batch in self._batches(_TREE_ROWS):
+            count += len(batch)
+            yield self._read("trees", TreeRow, batch)
         if seal is not None and seal.finished != count and self._seal() == seal:
             raise self._damaged(f"trees: {count} rows of {seal.finished} finished tasks")
 
@@ -424,19 +450,21 @@ class RunReader:
 
         Behind the last one, they are compared with the checksums of their tasks.
         """
+        return chain.from_iterable(self._rollout_rows())
+
+    def _rollout_rows(self) -> Iterator[Iterable[tuple[int, RolloutRow]]]:
         self._check_meta()
         sums = self._sums_of("rows_sum")
-        found = {number: checksum(values) for number, *values in self._rows(_TREE_ROWS)}
-        for number, *values in self._rows(_TAKEN_ROWS):
-            if number in found:
-                found[number] = checksum(values, found[number])
-        undone = set()
-        for number, *values in self._rows(_ROLLOUT_ROWS):
-            if number in found:
-                found[number] = checksum(values, found[number])
-            else:
-                undone.add(number)
-            yield self._known("rollouts", number), self._convert("rollouts", tuple(values), RolloutRow)
+        found: dict[int, int] = {}
+        for batch in self._batches(_TREE_ROWS):
+            found.update(dict.fromkeys(map(itemgetter(0), batch), 0))
+            chain_sums(batch, found)
+        for batch in self._batches(_TAKEN_ROWS):
+            chain_sums(batch, found)
+        undone: set[int] = set()
+        for batch in self._batches(_ROLLOUT_ROWS):
+            undone.update(chain_sums(batch, found))
+            yield self._read("rollouts", RolloutRow, batch)
         # What does not fit may have been written meanwhile: it is looked at again, at one moment.
         changed = {number for number, stored in sums.items() if stored not in {None, found.get(number)}}
         for number in changed | undone:
@@ -454,8 +482,7 @@ class RunReader:
 
     def taken(self) -> Iterator[tuple[int, TakenRow]]:
         """What was taken over of an earlier run, each task with its number; empty for a run that began anew."""
-        for number, *values in self._rows(_TAKEN_ROWS):
-            yield self._known("taken", number), self._convert("taken", tuple(values), TakenRow)
+        return chain.from_iterable(self._read("taken", TakenRow, batch) for batch in self._batches(_TAKEN_ROWS))
 
     def calls(self) -> Iterator[tuple[int, CallRow]]:
         """The rows of all calls, each with the task's number, in the order in which they were written.
@@ -463,29 +490,38 @@ class RunReader:
         They are read as they are asked for: a run may have made millions. Behind the last one, they are compared with
         the checksums of their tasks.
         """
-        seal = self._seal()
-        found = (
-            ((task, seq, endpoint, *values[1:-1], agent), task, *values)
-            for task, seq, endpoint, agent, *values in self._rows(_CALLS)
-        )
-        for number, *values in self._summed("calls", "calls_sum", found):
-            yield self._known("calls", number), self._convert("calls", tuple(values), CallRow)
+        return chain.from_iterable(self._call_rows())
+
+    def _call_rows(self) -> Iterator[Iterable[tuple[int, CallRow]]]:
+        seal, sums = self._seal(), self._sums_of("calls_sum")
+        found: dict[int, int] = {}
+        for batch in self._batches(_CALLS):
+            add_sums(batch, len(schema.CALL_COLUMNS) + 2, found)
+            named = [(task, endpoint, *row, agent) for task, _, _, *row, _, endpoint, agent in batch]
+            yield self._read("calls", CallRow, named)
+        self._fit(seal, "calls", sums, found)
         for table in ("endpoints", "agents"):
-            self._differ(seal, table, total(self._query(SEALED[table])))
+            self._differ(seal, table, self._checksum(table))
 
     def tool_calls(self) -> Iterator[tuple[int, ToolRow]]:
         """The rows of all tool calls, each with the task's number, in the order in which they were written."""
-        found = (((task, seq, *values), task, *values) for task, seq, *values in self._rows(_TOOLS))
-        for number, *values in self._summed("uses", "tools_sum", found):
-            row = (*values[:2], bool(values[2]), *values[3:])
-            yield self._known("uses", number), self._convert("uses", row, ToolRow)
+        return chain.from_iterable(self._tool_rows())
+
+    def _tool_rows(self) -> Iterator[Iterable[tuple[int, ToolRow]]]:
+        seal, sums = self._seal(), self._sums_of("tools_sum")
+        found: dict[int, int] = {}
+        for batch in self._batches(_TOOLS):
+            add_sums(batch, len(schema.TOOL_COLUMNS) + 2, found)
+            rows = [(task, rollout, tool, bool(failed), *row) for task, _, rollout, tool, failed, *row in batch]
+            yield self._read("uses", ToolRow, rows)
+        self._fit(seal, "uses", sums, found)
 
     uses = old_method("uses", "tool_calls")
 
     def events(self) -> Iterator[EventRow]:
         """Events beside the trees, such as workers that died, in order."""
         seal, rows = self._seal(), self._query(SEALED["events"])
-        self._differ(seal, "events", total(rows))
+        self._differ(seal, "events", checksum(rows))
         for at, kind, worker, task, data in rows:
             try:
                 found = msgspec.json.decode(data, type=dict[str, Any])
@@ -544,7 +580,7 @@ class RunReader:
         """The run's totals, computed from its rows."""
         prices, meta, tasks = self.prices, self._check_meta(), self._size
         broken = {number for (number,) in self._query("SELECT task FROM trees WHERE error IS NOT NULL")}
-        rows = (row for _number, row in self.rows())
+        rows = map(itemgetter(1), self.rows())
         taken = list(self.taken())
         events = [event.kind for event in self.events()]
         return summarise(meta, tasks, rows, self.rollouts(), self.calls(), prices, taken, broken, events)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
-from zlib import crc32
 
 import msgspec
 
@@ -16,7 +15,7 @@ from trunkline._internal.text import JSON  # noqa: TC001 - rows are converted to
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 APPLICATION_ID: Final = 0x54524C4E
@@ -413,9 +412,3 @@ TOOL_ROWS: Final = "SELECT task, seq, rollout, tool, failed, micros, started FRO
 
 UNFINISHED: Final = " WHERE task NOT IN (SELECT task FROM trees)"
 SUM_MASK: Final = 0xFFFFFFFF
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def checksum(row: Sequence[int | float | str | bytes | None] | TreeRow | RolloutRow, before: int = 0) -> int:
-    """The checksum of a row as SQLite returns it, or of its equal, continued from the rows before it."""
-    return crc32(_encode(row), before)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from trunkline._core import checksum
 from trunkline.store import schema
-from trunkline.store.schema import HERE, checksum
+from trunkline.store.schema import HERE
 from trunkline.store.sqlite import as_text, transaction, versions_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 # The names in these statements are our own.
 _ROWS: Final = (
@@ -38,30 +39,23 @@ _FINISHED: Final = "SELECT count(*) FROM trees"
 _PUT: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
-def total(rows: Iterable[Sequence[Any]]) -> int:
-    """The checksum of several rows."""
+def rows_sum(connection: sqlite3.Connection, task: int) -> int:
+    """The checksum of a finished task's rows: its tree, the row taken over, its rollouts in order."""
     found = 0
-    for row in rows:
-        found = checksum(row, found)
+    for query in _ROWS:
+        found = checksum(connection.execute(query, (task,)), found)
     return found
 
 
-def rows_sum(connection: sqlite3.Connection, task: int) -> int:
-    """The checksum of a finished task's rows: its tree, the row taken over, its rollouts in order."""
-    return total(row for query in _ROWS for row in connection.execute(query, (task,)))
-
-
-def taken_sum(connection: sqlite3.Connection, task: int, before: int) -> int:
-    """The checksum of the row of a task that was taken over, continued from the rows before it."""
-    for row in connection.execute(_ROWS[1], (task,)):
-        before = checksum(row, before)
-    return before
+def taken_rows(connection: sqlite3.Connection, task: int) -> list[tuple[Any, ...]]:
+    """The row of a task that was taken over; none of another."""
+    return connection.execute(_ROWS[1], (task,)).fetchall()
 
 
 def unfinished_sums(connection: sqlite3.Connection) -> dict[str, int]:
     """The added checksums of the calls and tool calls of all unfinished tasks."""
     return {
-        table: sum(checksum(row) for row in connection.execute(query + schema.UNFINISHED)) & schema.SUM_MASK
+        table: sum(checksum((row,)) for row in connection.execute(query + schema.UNFINISHED)) & schema.SUM_MASK
         for table, query in _OPEN.items()
     }
 
@@ -100,7 +94,9 @@ class Seal(msgspec.Struct, frozen=True):
             connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
         known = cls.stored(meta)
         if known is None:
-            known = cls.new(0).with_tables({name: total(connection.execute(query)) for name, query in SEALED.items()})
+            known = cls.new(0).with_tables(
+                {name: checksum(connection.execute(query)) for name, query in SEALED.items()}
+            )
         ((finished,),) = connection.execute(_FINISHED)
         return msgspec.structs.replace(known, finished=finished, rows=_each(meta))
 
@@ -110,7 +106,7 @@ class Seal(msgspec.Struct, frozen=True):
 
     def with_names(self, connection: sqlite3.Connection) -> Self:
         """A copy with the checksums of the names as they are now."""
-        names = {table: total(connection.execute(SEALED[table])) for table in ("endpoints", "agents")}
+        names = {table: checksum(connection.execute(SEALED[table])) for table in ("endpoints", "agents")}
         return msgspec.structs.replace(self, tables=self.tables | names)
 
     def with_finished(self, tasks: int) -> Self:
@@ -164,4 +160,4 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 def _each(meta: Mapping[str, str]) -> dict[str, int]:
-    return {key: checksum((key, value)) for key, value in meta.items() if key != _KEY}
+    return {key: checksum(((key, value),)) for key, value in meta.items() if key != _KEY}

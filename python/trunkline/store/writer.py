@@ -10,18 +10,19 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec.structs import astuple
 
+from trunkline._core import checksum
 from trunkline._internal.text import printable, redact, redact_command
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.store import schema
 from trunkline.store.call_table import CallTable
 from trunkline.store.lock import Holder, Lock, remove, remove_stub, sync_folders
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
-from trunkline.store.schema import RolloutRow, TakenRow, TreeRow, checksum, delta_key, delta_keys
+from trunkline.store.schema import RolloutRow, TakenRow, TreeRow, delta_key, delta_keys
 from trunkline.store.sqlite import (
     as_text,
     connect_to_write,
@@ -33,7 +34,7 @@ from trunkline.store.sqlite import (
     written,
 )
 from trunkline.store.state import Resumed, RunProgress, resume
-from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, taken_sum, total
+from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, taken_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +120,7 @@ class RunWriter:
                         connection.execute(statement)
                     rows = [(number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)]
                     connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
-                seal = Seal.new(total(rows)).written_back(connection, meta)
+                seal = Seal.new(checksum(rows)).written_back(connection, meta)
             undo.pop_all()
         return cls(path, connection, lock, Resumed(RunProgress(), CallTable(), 0.0, seal), made=made)
 
@@ -204,12 +205,13 @@ class RunWriter:
         rows, seal = self._calls.add(connection, deltas, ended), self._seal
         if finished:
             known = {task: sums for task, *sums in connection.execute(_SUMS, (repr(ended),))}
-            trees = [
-                (task, *astuple(tree), self._rows_sum(connection, task, tree, rollouts), *(known.get(task) or sums))
-                for (task, tree, rollouts), sums in zip(finished, rows.sums, strict=True)
-            ]
+            plain: list[tuple[int, list[Any], list[list[Any]]]] = msgspec.to_builtins(finished)
+            sums, trees = dict(zip(ended, rows.sums, strict=True)) | known, []
+            for task, tree, made in plain:
+                taken = taken_rows(connection, task) if task in self._taken else ()
+                trees.append((task, *tree, checksum([tree, *taken, *made]), *sums[task]))
             connection.executemany(_TREE, trees)
-            connection.executemany(_ROLLOUT, [(task, *astuple(row)) for task, _, made in finished for row in made])
+            connection.executemany(_ROLLOUT, [(task, *row) for task, _, made in plain for row in made])
             for task in known:  # rows of before are left beside the new ones
                 connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
             seal = seal.with_finished(len(set(ended) - known.keys()))
@@ -217,17 +219,6 @@ class RunWriter:
             seal = seal.with_names(connection)
         calls, tools = rows.open
         return seal.with_tables({"calls": calls, "uses": tools}).put(connection, self._times()), rows
-
-    def _rows_sum(
-        self, connection: sqlite3.Connection, task: int, tree: TreeRow, rollouts: Sequence[RolloutRow]
-    ) -> int:
-        """The checksum of a finished task's rows, as of those that SQLite returns."""
-        found = checksum(tree)
-        if task in self._taken:
-            found = taken_sum(connection, task, found)
-        for row in rollouts:
-            found = checksum(row, found)
-        return found
 
     def _times(self) -> dict[str, str]:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
@@ -272,7 +263,7 @@ class RunWriter:
         with self._guard, written(self.path), transaction(self._connection) as connection:
             row = (time.time(), kind, worker, task, as_text(redact(data)))
             connection.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)", row)
-            events = checksum(row, self._seal.tables["events"])
+            events = checksum((row,), self._seal.tables["events"])
             seal = self._seal.with_tables({"events": events}).put(connection, {})
         self._seal = seal
 

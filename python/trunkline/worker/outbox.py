@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import astuple
 
+from trunkline._core import deltas
 from trunkline._internal.aio import ShrinkableSemaphore
 from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
@@ -18,10 +19,11 @@ from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from trunkline._core import CoreTree
     from trunkline.llm.types import Reply
-    from trunkline.rollout.sampling.inflight import TraceRecorder
+    from trunkline.rollout.sampling.inflight import SpanRecord, TraceRecorder
     from trunkline.tree.views import Tree
 
 __all__ = ["IN_FLIGHT", "Outbox", "TreeSink"]
@@ -67,6 +69,8 @@ def _believed(figure: object, otherwise: int) -> int:
 
 _Row = tuple[str, int, int, int, int, int, int, int, int, int, str]
 """The fields of a :class:`CallRow`."""
+_ToolRow = tuple[int, str, bool, int, int]
+"""The fields of a :class:`ToolRow`."""
 _INT = {int}
 _UNKNOWN = (-1, -1, -1, 1, 0, -1, 0)
 """What stands for prompt, cached and generated tokens, attempts, queue, first byte and microseconds that cannot be."""
@@ -150,9 +154,12 @@ class TreeSink:
         self._recorder = recorder
         self._named = named
         self._seq = known
+        self._opening = not known
         self._turns = 0
         self._ended = tree.core.rollouts - len(tree.core.growing)
-        self._calls: list[Reply | _Row] = []
+        self.calls: list[Reply | _Row] = []
+        self._settled = True  # whether all of them are rows
+        self._spans: list[SpanRecord] = []
         self.reserve = outbox.reserve
 
     def release(self) -> None:
@@ -178,50 +185,54 @@ class TreeSink:
         """Note what a request of the turn engine cost, whose figures need no check."""
         asked = _name(agent) if self._named else ""
         place = _place(llm, endpoint)
-        self._calls.append((place, draws, prompt, cached, generated, 1, queue, first, micros, ended - micros, asked))
-        self._outbox.met(served)
+        self.calls.append((place, draws, prompt, cached, generated, 1, queue, first, micros, ended - micros, asked))
+        if served not in self._outbox.served:
+            self._outbox.met(served)
         if estimated:
             self._outbox.estimated(place, estimated)
 
     def called(self, reply: Reply) -> None:
         """Note what a request cost; it settles when it leaves, with the tree's next delta."""
-        self._calls.append(reply)
+        self.calls.append(reply)
+        self._settled = False
         self._outbox.met(reply.served)
         if reply.estimated:
             self._outbox.estimated(reply, _believed(reply.estimated, 0))
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
-        """Note that the tree grew by so many bytes and model turns."""
+        """Note that the tree grew by so many bytes and model turns; what merely opens it leaves with its first turn."""
+        if self._opening and not (size or turns or self.calls):
+            return
+        self._opening = False
+        outbox = self._outbox
+        outbox.dirty[self.index] = self
+        outbox.bytes += size
         self._turns += turns
-        self._outbox.note(self, size, turns)
+        outbox.turns += turns
+        if outbox.timer is None or outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES:
+            outbox.schedule()
 
     async def durable(self) -> None:
         """Wait until everything that was noted so far is in the run file."""
         await self._outbox.durable()
 
-    def take(self) -> Delta | None:
-        """Take what changed since the last call.
+    def pending(self) -> tuple[CoreTree, list[_Row], list[_ToolRow]]:
+        """The tree, and the calls that its next delta takes along; then :meth:`take`."""
+        calls: Sequence[Reply | _Row] = self.calls
+        tools: list[_ToolRow] = []
+        if not self._settled:
+            calls = [call if isinstance(call, tuple) else astuple(settle(call, named=self._named)) for call in calls]
+            self._settled = True
+        if self._recorder is not None:
+            tools, self._spans = self._recorder.take()
+        self.calls = []
+        return self.tree.core, cast("list[_Row]", calls), tools
 
-        Raises:
-            InfrastructureError: If it is more than the run file can hold.
-        """
-        core = self.tree.core
-        calls = [call if isinstance(call, tuple) else astuple(settle(call, named=self._named)) for call in self._calls]
-        tools, spans = ([], []) if self._recorder is None else self._recorder.take()
-        data = core.delta(calls, tools)
-        if data is None:
-            return None
-        if len(data) > _LARGEST:
-            raise InfrastructureError(
-                f"task {self.tree.task.id!r} grew by {len(data)} bytes at once, and a run file can hold {_LARGEST}; "
-                "shorten what its tools return"
-            )
-        ended = core.rollouts - len(core.growing)
-        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, spans)
+    def take(self, data: bytes, ended: int) -> Delta:
+        """The delta of what changed since the last call, given its bytes and how many rollouts have ended."""
+        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, self._spans)
         self._seq += 1
-        self._turns = 0
-        self._calls = []
-        self._ended = ended
+        self._turns, self._ended = 0, ended
         return delta
 
 
@@ -247,16 +258,17 @@ class Outbox:
         self._free = ShrinkableSemaphore(concurrency + unacknowledged)
         self.reserve = self._free.acquire
         self._concurrency = concurrency
-        self._dirty: dict[int, TreeSink] = {}
-        self._turns = 0
-        self._bytes = 0
+        # What waits: trees by their tasks, model turns, bytes, names that servers gave themselves.
+        self.dirty: dict[int, TreeSink] = {}
+        self.turns = 0
+        self.bytes = 0
+        self.served: set[str] = {""}
+        self._estimated: list[tuple[Reply | str, int]] = []
         self._unacked: dict[int, int] = {}
         self._batches = 0
         self._acked = asyncio.Event()
-        self._timer: asyncio.Handle | None = None
+        self.timer: asyncio.Handle | None = None
         self._due = 0.0
-        self._served: set[str] = set()
-        self._estimated: list[tuple[Reply | str, int]] = []
         self._broken: Exception | None = None
 
     def release(self, turns: int) -> None:
@@ -292,74 +304,82 @@ class Outbox:
 
     def met(self, served: str) -> None:
         """Note who answered; it leaves with the next batch."""
-        if served:
-            self._served.add(served)
+        self.served.add(served)
 
     def estimated(self, where: Reply | str, tokens: int) -> None:
         """Note tokens of a reply, or of an endpoint's, that are estimated; they leave with the next batch."""
         self._estimated.append((where, tokens))
 
-    def note(self, sink: TreeSink, size: int = 0, turns: int = 0) -> None:
-        """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
-        self._dirty[sink.index] = sink
-        self._bytes += size
-        self._turns += turns
-        if self._turns >= IN_FLIGHT or self._bytes >= _BATCH_BYTES:
-            self.flush()
-        elif sink.done:
+    def note(self, sink: TreeSink) -> None:
+        """Note that a tree changed; its batch leaves when enough turns or bytes wait, or shortly."""
+        self.dirty[sink.index] = sink
+        if sink.done:
             self._flush_within(_DONE_AFTER)
-        elif self._timer is None:
-            self._flush_within(_FLUSH_AFTER)
+        else:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Send what waits shortly; if it is enough, after this pass of the event loop, in which more may end."""
+        enough = self.turns >= IN_FLIGHT or self.bytes >= _BATCH_BYTES
+        self._flush_within(0.0 if enough else _FLUSH_AFTER)
 
     def flush(self) -> None:
         """Send everything that grew, in as many batches as its size asks for."""
         self.close()
-        self._bytes = 0
-        dirty, self._dirty = list(self._dirty.values()), {}
-        deltas: list[Delta] = []
+        self.bytes = 0
+        dirty, self.dirty = list(self.dirty.values()), {}
+        grown: list[Delta] = []
         done: list[Done] = []
         size = 0
         try:
-            for sink in dirty:
-                delta = sink.take()
-                if delta is not None:
-                    deltas.append(delta)
-                    size += len(delta.data)
+            for sink, (data, ended) in zip(dirty, deltas([sink.pending() for sink in dirty]), strict=True):
+                if data is not None:
+                    if (length := len(data)) > _LARGEST:
+                        raise InfrastructureError(
+                            f"task {sink.tree.task.id!r} grew by {length} bytes at once, and a run file can hold "
+                            f"{_LARGEST}; shorten what its tools return"
+                        )
+                    grown.append(sink.take(data, ended))
+                    size += length
                 if sink.done:
-                    done.append(Done(sink.index, *rows(sink.tree.core, sink.broke, sink.ending)))
-                    size += sum(len(row.answer or "") for row in done[-1].rollouts)
+                    over = Done(sink.index, *rows(sink.tree.core, sink.broke, sink.ending))
+                    done.append(over)
+                    for row in over.rollouts:
+                        size += 0 if row.answer is None else len(row.answer)
                 if size >= _BATCH_BYTES:
-                    self._batch(deltas, done)
-                    deltas, done, size = [], [], 0
-            self._batch(deltas, done)
+                    self._batch(grown, done)
+                    grown, done, size = [], [], 0
+            self._batch(grown, done)
         except Exception as error:  # noqa: BLE001 - nothing that grew may be dropped in silence
             self._broken = error
             self._failed(error)
 
     def close(self) -> None:
         """Forget the timer; nothing is sent any more but by :meth:`flush`."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _flush_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         # Kept here: where it is due at once, uvloop's handle of it is none of a timer and cannot say.
-        if self._timer is None or self._due > due:
+        if self.timer is None or self._due > due:
             self.close()
             self._due = due
-            self._timer = loop.call_at(due, self.flush)
+            self.timer = loop.call_at(due, self.flush)
 
-    def _batch(self, deltas: list[Delta], done: list[Done]) -> None:
-        if not deltas and not done:
+    def _batch(self, grown: list[Delta], done: list[Done]) -> None:
+        if not grown and not done:
             return
         self._batches += 1
-        turns = sum(delta.turns for delta in deltas)
+        turns = 0
+        for delta in grown:
+            turns += delta.turns
         self._unacked[self._batches] = turns
-        self._turns -= turns
+        self.turns -= turns
         estimated: Counter[str] = Counter()
         for where, tokens in self._estimated:  # the client has said by now which endpoint a reply is of
             estimated[where if isinstance(where, str) else _place(where.llm, where.endpoint)] += tokens
-        self._send(Batch(self._batches, deltas, done, sorted(self._served), dict(estimated)))
-        self._served, self._estimated = set(), []
+        self._send(Batch(self._batches, grown, done, sorted(filter(None, self.served)), dict(estimated)))
+        self.served, self._estimated = {""}, []

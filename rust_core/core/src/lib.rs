@@ -72,3 +72,4 @@ pub use wire::call_log::{CallLog, ModelCall, ToolCall};
 pub use wire::call_rows::{CallFigures, CallRows, CommitRows, ModelRow, NewNames, ToolRow};
 pub use wire::delta::{FORMAT, OLDEST_FORMAT, calls_of};
 pub use wire::op::Call;
+pub use wire::row_sums::RowSum;

@@ -9,6 +9,7 @@ use trunkline_core as core;
 
 use crate::guard::{Guard, call};
 use crate::input::Data;
+use crate::tree::CoreTree;
 
 /// Bytes of deltas from which on other Python threads run meanwhile.
 const LARGE: usize = 1 << 16;
@@ -67,6 +68,23 @@ pub fn calls_of<'py>(py: Python<'py>, delta: Data<'_>) -> PyResult<Option<(Tuple
         .iter()
         .map(|call| (call.rollout, call.tool, call.failed, call.micros, call.started).into_pyobject(py));
     Ok(Some((models.collect::<PyResult<_>>()?, tools.collect::<PyResult<_>>()?)))
+}
+
+type Calls<'py> = (PyRef<'py, CoreTree>, Vec<ModelFields>, Vec<ToolFields>);
+
+/// What changed in each tree since its last delta, with the calls that go along, and how many of its rollouts have ended.
+#[pyfunction]
+#[pyo3(signature = (trees, /))]
+pub fn deltas<'py>(py: Python<'py>, trees: Vec<Calls<'py>>) -> PyResult<Vec<(Option<Bound<'py, PyBytes>>, usize)>> {
+    let taken = trees.iter().map(|(tree, models, tools)| {
+        let calls = log(models, tools);
+        let (delta, ended) = tree.with(py, |tree| {
+            let delta = tree.delta_with(&calls)?;
+            Ok((delta, (tree.rollouts() as usize).saturating_sub(tree.growing_count())))
+        })?;
+        Ok((delta.map(|bytes| PyBytes::new(py, &bytes)), ended))
+    });
+    taken.collect()
 }
 
 /// The rows of a commit, for `calls` and `uses`, or the names that have no number yet.

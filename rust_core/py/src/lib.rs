@@ -20,6 +20,7 @@ mod ledger;
 mod pack;
 mod prefix;
 mod reply;
+mod row_sums;
 mod schedule;
 mod select;
 mod tokens;
@@ -43,7 +44,7 @@ mod _core {
         estimate, group_advantages, node_values, presets, step_forest, step_returns, to_nodes, to_tokens,
     };
     #[pymodule_export]
-    use crate::calls::{CallRows, CommitRows, calls_of};
+    use crate::calls::{CallRows, CommitRows, calls_of, deltas};
     #[pymodule_export]
     use crate::engine::TurnEngine;
     #[pymodule_export]
@@ -60,6 +61,8 @@ mod _core {
     use crate::prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
     use crate::reply::{ParsedChoice, ParsedReply, ReplyOptions, read_reply};
+    #[pymodule_export]
+    use crate::row_sums::{add_sums, chain_sums, checksum};
     #[pymodule_export]
     use crate::schedule::Tally;
     #[pymodule_export]

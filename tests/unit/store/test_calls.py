@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline import _core
+from trunkline._core import checksum
 from trunkline.errors import RunFileError, WorkerError
 from trunkline.llm.pricing import Price
 from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import CALL_ROWS, SCHEMA_VERSION, TOOL_ROWS, CallRow, ToolRow, checksum
+from trunkline.store.schema import CALL_ROWS, SCHEMA_VERSION, TOOL_ROWS, CallRow, ToolRow
 from trunkline.store.stats.calls import ESTIMATED_USAGE, CallStats, Spending, by_endpoint, percentile, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
@@ -453,12 +454,12 @@ def test_a_row_with_a_checksum_of_its_own_is_held_against_its_delta(tmp_path: Pa
         for table, column, query in (("calls", "calls_sum", CALL_ROWS), ("uses", "tools_sum", TOOL_ROWS)):
             assert problems(tmp_path / "run") == []
             connection.execute(f"UPDATE {table} SET micros = micros + 1")
-            sums = sum(map(checksum, connection.execute(query)))
+            sums = sum(checksum((row,)) for row in connection.execute(query))
             connection.execute(f"UPDATE trees SET {column} = ?", (sums,))
             connection.commit()
             assert problems(tmp_path / "run") == [f'task "q0": {table}: its rows are not those that were written']
             connection.execute(f"UPDATE {table} SET micros = micros - 1")
-            sums = sum(map(checksum, connection.execute(query)))
+            sums = sum(checksum((row,)) for row in connection.execute(query))
             connection.execute(f"UPDATE trees SET {column} = ?", (sums,))
             connection.commit()
     connection.close()

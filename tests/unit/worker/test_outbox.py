@@ -115,14 +115,49 @@ async def test_a_finished_task_takes_along_what_waits(monkeypatch: pytest.Monkey
     growing, done = (TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
     for growth in (growing, done):
         growth.tree.core.append(0, 1, b'{"a":1}')
-    growing.grew()
+    growing.grew(1)
     done.done = True
     outbox.note(done)
-    growing.grew()
+    growing.grew(1)
     async with asyncio.timeout(10):
         while not sent:
             await asyncio.sleep(0.001)
     assert [delta.task for delta in sent[0].deltas] == [0, 1]
+
+
+async def test_what_opens_a_tree_leaves_with_its_first_turn_or_its_end():
+    sent: list[Batch] = []
+    outbox = outbox_of(sent)
+    growths = [TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(4)]
+    for growth in growths:
+        growth.tree.core.append(0, 1, b'{"a":1}')
+        growth.grew()
+    outbox.flush()
+    assert not sent, "nothing was paid for"
+    growths[0].grew(turns=1)
+    growths[1].done = True
+    outbox.note(growths[1])
+    growths[2].called(Reply([], 0, 0, 0, 1, 0))
+    growths[2].grew()
+    outbox.flush()
+    assert [[delta.task for delta in batch.deltas] for batch in sent] == [[0, 1, 2]]
+    growths[0].tree.core.append(1, 1, b'{"a":2}')
+    growths[0].grew()
+    outbox.flush()
+    assert [delta.task for delta in sent[1].deltas] == [0], "what comes later leaves by itself"
+
+
+async def test_turns_that_are_enough_leave_together_with_what_the_same_pass_brings():
+    sent: list[Batch] = []
+    outbox = outbox_of(sent)
+    growths = [TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(IN_FLIGHT + 2)]
+    for growth in growths:
+        growth.tree.core.append(0, 1, b'{"a":1}')
+        growth.grew(turns=1)
+    assert not sent
+    while not sent:
+        await asyncio.sleep(0)
+    assert [len(batch.deltas) for batch in sent] == [IN_FLIGHT + 2]
 
 
 async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_more(monkeypatch: pytest.MonkeyPatch):
@@ -131,15 +166,15 @@ async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_
     outbox = outbox_of(sent)
     first, second = (TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
     first.tree.core.append(0, 1, b'{"a":1}')
-    first.grew()
+    first.grew(1)
     outbox.flush()
     second.tree.core.mark('{"intent":[0,0,0]}')
-    second.grew()
+    second.grew(20)
     waiting = asyncio.ensure_future(second.durable())
     await asyncio.sleep(0)
     assert [delta.task for batch in sent for delta in batch.deltas] == [0, 1]
     first.tree.core.append(1, 1, b'{"a":2}')
-    first.grew()
+    first.grew(1)
     outbox.flush()
     for batch in reversed(sent[:2]):
         await asyncio.sleep(0.01)

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::wire::call_log::{ModelCall, ToolCall};
 use crate::wire::delta;
+use crate::wire::row_sums::RowSum;
 
 /// Latencies that are kept of one commit, those of its last calls.
 const LATENCIES: usize = 512;
@@ -165,28 +166,20 @@ impl CallRows {
         if missing != NewNames::default() {
             return Err(missing);
         }
-        let mut packed = Vec::new();
         for row in &found.models {
-            packed.clear();
-            packed.push(0x9d);
-            for figure in row.columns() {
-                pack(&mut packed, figure);
-            }
+            let columns = row.columns();
+            let mut sum = RowSum::row(0, columns.len());
+            sum.wholes(columns);
             let sums = self.fresh.entry(row.task).or_default();
-            *sums = plus(*sums, (crc32(&packed), 0));
+            *sums = plus(*sums, (sum.sum(), 0));
         }
         for ToolRow { task, seq, started, call } in &found.tools {
-            packed.clear();
-            packed.push(0x97);
-            for id in [*task, *seq, call.rollout] {
-                pack(&mut packed, id.into());
-            }
-            pack_text(&mut packed, call.tool);
-            for figure in [i64::from(call.failed), signed(call.micros), signed(*started)] {
-                pack(&mut packed, figure);
-            }
+            let mut sum = RowSum::row(0, 7);
+            sum.wholes([*task, *seq, call.rollout].map(i64::from));
+            sum.text(call.tool);
+            sum.wholes([call.failed.into(), signed(call.micros), signed(*started)]);
             let sums = self.fresh.entry(*task).or_default();
-            *sums = plus(*sums, (0, crc32(&packed)));
+            *sums = plus(*sums, (0, sum.sum()));
         }
         found.sums = finished.iter().map(|task| self.sums_of(*task)).collect();
         found.open = self.unfinished();
@@ -275,87 +268,4 @@ fn signed(figure: u64) -> i64 {
 
 fn unknown(figure: Option<u64>) -> i64 {
     figure.map_or(-1, signed)
-}
-
-/// Append a number in the shortest form of `MessagePack`.
-fn pack(out: &mut Vec<u8>, value: i64) {
-    let bytes = value.to_be_bytes();
-    match value {
-        -32..=0x7f => out.push(bytes[7]),
-        0x80..=0xff => out.extend_from_slice(&[0xcc, bytes[7]]),
-        0x100..=0xffff => {
-            out.push(0xcd);
-            out.extend_from_slice(&bytes[6..]);
-        }
-        0x1_0000..=0xffff_ffff => {
-            out.push(0xce);
-            out.extend_from_slice(&bytes[4..]);
-        }
-        _ => {
-            out.push(if value < 0 { 0xd3 } else { 0xcf });
-            out.extend_from_slice(&bytes);
-        }
-    }
-}
-
-/// Append a text likewise.
-fn pack_text(out: &mut Vec<u8>, text: &str) {
-    let len = u32::try_from(text.len()).unwrap_or(u32::MAX);
-    let bytes = len.to_be_bytes();
-    match len {
-        0..=31 => out.push(0xa0 | bytes[3]),
-        32..=0xff => out.extend_from_slice(&[0xd9, bytes[3]]),
-        0x100..=0xffff => out.extend_from_slice(&[0xda, bytes[2], bytes[3]]),
-        _ => {
-            out.push(0xdb);
-            out.extend_from_slice(&bytes);
-        }
-    }
-    out.extend_from_slice(text.as_bytes());
-}
-
-/// The checksum of zlib.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc: u32, &byte| (crc >> 8) ^ CRC[usize::from(crc.to_le_bytes()[0] ^ byte)])
-}
-
-const CRC: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let (mut crc, mut bit) = (byte, 0);
-        while bit < 8 {
-            crc = if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 };
-            bit += 1;
-        }
-        table[byte as usize] = crc;
-        byte += 1;
-    }
-    table
-};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checksum_is_that_of_zlib() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(crc32(b""), 0);
-    }
-
-    #[test]
-    fn numbers_take_their_shortest_form() {
-        let packed = |value| {
-            let mut out = Vec::new();
-            pack(&mut out, value);
-            out
-        };
-        assert_eq!(packed(-1), [0xff]);
-        assert_eq!(packed(127), [0x7f]);
-        assert_eq!(packed(128), [0xcc, 0x80]);
-        assert_eq!(packed(256), [0xcd, 1, 0]);
-        assert_eq!(packed(1 << 16), [0xce, 0, 1, 0, 0]);
-        assert_eq!(packed(1 << 32), [0xcf, 0, 0, 0, 1, 0, 0, 0, 0]);
-    }
 }

@@ -6,4 +6,5 @@ pub(crate) mod codec;
 pub(crate) mod delta;
 pub(crate) mod op;
 pub(crate) mod overlay;
+pub(crate) mod row_sums;
 pub(crate) mod rules;

@@ -1,0 +1,78 @@
+//! Checksums of rows of a run file.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use trunkline_core::RowSum;
+
+use crate::input::Text;
+
+/// The checksum of a row's values, continued from the rows before it.
+fn continued<'py>(before: u32, values: impl ExactSizeIterator<Item = Bound<'py, PyAny>>) -> PyResult<u32> {
+    let mut sum = RowSum::row(before, values.len());
+    for value in values {
+        if let Ok(whole) = value.cast::<PyInt>() {
+            sum.whole(whole.extract()?);
+        } else if value.is_none() {
+            sum.null();
+        } else if value.cast::<PyString>().is_ok() {
+            sum.text(&value.extract::<Text<'_>>()?);
+        } else if let Ok(real) = value.cast::<PyFloat>() {
+            sum.real(real.value());
+        } else if let Ok(bytes) = value.cast::<PyBytes>() {
+            sum.blob(bytes.as_bytes());
+        } else {
+            return Err(PyTypeError::new_err(format!("a row of a run file has no {}", value.get_type().name()?)));
+        }
+    }
+    Ok(sum.sum())
+}
+
+/// The checksum of some rows, each a tuple or a list of values as `SQLite` returns them, continued from the rows before.
+#[pyfunction]
+#[pyo3(signature = (rows, before=0, /))]
+pub fn checksum(rows: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
+    let mut found = before;
+    for row in rows.try_iter()? {
+        let row = row?;
+        found = match row.cast::<PyTuple>() {
+            Ok(values) => continued(found, values.iter())?,
+            Err(_) => continued(found, row.cast::<PyList>()?.iter())?,
+        };
+    }
+    Ok(found)
+}
+
+fn begun(sums: &Bound<'_, PyDict>, task: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    sums.get_item(task)?.map(|sum| sum.extract()).transpose()
+}
+
+/// Continue the checksum of each row's task, which is the first of its values, with the others. Returns the tasks of rows
+/// that are not in the dict.
+#[pyfunction]
+#[pyo3(signature = (rows, sums, /))]
+pub fn chain_sums<'py>(rows: Vec<Bound<'py, PyTuple>>, sums: &Bound<'py, PyDict>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut missing = Vec::new();
+    for row in rows {
+        let mut values = row.iter();
+        let Some(task) = values.next() else { continue };
+        match begun(sums, &task)? {
+            Some(before) => sums.set_item(task, continued(before, values)?)?,
+            None => missing.push(task),
+        }
+    }
+    Ok(missing)
+}
+
+/// Add the checksum of the first values of each row, so many, to that of its task, which is the first of them; modulo 2**32.
+#[pyfunction]
+#[pyo3(signature = (rows, columns, sums, /))]
+pub fn add_sums(rows: Vec<Bound<'_, PyTuple>>, columns: usize, sums: &Bound<'_, PyDict>) -> PyResult<()> {
+    for row in rows {
+        let task = row.get_item(0)?;
+        let before = begun(sums, &task)?.unwrap_or_default();
+        let sum = continued(0, row.get_slice(0, columns).iter())?;
+        sums.set_item(task, before.wrapping_add(sum))?;
+    }
+    Ok(())
+}
