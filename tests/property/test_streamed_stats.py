@@ -146,7 +146,7 @@ def test_columns_are_lists(lists: list[list[float]], place: int):
     assert [list(one) for one in columns[place:]] == lists[place:]
 
 
-def test_rows_are_read_one_task_at_a_time():
+def test_rows_are_read_a_few_tasks_at_a_time():
     """All rows of a thousand tasks would be some 10 MB."""
     row = msgspec.structs.replace(ROW, answer="x" * 500)
     seen = 0
@@ -185,4 +185,4 @@ def test_rows_that_are_read_in_part_outlive_the_file(tmp_path):
     with RunReader.open(tmp_path / "run") as reader:
         rows = reader.rollouts()
         assert next(rows)[1] == ROW
-    rows.close()
+    del rows

@@ -152,6 +152,15 @@ class DiversityCounter:
             case found:
                 self._clusters.append(found)
 
+    def add_single(self, tries: int, actions: int, answers: int, rewards: Sequence[float]) -> None:
+        """Add tasks of one try each: how many of the tries have an action and an answer, and the rewards of some."""
+        self._count += tries
+        self._actions.add_single(actions)
+        self._answers.add_single(answers)
+        if rewards:
+            self._single += len(rewards)
+            self._unit = max(self._unit or 0.0, *map(abs, rewards))
+
     def diversity(self) -> Diversity | None:
         """The diversity so far; None without tries."""
         count = self._count
@@ -185,15 +194,14 @@ class _DistinctCounter:
         self._found = self._of = 0
 
     def add(self, task: Sequence[str | None]) -> None:
-        match [key for key in task if key]:
-            case []:
-                pass
-            case [_]:
-                self._found += 1
-                self._of += 1
-            case keys:
-                self._found += len(set(keys))
-                self._of += len(keys)
+        keys = [key for key in task if key]
+        self._found += len(set(keys))
+        self._of += len(keys)
+
+    def add_single(self, tries: int) -> None:
+        """Add tasks of one try each that has a value."""
+        self._found += tries
+        self._of += tries
 
     def mean(self, tasks: int) -> Distinct:
         return Distinct(self._found / tasks, self._of / tasks)

@@ -19,7 +19,7 @@ from trunkline.store.lock import Holder
 from trunkline.store.schema import CallRow, RolloutRow, TakenRow, delta_keys, meta_entry
 from trunkline.store.sqlite import as_text, damaged, keep_log
 from trunkline.store.stats.calls import estimated_usage, probes
-from trunkline.store.stats.tasks import FilterStats
+from trunkline.store.stats.tasks import FilterStats, each_task
 from trunkline.store.sums import Seal
 from trunkline.types import FAILED
 
@@ -101,8 +101,8 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
 def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
     filter_stats = FilterStats(scored=scored)
     broken = {task for (task,) in connection.execute("SELECT task FROM trees WHERE error IS NOT NULL")}
-    for task, *values in connection.execute(_ROLLOUTS):
-        filter_stats.add(task, msgspec.convert(values, RolloutRow))
+    rollouts = ((task, msgspec.convert(values, RolloutRow)) for task, *values in connection.execute(_ROLLOUTS))
+    filter_stats.add(each_task(rollouts))
     return len(filter_stats.kept - broken)
 
 

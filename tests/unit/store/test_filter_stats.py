@@ -29,9 +29,7 @@ def test_a_group_is_whole_where_one_filter_dropped_all_of_it():
         judged([DROP], [Verdict("g", "drop")]),
         judged([DROP, DROP], [DROP]),
     ]
-    for task, group in enumerate(groups):
-        for row in group:
-            filter_stats.add(task, row)
+    filter_stats.add(enumerate(groups))
     assert filter_stats.filtered() == [Filtered("f", dropped=6, groups=2), Filtered("g", dropped=1)]
     assert filter_stats.kept == {1}
 

@@ -58,8 +58,7 @@ def listed() -> tuple[TreeRow, list[RolloutRow]]:
 
 def length(listed, *, cut: bool) -> Length | None:
     counter = LengthCounter(cut=cut)
-    for row in listed:
-        counter.add(row)
+    counter.add(listed)
     return counter.length()
 
 

@@ -72,7 +72,7 @@ def _moments(means: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the square of its standard error."""
     count = len(means)
     mean = math.fsum(means) / count
-    return mean, math.fsum((value - mean) ** 2 for value in means) / (count - 1) / count
+    return mean, math.fsum([(value - mean) ** 2 for value in means]) / (count - 1) / count
 
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -160,8 +160,6 @@ class RewardCounter:
         match scored(rewards):
             case []:
                 return 0
-            case [reward]:
-                count, mean, least, best = 1, reward, reward, reward
             case found:
                 count, least, best = len(found), min(found), max(found)
                 mean = math.fsum(found) / count
@@ -170,6 +168,15 @@ class RewardCounter:
         self._best.append(best)
         self.bounded = self.bounded and least >= 0.0 and best <= 1.0
         return count
+
+    def add_single(self, tries: int, rewards: Sequence[float]) -> None:
+        """Add tasks of one try each, and the rewards of those that were scored."""
+        self._tries += tries
+        self._scored += len(rewards)
+        self._means.extend(rewards)
+        self._best.extend(rewards)
+        if rewards:
+            self.bounded = self.bounded and min(rewards) >= 0.0 and max(rewards) <= 1.0
 
     def accuracy(self) -> Estimate | None:
         """See :func:`accuracy`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -13,7 +15,9 @@ from trunkline.llm.pricing import Price, price_at
 from trunkline.store.schema import CallRow, meta_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+T = TypeVar("T")
 
 ESTIMATED_USAGE: Final = "estimated_usage"
 """Key of the table ``meta``: how many generated tokens are estimated, by endpoint."""
@@ -22,6 +26,8 @@ PROBES: Final = "probes"
 """Key of the table ``meta``: the requests that found out what servers can do; they belong to no task."""
 
 _MICROS = 1e6
+_ENDPOINT = attrgetter("endpoint")
+_TOGETHER = 64  # rows that are added up at once
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -102,6 +108,13 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     first: Times | None
     total: Times | None
     spent: Spending | None
+
+
+def batches(rows: Iterable[T]) -> Iterator[list[T]]:
+    """Yield rows, some at a time."""
+    rows = iter(rows)
+    while some := [*islice(rows, _TOGETHER)]:
+        yield some
 
 
 class CallStats(msgspec.Struct):
@@ -197,8 +210,9 @@ def by_endpoint(
 ) -> list[EndpointSummary]:
     """Sum calls up by endpoint, in the order of the endpoints' names; without prices nothing is priced."""
     found: defaultdict[str, _EndpointCalls] = defaultdict(_EndpointCalls)
-    for call in calls:
-        found[call.endpoint].add(call)
+    for some in batches(calls):
+        for name, own in groupby(sorted(some, key=_ENDPOINT), _ENDPOINT):
+            found[name].add([*own])
     for call in probes:
         found[call.endpoint].probe(call)
     return [calls.summary(name, prices, (estimated or {}).get(name, 0)) for name, calls in sorted(found.items())]
@@ -214,20 +228,17 @@ class _EndpointCalls:
         self._began: float = math.inf
         self._ended: float = -math.inf
 
-    def add(self, call: CallRow) -> None:
-        if not call.attempts:
-            self._kept.add(call)
-            return
-        if call.failed:
-            self._failed.add(call)
-            return
-        self._answered.add(call)
-        self._queue.append(call.queue)
-        self._total.append(call.micros)
-        if call.first >= 0:
-            self._first.append(call.first)
-        self._began = min(self._began, call.started)
-        self._ended = max(self._ended, call.started + call.micros)
+    def add(self, calls: Sequence[CallRow]) -> None:
+        self._kept.add(*[call for call in calls if not call.attempts])
+        self._failed.add(*[call for call in calls if call.attempts and not call.draws])
+        answered = [call for call in calls if call.attempts and call.draws]
+        if answered:
+            self._answered.add(*answered)
+            self._queue.extend([call.queue for call in answered])
+            self._total.extend([call.micros for call in answered])
+            self._first.extend([call.first for call in answered if call.first >= 0])
+            self._began = min(self._began, *[call.started for call in answered])
+            self._ended = max(self._ended, *[call.started + call.micros for call in answered])
 
     def probe(self, call: CallRow) -> None:
         self._probes.add(call)

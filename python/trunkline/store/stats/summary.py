@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,8 +16,19 @@ from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.intervals import RewardCounter, estimate
 from trunkline.scoring.notes import replays
 from trunkline.store.schema import meta_entry
-from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, estimated_usage, probes, total
-from trunkline.store.stats.tasks import Filtered, FilterStats, Length, LengthCounter, TokenCounter, each_task, tried
+from trunkline.store.stats.calls import EndpointSummary, Spending, batches, by_endpoint, estimated_usage, probes, total
+from trunkline.store.stats.tasks import (
+    VOID,
+    Filtered,
+    FilterStats,
+    Length,
+    LengthCounter,
+    TokenCounter,
+    some_tasks,
+    tried,
+    usage_of,
+)
+from trunkline.tree.answers import normalise
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Termination, Usage
@@ -293,18 +305,17 @@ class _TreeTotals:
         self.count = self.broken = self.refused = 0
         self.ended: Counter[str] = Counter()
         self.tokens, self.ids = TokenCounter(), TokenCounter()
-        for tree in trees:
-            self.count += 1
-            self.broken += tree.error is not None
-            self.refused += tree.refused
-            self.ended[tree.ended] += 1
-            self.tokens.add(tree)
-            if tree.exact == 1:
-                self.ids.add(tree)
+        for some in batches(trees):
+            self.count += len(some)
+            self.broken += sum([tree.error is not None for tree in some])
+            self.refused += sum([tree.refused for tree in some])
+            self.ended.update([tree.ended for tree in some])
+            self.tokens.add(some)
+            self.ids.add([tree for tree in some if tree.exact == 1])
 
 
 class _RolloutTotals:
-    """Totals of the rollouts of a run, added one task at a time."""
+    """Totals of the rollouts of a run."""
 
     def __init__(self, *, scored: bool) -> None:
         self.rewards = RewardCounter()
@@ -319,8 +330,32 @@ class _RolloutTotals:
         self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
         self.usage = Usage()
 
-    def add(self, task: int, rows: Sequence[RolloutRow]) -> None:
-        """Add the rollouts of a task."""
+    def add(self, tasks: Sequence[tuple[int, Sequence[RolloutRow]]]) -> None:
+        """Add some tasks, each with all of its rollouts."""
+        self._count([row for _, rows in tasks for row in rows])
+        self._add_single([rows[0] for _, rows in tasks if not rows[1:]])
+        for _, rows in tasks:
+            if rows[1:]:
+                self._add_group(rows)
+        self.filters.add(tasks)
+
+    def _add_single(self, rows: Sequence[RolloutRow]) -> None:
+        """Add the rollouts of tasks that have one each: a try that answers is the majority of its task."""
+        if not rows:
+            return
+        ended = [row for row in rows if row.termination not in VOID]
+        rewards = [row.reward for row in ended if row.reward is not None]
+        answers = [row for row in ended if row.answer and normalise(row.answer)]
+        worth = [row.reward for row in answers if row.reward is not None]
+        self.rewards.add_single(len(rows), rewards)
+        self.scored.update({0: len(rows) - len(rewards), 1: len(rewards)})
+        self.most = max(self.most, 1)
+        self.solved += sum([reward >= 1 for reward in rewards])
+        self.majorities.extend([*worth, *[0.0] * (len(rewards) - len(worth))])
+        self.diversity.add_single(len(rows), sum([bool(row.action) for row in rows]), len(answers), rewards)
+
+    def _add_group(self, rows: Sequence[RolloutRow]) -> None:
+        """Add the rollouts of one task."""
         tries = [tried(row) for row in rows]
         rewards = [given.reward for given in tries]
         self.scored[self.rewards.add(rewards)] += 1
@@ -329,24 +364,24 @@ class _RolloutTotals:
         if (worth := majority_of([given.answer for given in tries], rewards)) is not None:
             self.majorities.append(worth)
         self.diversity.add(tries)
-        for row in rows:
-            self.filters.add(task, row)
-            self._add(row)
 
-    def _add(self, row: RolloutRow) -> None:
-        self.kept.add(row)
-        self.cut.add(row)
-        self.turns += row.turns
-        self.replayed += replays(row.note) if row.note else 0
-        self.llm_micros += row.llm_micros
-        self.tool_micros += row.tool_micros
-        self.usage += row.usage
-        self.terminations["growing" if row.termination is None else row.termination] += 1
-        if row.termination in FAILED and row.error:
-            self.failures[Failure.decode(row.error).message] += 1
-        elif row.termination == Termination.CANCELLED and row.error:
-            failure = Failure.decode(row.error)
-            self.refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
+    def _count(self, rows: Sequence[RolloutRow]) -> None:
+        """Add what does not depend on which task a rollout is of."""
+        self.kept.add(rows)
+        self.cut.add(rows)
+        self.turns += sum([row.turns for row in rows])
+        self.llm_micros += sum([row.llm_micros for row in rows])
+        self.tool_micros += sum([row.tool_micros for row in rows])
+        self.usage += usage_of(rows)
+        self.terminations.update(["growing" if row.termination is None else row.termination for row in rows])
+        for row in rows:
+            if row.note:
+                self.replayed += replays(row.note)
+            if row.error and row.termination in FAILED:
+                self.failures[Failure.decode(row.error).message] += 1
+            elif row.error and row.termination == Termination.CANCELLED:
+                failure = Failure.decode(row.error)
+                self.refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
 
 
 def summarise(
@@ -366,19 +401,20 @@ def summarise(
     grown = _TreeTotals(trees)
     found = _RolloutTotals(scored=settings.reward is not None)
     carried: list[TakenRow] = []
-    for task, rows in each_task(rollouts):
-        found.add(task, rows)
-        if task in known:
-            carried.append(known[task])
-    usage = found.usage - sum((row.usage for row in carried), Usage())
+    for tasks_of_some in some_tasks(rollouts):
+        found.add(tasks_of_some)
+        if known:
+            carried += [known[task] for task, _ in tasks_of_some if task in known]
+    usage = found.usage - usage_of(carried)
     called: set[int] = set()
 
-    def noted() -> Iterator[CallRow]:
-        for task, call in calls:
-            called.add(task)
-            yield call
+    def noted() -> Iterator[list[CallRow]]:
+        for some in batches(calls):
+            called.update([task for task, _ in some])
+            yield [call for _, call in some]
 
-    endpoints = by_endpoint(noted(), prices or {}, estimated_usage(meta), probes(meta))
+    each_call = chain.from_iterable(noted())
+    endpoints = by_endpoint(each_call, prices or {}, estimated_usage(meta), probes(meta))
     rewards, terminations = found.rewards, found.terminations
     return Summary(
         state=meta.get("state", "unknown"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import groupby
-from operator import itemgetter
+from itertools import chain, groupby, islice
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
 
-_CUT: Final = (Termination.CENSORED, None)
+_TOGETHER = 64  # tasks that are added up at once
+_CUT: Final = frozenset({Termination.CENSORED, None})
+VOID: Final = UNSCORED | {None}
+"""Terminations of rollouts whose answer and reward do not count, None of those that never ended."""
+
+_TASK, _ROW = itemgetter(0), itemgetter(1)
+_USAGE = attrgetter(*Usage.__struct_fields__)
+_TOKENS = "flat", "tree", "flat_generated", "tree_generated", "unreported"
+_token_sums = attrgetter(*_TOKENS)
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -71,12 +79,17 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def ended(row: RolloutRow) -> bool:
     """Whether a rollout ended by itself, so that its answer and its reward count."""
-    return row.termination is not None and row.termination not in UNSCORED
+    return row.termination not in VOID
+
+
+def usage_of(rows: Iterable[RolloutRow | TakenRow]) -> Usage:
+    """Add up what rollouts cost."""
+    return Usage(*map(sum, zip(*map(_USAGE, rows), strict=True)))
 
 
 def usage_of_task(rows: Iterable[RolloutRow], before: TakenRow | None) -> Usage:
     """Add up what a task's rollouts cost in this run, without an earlier run that it continues."""
-    usage = sum((row.usage for row in rows), Usage())
+    usage = usage_of(rows)
     return usage if before is None else usage - before.usage
 
 
@@ -94,13 +107,13 @@ class LengthCounter:
         self._cut = cut
         self._rollouts = self._turns = self._counted = self._generated = 0
 
-    def add(self, row: RolloutRow) -> None:
-        if row.termination in _CUT if self._cut else ended(row):
-            self._rollouts += 1
-            self._turns += row.turns
-            if row.length is not None:
-                self._counted += 1
-                self._generated += row.length
+    def add(self, rows: Sequence[RolloutRow]) -> None:
+        own = [row for row in rows if (row.termination in _CUT if self._cut else row.termination not in VOID)]
+        lengths = [row.length for row in own if row.length is not None]
+        self._rollouts += len(own)
+        self._turns += sum([row.turns for row in own])
+        self._counted += len(lengths)
+        self._generated += sum(lengths)
 
     def length(self) -> Length | None:
         """The means; None without such rollouts."""
@@ -111,25 +124,22 @@ class LengthCounter:
 
 
 class TokenCounter:
-    """Adds up the tokens of trees, one at a time."""
+    """Adds up the tokens of trees."""
 
     def __init__(self) -> None:
-        self._sums = dict.fromkeys(("flat", "tree", "flat_generated", "tree_generated", "unreported"), 0)
+        self._sums = (0,) * len(_TOKENS)
         self._longest = 0
         self._exact: bool | None = None
 
-    def add(self, tree: TreeRow) -> None:
-        sums = self._sums
-        sums["flat"] += tree.flat
-        sums["tree"] += tree.tree
-        sums["flat_generated"] += tree.flat_generated
-        sums["tree_generated"] += tree.tree_generated
-        sums["unreported"] += tree.unreported
-        self._longest = max(self._longest, tree.longest)
-        self._exact = tree.exact == 1 and self._exact is not False
+    def add(self, trees: Sequence[TreeRow]) -> None:
+        if trees:
+            self._sums = tuple(map(sum, zip(self._sums, *map(_token_sums, trees), strict=True)))
+            self._longest = max(self._longest, *[tree.longest for tree in trees])
+            self._exact = {tree.exact for tree in trees} == {1} and self._exact is not False
 
     def tokens(self) -> Tokens:
-        return Tokens(**self._sums, longest=self._longest, exact=bool(self._exact))
+        sums = dict(zip(_TOKENS, self._sums, strict=True))
+        return Tokens(**sums, longest=self._longest, exact=bool(self._exact))
 
 
 def by_task(
@@ -167,8 +177,14 @@ def by_task(
 
 def each_task(rollouts: Iterable[tuple[int, RolloutRow]]) -> Iterator[tuple[int, list[RolloutRow]]]:
     """Yield the rollouts of one task after the other."""
-    for number, pairs in groupby(rollouts, itemgetter(0)):
-        yield number, [row for _, row in pairs]
+    return chain.from_iterable(some_tasks(rollouts))
+
+
+def some_tasks(rollouts: Iterable[tuple[int, RolloutRow]]) -> Iterator[list[tuple[int, list[RolloutRow]]]]:
+    """Yield the rollouts of some tasks after those of others, each with all of its own."""
+    tasks = groupby(rollouts, _TASK)
+    while batch := [(number, [*map(_ROW, pairs)]) for number, pairs in islice(tasks, _TOGETHER)]:
+        yield batch
 
 
 def _task(
@@ -178,7 +194,7 @@ def _task(
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
     counter = TokenCounter()
-    counter.add(tree)
+    counter.add([tree])
     return TaskSummary(
         task=name,
         rollouts=len(rows),
@@ -218,68 +234,57 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
     """Whether a finished group can be trained on: not broken, and a rollout with an outcome passed the filters."""
     if error is not None:
         return False
-    found = False
+    left = False
     for row in rollouts:
-        said = notes.read(row.note) if row.note else []
-        if any(verdict.action == "failed" for verdict in said):
-            return False
-        found = found or _trains(row, said, scored=scored)
-    return found
-
-
-def _trains(row: RolloutRow, said: Sequence[notes.Verdict], *, scored: bool) -> bool:
-    return (row.reward is not None or not scored) and ended(row) and not (said and notes.masked(said))
+        if row.note:
+            said = notes.read(row.note)
+            if any(verdict.action == "failed" for verdict in said):
+                return False
+            if notes.masked(said):
+                continue
+        left = left or ((row.reward is not None or not scored) and row.termination not in VOID)
+    return left
 
 
 class FilterStats:
-    """Counts verdicts of filters, one rollout at a time; rollouts of one task must be adjacent."""
+    """Counts verdicts of filters."""
 
     def __init__(self, *, scored: bool) -> None:
         self._scored = scored
-        self._task: int | None = None
-        self._rollouts = 0
         self._stated: Counter[tuple[str, str]] = Counter()
-        self._dropped: Counter[str] = Counter()
         self._whole: Counter[str] = Counter()
-        self._left: set[int] = set()
-        self._unjudged: set[int] = set()
-
-    def add(self, task: int, row: RolloutRow) -> None:
-        if task != self._task:
-            if self._dropped:
-                self._whole, self._dropped = self._dropped_whole(), Counter()
-            self._task, self._rollouts = task, 0
-        said = notes.read(row.note) if row.note else []
-        self._rollouts += 1
-        # A filter that says the same twice about a rollout has taken it out once.
-        for name, action in dict.fromkeys([(verdict.filter, verdict.action) for verdict in said]) if said else ():
-            self._stated[name, action] += 1
-            if action == "drop":
-                self._dropped[name] += 1
-            elif action == "failed":
-                self._unjudged.add(task)
-        if _trains(row, said, scored=self._scored):
-            self._left.add(task)
-
-    @property
-    def kept(self) -> set[int]:
+        self.kept: set[int] = set()
         """Tasks with a rollout to train on; broken tasks are not known here."""
-        return self._left - self._unjudged
 
-    def _dropped_whole(self) -> Counter[str]:
-        """How many tasks each filter dropped whole, the current one included."""
-        return self._whole + Counter(name for name, count in self._dropped.items() if count == self._rollouts)
+    def add(self, tasks: Iterable[tuple[int, Sequence[RolloutRow]]]) -> None:
+        """Count the verdicts on whole tasks."""
+        for task, rows in tasks:
+            if kept(None, rows, scored=self._scored):
+                self.kept.add(task)
+            for row in rows:
+                if row.note:
+                    self._count(rows)
+                    break
+
+    def _count(self, rows: Sequence[RolloutRow]) -> None:
+        """Count the verdicts on one task."""
+        dropped: Counter[str] = Counter()
+        for row in rows:
+            # A filter that says the same twice about a rollout has taken it out once.
+            for name, action in {(said.filter, said.action) for said in (notes.read(row.note) if row.note else ())}:
+                self._stated[name, action] += 1
+                dropped[name] += action == "drop"
+        self._whole.update(name for name, count in dropped.items() if count == len(rows))
 
     def filtered(self) -> list[Filtered]:
         """The effect of each filter, by name."""
-        whole = self._dropped_whole()
         return [
             Filtered(
                 name,
                 masked=self._stated[name, "mask"],
                 dropped=self._stated[name, "drop"],
                 penalised=self._stated[name, "penalty"],
-                groups=whole[name],
+                groups=self._whole[name],
                 failed=self._stated[name, "failed"],
             )
             for name in sorted({name for name, _ in self._stated})
