@@ -14,39 +14,46 @@ from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.loop import misuse
 from trunkline.rollout.programs.replay import Journal
+from trunkline.rollout.types import Finished
 from trunkline.scoring.answers import extract_answer
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
+    from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
 
 
 async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
     """Ask the model and run its tool calls, until an answer or a limit raises :class:`Finished`."""
-    limit = compiled.agent.max_tool_calls
     while rollout.turn < compiled.agent.max_turns:
-        choice = await rollout.ask(compiled)
-        if choice.finish in CUT_OFF:
-            why = "" if choice.finish == "length" else f"the server cut the reply off: finish reason {choice.finish!r}"
-            rollout.finish(None, Termination.MAX_TOKENS, why)
-        turn = compiled.dialect.read(choice)
-        if not turn.calls:
-            if turn.answer is not None:
-                rollout.finish(extract_answer(turn.answer))
-            if compiled.agent.void == "stop":
-                rollout.finish(None, Termination.FILTERED, "the turn neither calls a tool nor answers")
-            rollout.tell(compiled, turn.problem)
-            continue
-        if limit is not None and rollout.tool_calls + len(turn.calls) > limit:
-            rollout.finish(None, Termination.TOOL_LIMIT)
-        await rollout.use(compiled, turn.calls)
-        del choice, turn  # the tree has them, and the next reply may take long
-    rollout.finish(None, Termination.MAX_TURNS)
+        if calls := wanted_calls(rollout, compiled, await rollout.ask(compiled)):
+            await rollout.use(compiled, calls)
+        del calls  # the tree has them, and the next reply may take long
+    raise Finished(Termination.MAX_TURNS)
+
+
+def wanted_calls(rollout: Rollout, compiled: CompiledAgent, choice: ReplyChoice) -> Sequence[ToolCall]:
+    """Return the tool calls of a turn, none if the model is told that it is void; Finished for the last turn."""
+    finish, agent = choice.finish, compiled.agent
+    if finish in CUT_OFF:
+        why = "" if finish == "length" else f"the server cut the reply off: finish reason {finish!r}"
+        raise Finished(Termination.MAX_TOKENS, None, why)
+    turn = compiled.dialect.read(choice)
+    if turn.calls:
+        if agent.max_tool_calls is not None and rollout.tool_calls + len(turn.calls) > agent.max_tool_calls:
+            raise Finished(Termination.TOOL_LIMIT)
+        return turn.calls
+    if turn.answer is not None:
+        raise Finished(Termination.ANSWER, extract_answer(turn.answer))
+    if agent.void == "stop":
+        raise Finished(Termination.FILTERED, None, "the turn neither calls a tool nor answers")
+    rollout.tell(compiled, turn.problem)
+    return ()
 
 
 class ProgramFunction(Protocol):

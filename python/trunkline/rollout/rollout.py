@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from trunkline._core import TURN
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
@@ -11,9 +11,7 @@ from trunkline.llm import messages
 from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.sampling.dispatcher import WantedTurn
 from trunkline.rollout.side_effects import SideEffectLog
-from trunkline.rollout.types import Finished
 from trunkline.tools.calls import Origin
-from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -168,7 +166,9 @@ class Rollout:
 
     async def use(self, compiled: CompiledAgent, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn concurrently and append their observations in call order."""
-        self.activity.leave()
+        read = self.activity is not UNREAD
+        if read:
+            self.activity.leave()
         self.place = "tool"
         if self.task_budget is not None:
             await self.task_budget.tools(self.id, len(calls))
@@ -186,7 +186,8 @@ class Rollout:
             gate.ended(number)
         if recorder is not None:
             recorder.used(self.id, compiled.toolbox.names, names, observations, started)
-        self.activity.run()
+        if read:
+            self.activity.run()
         self.place = "program"
         agent = self.core.name(compiled.agent.name)
         if compiled.dialect.plain_results:
@@ -213,10 +214,6 @@ class Rollout:
         message = messages.encode({"role": "user", "content": problem})
         self.leaf = self.core.observe(self.id, message, self.core.name(compiled.agent.name), 0, True)
         self.sink.grew(len(message))
-
-    def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
-        """Raise :class:`Finished`; ``reason`` is recorded where the termination does not say it all."""
-        raise Finished(termination, answer, reason)
 
 
 def usable(choice: ReplyChoice) -> ReplyChoice:

@@ -12,7 +12,7 @@ from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, write
-from trunkline.rollout.drivers import ProgramDriver, agent_loop
+from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
 from trunkline.rollout.growth import NO_ROLLOUTS, Barrier, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
@@ -30,7 +30,7 @@ from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.environments import EnvironmentHandle
@@ -92,6 +92,11 @@ _LEAVE_WITHIN = 2.0
 """Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
 
 
+def _raised(problem: BaseException | None) -> None:
+    if problem is not None:
+        raise problem
+
+
 class TreeRunner:
     """Grows one task's tree in rounds; marks in the tree record decisions, so that any delta can be resumed."""
 
@@ -148,6 +153,7 @@ class TreeRunner:
     ) -> None:
         core = tree.core
         self.tree = tree
+        self.task: asyncio.Task[None] | None = None
         self._compiled = compiled
         self._strategy = strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
         self._seed = seed
@@ -189,15 +195,17 @@ class TreeRunner:
         self._group: asyncio.TaskGroup | None = None
         self._begun: Rollout | None = None
 
-    async def run(self, task: asyncio.Task[None] | None = None) -> None:
-        """Grow and score all rollouts, then filter them; raises ConfigError, StrategyError, EndpointError."""
-        self._task = task or asyncio.current_task()
-        core = self.tree.core
-        self._end = write_prompt(self.tree, self._compiled.agent, self._compiled.dialect)
+    async def run(self, over: Callable[[BaseException | None], None] = _raised) -> None:
+        """Grow and score all rollouts, then filter them, and tell ``over`` of the error that ended it, or of None.
+
+        The error, such as ConfigError, StrategyError or EndpointError, is raised where ``over`` is not given.
+        """
+        self.task = self.task or asyncio.current_task()
+        problem: BaseException | None = None
         deadline = None if self._seconds is None else self._deadline(self._seconds)
         try:
+            self._end = write_prompt(self.tree, self._compiled.agent, self._compiled.dialect)
             if self._single:
-                # From here, as each function between a task and what it waits for is passed at every turn.
                 if wanted := self._first():
                     self._begin_round(*self._sorted(wanted), ())
                 if self._begun is not None:
@@ -205,22 +213,29 @@ class TreeRunner:
                 await self._grow()
             else:
                 async with asyncio.TaskGroup() as self._group:
-                    if core.rollouts:
+                    if self.tree.core.rollouts:
                         self._take_over()
                     await self._grow()
             if self._running.over and self._sampler.sent:
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
-        finally:
-            if deadline is not None:
-                deadline.cancel()
-            self._sampler.close()
-            # One that is cancelled ends nothing itself.
-            for rollout in self._live.values():
-                rollout.activity.end()
-        if self._filters and not self._checkpoint.judged:
-            judge(self._filters, Group(self.tree, self._compiled.dialect.read))
-            write(core, JudgedMark(core.rollouts))
-            self._sink.grew()
+            if self._filters and not self._checkpoint.judged:
+                self._judge()
+        except BaseException as error:  # noqa: BLE001 - it is handed on
+            problem = error
+        if deadline is not None:
+            deadline.cancel()
+        self._sampler.close()
+        # One that is cancelled ends nothing itself.
+        for rollout in self._live.values():
+            rollout.activity.end()
+        over(problem)
+
+    def _judge(self) -> None:
+        """Ask the filters about the tree."""
+        core = self.tree.core
+        judge(self._filters, Group(self.tree, self._compiled.dialect.read))
+        write(core, JudgedMark(core.rollouts))
+        self._sink.grew()
 
     async def _grow(self) -> None:
         """Play the rounds."""
@@ -420,57 +435,67 @@ class TreeRunner:
             await self._barrier.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:
-        number, running = rollout.id, self._running
-        own = self._task if self._single else asyncio.current_task()
+        """Play a rollout to its end, and score it."""
+        number = rollout.id
+        own = self.task if self._single else asyncio.current_task()
         try:
-            running.enter(number, own)
+            self._running.enter(number, own)
             if rollout.effects.before is not None:
                 raise rollout.effects.before
             if number in self._stopped:
                 raise Finished(Termination.CENSORED, None, self._stopped[number])
-            if rollout.environment is None:
-                await self._program(rollout)
-            else:
+            if rollout.environment is not None:
                 await self._in_environment(rollout, rollout.environment)
-        except (InfrastructureError, UsageError):
-            raise
+            elif self._driver is not None:
+                await self._driver.play(rollout)
+            else:
+                # As agent_loop, in this frame: each frame between a task and what it waits for is passed at every turn.
+                compiled = self._compiled
+                while rollout.turn < compiled.agent.max_turns:
+                    if calls := wanted_calls(rollout, compiled, await rollout.ask(compiled)):
+                        await rollout.use(compiled, calls)
+                raise Finished(Termination.MAX_TURNS)
         except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
-            end = self._ending(rollout, error, own)
-        if rollout.activity is not UNREAD:
-            rollout.activity.end()
-        if running.over and running.kept(number):
-            running.leave(number)
-        else:
-            termination = end.termination
-            self.tree.core.close(number, termination, end.answer, end.failure)
-            running.left(number)
-            if self._sampler.recorder is not None and self._sampler.recorder.traced:
-                name = self._compiled.agent.name
-                self._sampler.recorder.ended(number, name, rollout.began, termination.value, end.failure)
-            self._done += termination not in UNSCORED
-            if self._stopping.enough is not None:
-                self._cut_if_enough(self._stopping.enough)
-            self._sink.grew()
+            termination = self._close(rollout, error, own)
+        if termination is not None:
             await self._scorer.ask(number, termination, spent=number in self._spent)
         del self._live[number]
         self._ended.append(number)
         if self._group is not None:
             self._barrier.end()
 
-    def _program(self, rollout: Rollout) -> Awaitable[None]:
-        return agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout)
-
     async def _in_environment(self, rollout: Rollout, environment: EnvironmentHandle) -> None:
         async with environment.entered():
             try:
-                await self._program(rollout)
+                await (agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout))
             finally:
                 # Before its environment is closed: it has ended, and is not cut any more.
                 self._running.leave(rollout.id)
 
+    def _close(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Termination | None:
+        """Close a rollout whose program raised an error; return how it ended, None where it stays open on the tree."""
+        end = self._ending(rollout, error, own)
+        number, running, recorder = rollout.id, self._running, self._sampler.recorder
+        if rollout.activity is not UNREAD:
+            rollout.activity.end()
+        if running.over and running.kept(number):
+            running.leave(number)
+            return None
+        self.tree.core.close(number, end.termination, end.answer, end.failure)
+        running.left(number)
+        if recorder is not None and recorder.traced:
+            recorder.ended(number, self._compiled.agent.name, rollout.began, end.termination.value, end.failure)
+        self._done += end.termination not in UNSCORED
+        if self._stopping.enough is not None:
+            self._cut_if_enough(self._stopping.enough)
+        self._sink.grew()
+        return end.termination
+
     def _ending(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Ending:
         """Return how a rollout ended; a cut or refused budget finishes it. Errors that are not its own are raised."""
         match error:
+            case InfrastructureError() | UsageError():
+                raise error
             case OutOfBudget():
                 self._running.refuse(error.reason)
             case Finished():

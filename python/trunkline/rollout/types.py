@@ -43,7 +43,7 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
 class Finished(Exception):
     """Ends the program of a rollout; ``reason`` is recorded where the termination does not say it all."""
 
-    def __init__(self, termination: Termination, answer: str | None, reason: str = "") -> None:
+    def __init__(self, termination: Termination, answer: str | None = None, reason: str = "") -> None:
         super().__init__(reason or str(termination))
         self.termination = termination
         self.answer = answer

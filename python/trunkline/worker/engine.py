@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import CoreTree
@@ -187,7 +188,7 @@ class Engine:
         self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
         # Tasks of the engine; those that grow a tree with its runner.
         self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
-        self._over = self._tasks.pop
+        self._forget = self._tasks.pop
         self._stopping = False
 
     def receive(self, message: messages.ToWorker) -> None:
@@ -286,33 +287,32 @@ class Engine:
                 program=self._program,
                 recorder=recorder,
             )
-            self._spawn(self._run(runner, sink), runner)
+            runner.task = self._spawn(runner.run(partial(self._over, runner, sink)), runner)
 
-    def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = runner
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._forget)
+        return task
 
-    async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
-        own = asyncio.current_task()
+    def _over(self, runner: TreeRunner, sink: TreeSink, problem: BaseException | None) -> None:
+        """Hand a tree over for the run file that has grown, or broke."""
+        own = runner.task
         assert own is not None
-        try:
-            await runner.run(own)
-        except BaseException as problem:
+        self._tasks[own] = None  # nothing of it can be cut any more
+        if problem is not None:
             if cancelled() if isinstance(problem, asyncio.CancelledError) else not raised_by_user_code(problem, own):
-                raise
+                raise problem
             error = _first(problem)
             if isinstance(error, InfrastructureError | UsageError):
                 self._fail(error)
                 return
             name = sink.tree.task.id
-            logger.error("task %r broke", name, exc_info=error, extra={"task": name})  # noqa: TRY400 - the leaf, not the group
+            logger.error("task %r broke", name, exc_info=error, extra={"task": name})
             core = sink.tree.core
             sink.broke = describe_error(error)
             lose(core, Failure.of(error))
             unjudged(self._job.filters, core, sink.broke)
-        finally:
-            self._tasks[own] = None  # nothing of it can be cut any more
         sink.ending = runner.ending
         sink.done = True
         self._outbox.note(sink)
