@@ -39,6 +39,9 @@ _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _HEADS: Final = {role: f'{{"role":"{role}","content":'.encode() for role in ROLES}
 """How a message begins that has a role and a text alone."""
 
+_HEAD_SIZE: Final = max(map(len, _HEADS.values())) + len('""}')
+_ESCAPED_SIZE: Final = len(r"\u0000")  # bytes of the longest character
+
 _encoder = msgspec.json.Encoder()
 _sorted = msgspec.json.Encoder(order="sorted")
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -139,6 +142,8 @@ def encode(message: Message) -> bytes:
 
 def check(conversation: Sequence[Message], name: str = "messages") -> None:
     """Raise ConfigError for a conversation that cannot be sent."""
+    if _is_short(conversation):
+        return
     size = 0
     for position, message in enumerate(conversation):
         try:
@@ -147,6 +152,18 @@ def check(conversation: Sequence[Message], name: str = "messages") -> None:
             raise ConfigError(f"{name}[{position}]: {problem}") from None
     if size > LONGEST:
         raise ConfigError(f"{name} is {size:,} bytes long, at most {LONGEST:,} can be sent: shorten it")
+
+
+def _is_short(conversation: Sequence[Message]) -> bool:
+    """Whether all messages have a role and a text alone, and are short enough however their texts are escaped."""
+    size = 0
+    for message in conversation:
+        match message:
+            case {"role": "system" | "developer" | "user" | "assistant", "content": str(text), **rest} if not rest:
+                size += _HEAD_SIZE + _ESCAPED_SIZE * len(text)
+            case _:
+                return False
+    return size <= LONGEST
 
 
 def _canonical(role: str, ordered: dict[str, Any]) -> bytes:

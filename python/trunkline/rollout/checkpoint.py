@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -110,6 +111,12 @@ _KINDS: dict[str, type[Mark]] = {
 def write(core: CoreTree, mark: Mark) -> None:
     """Append a mark to a tree."""
     core.mark(msgspec.json.encode(mark).decode())
+
+
+@lru_cache(maxsize=16)
+def plain_round(number: int) -> str:
+    """Return the mark of a round that begins with nothing but forks that the tree holds."""
+    return msgspec.json.encode(RoundMark(number)).decode()
 
 
 class Checkpoint:

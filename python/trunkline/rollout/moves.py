@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree
     from trunkline.agent import Agent
+    from trunkline.rollout.sampling.sampler import Sampler
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
 
@@ -80,8 +81,8 @@ def sort_moves(
     core: CoreTree,
     taken: int,
     waiting: Collection[int],
+    sampler: Sampler,
     *,
-    inside: bool,
     program: bool,
 ) -> tuple[list[Fork], dict[int, str], list[Drop]]:
     """Return forks, stopped rollouts with the reason, and drops; refuses impossible moves with a StrategyError.
@@ -105,7 +106,7 @@ def sort_moves(
         plan = f"its rollouts() plans {strategy.planned} at most"
         raise error(f"strategy {strategy.name} has opened {opened} rollouts and wants {asked} more, but {plan}")
     for fork in forks:
-        if fork.at is not None and not inside:
+        if fork.at is not None and not sampler.inside:
             raise StrategyError(f"{strategy.name} forks inside a turn, which needs {INSIDE}")
         if fork.at is None and fork.point is not None and not program and _is_turn(core, fork.point):
             raise StrategyError(f"node {fork.point} is no fork point: it is a turn, and nothing was observed yet")

@@ -201,7 +201,8 @@ class Rollout:
                 self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
                 size += len(message)
         self.tool_calls += len(calls)
-        self.effects.known(origin.turn, range(len(calls)))
+        if self.effects.begun:
+            self.effects.known(origin.turn, range(len(calls)))
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)
         if self.environment is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
-from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, write
+from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
 from trunkline.rollout.growth import NO_ROLLOUTS, Barrier, RunningRollouts
@@ -131,6 +131,7 @@ class TreeRunner:
         "_taken",
         "_task",
         "_task_budget",
+        "task",
         "tree",
     )
 
@@ -293,7 +294,8 @@ class TreeRunner:
         return moves(self._strategy, hook, View(self.tree, rollouts, self._seed, self._taken.rollouts, calls))
 
     def _first(self) -> list[Move]:
-        return [] if self._is_over() else self._moves("start", ())
+        over = self._running.over if self._stopping.settled is None else self._is_over()
+        return [] if over else self._moves("start", ())
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         if self._running.over:
@@ -360,9 +362,8 @@ class TreeRunner:
         self._barrier.end()
 
     def _sorted(self, wanted: Sequence[Move]) -> tuple[list[Fork], dict[int, str], list[Drop]]:
-        inside, program = self._sampler.inside, self._driver is not None
-        core, taken = self.tree.core, self._taken.rollouts
-        return sort_moves(self._strategy, wanted, core, taken, self._live, inside=inside, program=program)
+        core, taken, program = self.tree.core, self._taken.rollouts, self._driver is not None
+        return sort_moves(self._strategy, wanted, core, taken, self._live, self._sampler, program=program)
 
     def _begin_round(
         self, forks: Sequence[Fork], stopped: Mapping[int, str], drops: Sequence[Drop], told: Sequence[int]
@@ -383,7 +384,10 @@ class TreeRunner:
                 said.append(record)  # more than the tree holds
         waiting = sorted(self._barrier.waiting) if self._barrier.waiting else []
         going = {number: live[number].turn for number in waiting if number not in stopped} if waiting else {}
-        write(core, RoundMark(self._round, tuple(told), going, {**stopped}, tuple(said)))
+        if told or going or stopped or said:
+            write(core, RoundMark(self._round, tuple(told), going, {**stopped}, tuple(said)))
+        else:
+            core.mark(plain_round(self._round))
         self._round += 1
         for record in opened:
             self._open(record)

@@ -60,8 +60,9 @@ class Ending(msgspec.Struct, frozen=True):
 
 def ending_of(end: BaseException) -> Ending:
     """Return the ending that an exception of a program stands for."""
-    if isinstance(end, Finished):
-        return Ending(end.termination, end.answer, Failure("Stopped", end.reason).encode() if end.reason else None)
+    match end:
+        case Finished(termination=termination, answer=answer, reason=reason):
+            return Ending(termination, answer, Failure("Stopped", reason).encode() if reason else None)
     termination = Termination.LOST
     if isinstance(end, RolloutError):
         termination = next((found for kind, found in _ENDS if isinstance(end, kind)), Termination.LLM_ERROR)

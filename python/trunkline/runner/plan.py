@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -45,7 +46,7 @@ from trunkline.team.team import Team
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from trunkline.agent import Agent
     from trunkline.observability.observers import Observer
@@ -256,6 +257,9 @@ def _memory(told: int | None, workers: int) -> int | None:
     return (told or worker_share(workers)) if workers else None
 
 
+_TOGETHER = 64  # tasks that are encoded at once
+
+
 def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
     """Return tasks as a list; ConfigError for none, duplicate ids, or tasks that cannot be sent or stored."""
     if isinstance(tasks, Task | str):
@@ -263,26 +267,32 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
     listed = list(tasks or ())
     if not listed:
         raise ConfigError("there are no tasks to run")
-    seen: set[str] = set()
-    for task in listed:
-        if not isinstance(task, Task):
+    for start in range(0, len(listed), _TOGETHER):
+        _check_some(listed[start : start + _TOGETHER])
+    if len({task.id for task in listed}) < len(listed):
+        name = next(name for name, times in Counter(task.id for task in listed).items() if times > 1)
+        raise ConfigError(f"two tasks have the id {name!r}; ids must be unique in a run")
+    return listed
+
+
+def _check_some(tasks: Sequence[Task]) -> None:
+    """Check that objects are tasks that can be sent and stored."""
+    for task in tasks:
+        if type(task) is not Task and not isinstance(task, Task):
             raise ConfigError(
                 f"{task!r:.60} is not a task; make one with Task.ask(question, answer), or load_tasks(path)"
             )
-        if task.id in seen:
-            raise ConfigError(f"two tasks have the id {task.id!r}; ids must be unique in a run")
-        seen.add(task.id)
         try:
             messages.check(task.messages)
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
-        try:
-            _encode(task)
-        except (TypeError, ValueError, OverflowError, RecursionError):
+    try:
+        _encode(tasks)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        for task in tasks:
             for field in Task.__struct_fields__:
                 _check_kept(f"task {task.id!r}: {field}", getattr(task, field))
             _check_kept(f"task {task.id!r}", task)
-    return listed
 
 
 def _encode(value: object) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _BOXED = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\[{}\\]|[{}]")  # an escaped brace balances nothing
 _NUMBER = re.compile(rf"(?:(?<![\w.)])-)?(?<![\w.]){DIGITS}(?:e[-+]?[0-9]{{1,3}})?(?![0-9])")
+_dumps = json.JSONEncoder(sort_keys=True).encode
 _SPACE = re.compile(r"\s")
 _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
 
@@ -96,14 +97,18 @@ def action(turn: Message) -> str:
     order of calls and arguments, and case and white space of texts, make no difference.
     """
     calls: list[tuple[str, str]] = []
-    if turn.get("tool_calls"):
+    if "tool_calls" in turn:
         calls = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
-    text = message_text(turn)
+    match turn:
+        case {"content": str(text)}:
+            pass
+        case _:
+            text = message_text(turn)
     said = spoken(text)
     if not calls and ("<tool_call>" in said or "<search>" in said):
         calls = _written(text)
     if calls:
-        key = json.dumps(sorted([name, _plain(arguments)] for name, arguments in calls))
+        key = _dumps(sorted([[name, _plain(arguments)] for name, arguments in calls]))
     else:
         key = encode_basestring_ascii(normalise(_final(said)))
     # ASCII, so that lone surrogates can be hashed.
@@ -128,9 +133,9 @@ def _written(text: str) -> list[tuple[str, str]]:
 def _plain(arguments: str) -> str:
     """Return arguments in one spelling; text that is no JSON stands for itself."""
     try:
-        return json.dumps(_folded(msgspec.json.decode(arguments)), sort_keys=True)
+        return _dumps(_folded(msgspec.json.decode(arguments)))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return json.dumps(_folded(arguments))
+        return _dumps(_folded(arguments))
 
 
 def _folded(value: Any) -> JSON:

@@ -88,7 +88,7 @@ class Chain(msgspec.Struct, frozen=True):
 
     def start(self, view: View) -> Iterable[Fork]:
         """Yield the chains that begin at once: forks of the prompt."""
-        return self._next(view)
+        return self._next(view) if self.avoid or view.tree.core.rollouts else _plain(self, 0)
 
     def ended(self, view: View) -> Iterable[Fork]:
         """Yield the chains that begin next, if those that began last have all ended."""

@@ -120,14 +120,17 @@ class TreeSink:
     """
 
     __slots__ = (
-        "_calls",
         "_ended",
         "_named",
+        "_opening",
         "_outbox",
         "_recorder",
         "_seq",
+        "_settled",
+        "_spans",
         "_turns",
         "broke",
+        "calls",
         "done",
         "ending",
         "index",
