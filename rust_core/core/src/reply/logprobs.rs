@@ -3,10 +3,10 @@
 
 use crate::reply::choice::token_ids;
 use crate::reply::entropy::{Arpo, sort};
-use crate::reply::number::Number;
+use crate::reply::number::{Number, fraction};
 use crate::reply::regions::uncertainty;
 use crate::reply::scanner::{Scanner, integers};
-use crate::reply::string::plain;
+use crate::reply::string::closed;
 use crate::reply::{ReplyOptions, ReplyResult, Uncertainty, fail};
 
 /// What stands for a probability of zero, as vLLM writes it.
@@ -90,6 +90,16 @@ pub struct LogprobReader {
 impl LogprobReader {
     fn entry(&mut self, scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<()> {
         let start = scan.offset();
+        if let Some((token, own, end)) = self.usual_entry(scan.text, start) {
+            scan.at = end;
+            self.push(&Scanner::part(token).string()?, own, options);
+            return Ok(());
+        }
+        self.other_entry(scan, options)
+    }
+
+    fn other_entry(&mut self, scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<()> {
+        let start = scan.offset();
         let mut token = None;
         let mut own = None;
         let mut id = None;
@@ -114,6 +124,37 @@ impl LogprobReader {
             self.by_entry = true;
         }
         Ok(())
+    }
+
+    /// The token, the log-probability and the end of an entry whose alternatives are [`usual`], with its bytes put into the
+    /// text and its alternatives into `top`. Nothing else is None, with the text as it was.
+    fn usual_entry<'a>(&mut self, text: &'a str, start: usize) -> Option<(&'a str, f64, usize)> {
+        let bytes = text.as_bytes();
+        let spelled = self.text.len();
+        let mut read = || {
+            let (token, own, list) = usual(text, start)?;
+            let at = octets(bytes, list, &mut self.text)?;
+            let mut at = member(bytes, member(bytes, at, b",")?, b"\"top_logprobs\":")?;
+            self.top.clear();
+            loop {
+                at += 1; // the bracket, or the comma
+                at += usize::from(bytes.get(at) == Some(&b' '));
+                let (_, own, list) = usual(text, at)?;
+                at = integers(bytes, list)?;
+                self.top.push(own);
+                match bytes.get(at..at + 2)? {
+                    b"}," => at += 1,
+                    b"}]" => break,
+                    _ => return None,
+                }
+            }
+            (bytes.get(at + 2) == Some(&b'}')).then_some((token, own, at + 3))
+        };
+        let found = read();
+        if found.is_none() {
+            self.text.truncate(spelled);
+        }
+        found
     }
 
     /// Append a token, whose bytes are already part of the text if they are known, and those of the likeliest in `top`.
@@ -159,9 +200,12 @@ impl LogprobReader {
 /// One of the likeliest tokens. Where the server does not know its log-probability it does not count.
 fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> ReplyResult<()> {
     let start = scan.offset();
-    if let Some((own, end)) = usual(scan.text, start) {
+    if let Some((_, own, list)) = usual(scan.text, start)
+        && let Some(end) = integers(scan.text.as_bytes(), list)
+        && scan.text.as_bytes().get(end) == Some(&b'}')
+    {
         top.push(own);
-        scan.at = end;
+        scan.at = end + 1;
         return Ok(());
     }
     let mut own = None;
@@ -176,38 +220,64 @@ fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> ReplyResult<()> {
     Ok(())
 }
 
-/// The log-probability and the end of `{"token":"a","logprob":-1.5,"bytes":[97]}`, as all servers write it: nine tenths of a
-/// reply, for which looking at names one by one costs a quarter of the time. Whatever else it may be is None.
-fn usual(text: &str, at: usize) -> Option<(f64, usize)> {
+/// The token as it stands, the log-probability and the place of the list of `{"token":"a","logprob":-1.5,"bytes":[`, as most servers write
+/// it: all of a long reply, for which looking at names one by one costs a quarter of the time. Whatever else it may be is None.
+#[inline]
+fn usual(text: &str, at: usize) -> Option<(&str, f64, usize)> {
     let bytes = text.as_bytes();
     let at = member(bytes, at, b"{\"token\":")?;
     if bytes.get(at) != Some(&b'"') {
         return None;
     }
-    let end = plain(bytes, at + 1);
+    let end = closed(bytes, at + 1)?;
+    let token = text.get(at..=end)?;
     let at = member(bytes, end, b"\",")?;
     let at = member(bytes, at, b"\"logprob\":")?;
     if !matches!(bytes.get(at), Some(b'-' | b'0'..=b'9')) {
         return None;
     }
-    let number = Number::at(text, at)?;
-    let value = number.value();
+    let (value, end) = fraction(bytes, at).or_else(|| {
+        let number = Number::at(text, at)?;
+        Some((number.value(), at + number.text.len()))
+    })?;
     if value > ROUNDING {
         return None;
     }
-    let at = member(bytes, at + number.text.len(), b",")?;
+    let at = member(bytes, end, b",")?;
     let at = member(bytes, at, b"\"bytes\":")?;
-    let end = integers(bytes, at)?;
-    (bytes.get(end) == Some(&b'}')).then(|| (value.clamp(FLOOR, 0.0), end + 1))
+    (bytes.get(at) == Some(&b'[')).then(|| (token, value.clamp(FLOOR, 0.0), at))
+}
+
+/// Where the list that starts at `at` ends, if it is one of plain integers from 1 to 255, which are put behind `out`.
+fn octets(bytes: &[u8], mut at: usize, out: &mut Vec<u8>) -> Option<usize> {
+    loop {
+        at += 1;
+        at += usize::from(bytes.get(at) == Some(&b' '));
+        let first = at;
+        let mut value = 0u8;
+        while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+            value = value.checked_mul(10)?.checked_add(digit)?;
+            at += 1;
+        }
+        if at == first || bytes.get(first) == Some(&b'0') {
+            return None;
+        }
+        out.push(value);
+        match bytes.get(at) {
+            Some(b',') => (),
+            Some(b']') => return Some(at + 1),
+            _ => return None,
+        }
+    }
 }
 
 /// Where the text behind these signs starts, if they stand here; servers put one space behind them, or none.
 #[inline]
 fn member<const N: usize>(bytes: &[u8], at: usize, signs: &[u8; N]) -> Option<usize> {
-    let end = at + N;
-    if bytes.get(at..end)? != signs {
+    if bytes.get(at..)?.first_chunk::<N>() != Some(signs) {
         return None;
     }
+    let end = at + N;
     Some(end + usize::from(bytes.get(end) == Some(&b' ')))
 }
 
@@ -316,8 +386,54 @@ fn likeliest(scan: &mut Scanner<'_>) -> ReplyResult<Vec<f64>> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Listed, Scanner, alternative, logprobs, usual};
-    use crate::reply::{ReplyError, ReplyOptions};
+    use proptest::prelude::*;
+
+    use super::{Listed, LogprobReader, Scanner, alternative, logprobs, usual};
+    use crate::reply::{ReplyError, ReplyOptions, ReplyResult};
+
+    /// Ids and the bits of the columns of an entry with its text, or where it is wrong.
+    fn column(json: &str, usually: bool) -> ReplyResult<[Vec<u32>; 4]> {
+        let mut reader = LogprobReader { text: b"before".to_vec(), ends: vec![6], ..LogprobReader::default() };
+        let mut scan = Scanner::new(json.as_bytes())?;
+        let options = ReplyOptions::default();
+        if usually { reader.entry(&mut scan, &options) } else { reader.other_entry(&mut scan, &options) }?;
+        scan.end()?;
+        let bits = |column: &[f32]| column.iter().map(|one| one.to_bits()).collect();
+        let text = reader.text.iter().copied().map(u32::from).collect();
+        Ok([reader.ids.clone(), bits(&reader.logprobs), bits(&reader.entropies), text])
+    }
+
+    fn said(space: bool) -> impl Strategy<Value = String> {
+        let token = r#"( the|token_id:[0-9]{1,2}|\\[nu"x]|\\u00e9|\\ud83d|[a-zé{}\[\]]){0,4}"#;
+        let space = if space { " " } else { "" };
+        let some =
+            prop::collection::vec(0u16..280, 0..4).prop_map(move |bytes| format!("{bytes:?}").replace(' ', space));
+        let rare = prop::sample::select(&["[07]", "[7,07]", "null"][..]).prop_map(str::to_owned);
+        let bytes = prop_oneof![9 => some, 1 => rare];
+        let own = r"-(0|[1-9][0-9]?|0[1-9])([.][0-9]{1,18})?(e-[0-9])?|0[.]0|0|-9999[.]0|null";
+        (token, own, bytes).prop_map(move |(token, own, bytes)| {
+            format!(r#"{{"token":{space}"{token}",{space}"logprob":{space}{own},{space}"bytes":{space}{bytes}"#)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_in_the_usual_form_says_what_it_says_in_any_other(
+            spaced: bool,
+            (own, top) in any::<bool>().prop_flat_map(|space| (said(space), prop::collection::vec(said(space), 0..4))),
+            damage in prop::option::of((any::<prop::sample::Index>(), prop::sample::select(b" \",:[]{}0-\\n\xff".as_slice()))),
+        ) {
+            let comma = if spaced { ", " } else { "," };
+            let top = top.join(&format!("}}{comma}")) + if top.is_empty() { "" } else { "}" };
+            let mut json = format!(r#"{own}{comma}"top_logprobs":[{top}]}}"#).into_bytes();
+            if let Some((place, byte)) = damage {
+                let place = place.index(json.len());
+                json[place] = byte;
+            }
+            let Ok(json) = String::from_utf8(json) else { return Ok(()) };
+            prop_assert_eq!(column(&json, true), column(&json, false), "{}", json);
+        }
+    }
 
     /// What an alternative says, or where it is wrong.
     fn read(json: &str) -> Result<Vec<f64>, usize> {
@@ -340,7 +456,7 @@ mod tests {
         ];
         for (place, json) in usually.into_iter().enumerate() {
             assert_eq!(read(json), Ok(vec![-1.5]), "{json}");
-            assert_eq!(usual(json, 0).is_some(), place < 2, "{json}");
+            assert_eq!(usual(json, 0).is_some(), place < 3, "{json}");
         }
         assert_eq!(read(r#"{"token":"a","logprob":-1e999,"bytes":[97]}"#), Ok(vec![-9999.0]));
         assert_eq!(read(r#"{"token":"a","logprob":0.000001,"bytes":[97]}"#), Ok(vec![0.0]));

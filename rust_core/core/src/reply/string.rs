@@ -102,6 +102,20 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Where the string whose first character is at `at` ends, if it is a string whose escapes are known.
+#[inline]
+pub fn closed(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at = plain(bytes, at);
+        match bytes.get(at..)? {
+            [b'"', ..] => return Some(at),
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => at += 2,
+            [b'\\', b'u', digits @ ..] if digits.len() > 4 && digits[..4].iter().all(u8::is_ascii_hexdigit) => at += 6,
+            _ => return None,
+        }
+    }
+}
+
 /// Where the run of plain characters that starts at `at` ends: at a quote, a backslash, a control character or the end.
 pub fn plain(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::MAX / 255;
