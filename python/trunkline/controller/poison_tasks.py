@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from trunkline.controller.component import Death
     from trunkline.protocol.job import Job
@@ -51,7 +52,7 @@ class _WorkerTasks(msgspec.Struct):
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
-    deaths: dict[int, int] = msgspec.field(default_factory=dict)
+    deaths: defaultdict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
     alone: bool = False
 
 
@@ -98,33 +99,35 @@ class PoisonTaskDetector:
         return 0 if slots == 1 else max(0, _company(max(worker.deaths, default=0), slots) - len(worker.trial))
 
     def take(self, worker_id: int, task: int) -> None:
-        worker = self._workers.get(worker_id)
-        if worker is None:
-            worker = self._workers[worker_id] = _WorkerTasks()
+        if worker_id not in self._workers:
+            self._workers[worker_id] = _WorkerTasks()
+        worker = self._workers[worker_id]
         worker.alone = not worker.tasks
         worker.tasks.add(task)
         worker.trial.add(task)
         deaths = self._deaths(task)
-        worker.deaths[deaths] = worker.deaths.get(deaths, 0) + 1
+        worker.deaths[deaths] += 1
         if self._waiting and self.next == task:
             heappop(self._waiting)
 
-    def passed(self, worker_id: int, task: int) -> None:
-        """Note that a turn of a task is in the run file, which clears it."""
+    def passed(self, worker_id: int, tasks: Iterable[int]) -> None:
+        """Note that turns of some tasks are in the run file, which clears these."""
         worker = self._workers.get(worker_id)
-        if worker is not None and task in worker.trial:
-            worker.trial.discard(task)
-            deaths = self._deaths(task)
-            worker.deaths[deaths] -= 1
-            if not worker.deaths[deaths]:
-                del worker.deaths[deaths]
-            self._records.pop(task, None)
+        if worker is None:
+            return
+        for task in tasks:
+            if task in worker.trial:
+                worker.trial.remove(task)
+                deaths = self._records.pop(task).deaths if task in self._records else 0
+                worker.deaths[deaths] -= 1
+                if not worker.deaths[deaths]:
+                    del worker.deaths[deaths]
 
-    def done(self, worker_id: int, task: int) -> None:
-        worker = self._workers[worker_id]
-        if task in worker.trial:
-            self.passed(worker_id, task)
-        worker.tasks.discard(task)
+    def done(self, worker_id: int, tasks: Collection[int]) -> None:
+        """Note that some tasks are over."""
+        self.passed(worker_id, tasks)
+        if tasks:
+            self._workers[worker_id].tasks.difference_update(tasks)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
         """Note that a worker died with the tasks it had, and suspect them."""

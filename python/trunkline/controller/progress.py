@@ -92,7 +92,7 @@ class ProgressCounter(Component):
         self._rejections = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
         self._snapshot = snapshot
         self._observers = observers
-        self.finished: asyncio.Queue[str | None] = asyncio.Queue()
+        self.finished: asyncio.Queue[list[str] | None] = asyncio.Queue()
 
     @property
     def rejected(self) -> str | None:
@@ -114,8 +114,8 @@ class ProgressCounter(Component):
             self._estimated.update(batch.estimated)
             self._writer.note(ESTIMATED_USAGE, dict(self._estimated))
         self._observers.committed(worker_id, batch, seconds)
-        for done in batch.done:
-            self._done(done)
+        if batch.done:
+            self._done(batch.done)
 
     def on_lost(self, worker_id: int, death: Death) -> None:
         self._snapshot.died += not death.expected()
@@ -123,9 +123,15 @@ class ProgressCounter(Component):
     def lost(self, done: Done) -> None:
         self._snapshot.lost += 1
         self._snapshot.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
-        self._done(done)
+        self._done([done])
 
-    def _done(self, done: Done) -> None:
+    def _done(self, finished: Sequence[Done]) -> None:
+        for done in finished:
+            self._count(done)
+        self.finished.put_nowait([self._tasks[done.task].id for done in finished])
+        self._observers.completed(finished)
+
+    def _count(self, done: Done) -> None:
         shot, before = self._snapshot, self._taken.get(done.task)
         self._task_queue.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
         shot.tasks_done += 1
@@ -140,8 +146,6 @@ class ProgressCounter(Component):
                 shot.failed += 1
             if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
                 self._rejections.note(done.task, Failure.decode(row.error or "").message)
-        self.finished.put_nowait(self._tasks[done.task].id)
-        self._observers.completed(done)
 
 
 def _is_old(row: RolloutRow, before: TakenRow | None) -> bool:

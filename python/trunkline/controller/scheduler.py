@@ -59,14 +59,17 @@ class TaskDispatcher(Component):
         for worker_id, entry in self._registry.items():
             if worker_id != avoided and entry.credits > 0:
                 free[worker_id], room[worker_id] = entry.credits, self._detector.room(worker_id, entry.slots)
-        while open_to := [worker_id for worker_id in free if free[worker_id] and room[worker_id]]:
-            index = self._task_queue.take()
-            if index is None:
-                break
-            worker_id = max(open_to, key=lambda one: (free[one], -one))
+        open_to = sorted(worker_id for worker_id in free if room[worker_id])
+        while open_to and (index := self._task_queue.take()) is not None:
+            worker_id = open_to[0]
+            for other in open_to:
+                if free[other] > free[worker_id]:
+                    worker_id = other
             self._give(worker_id, index)
             free[worker_id] -= 1
             room[worker_id] -= 1
+            if not (free[worker_id] and room[worker_id]):
+                open_to.remove(worker_id)
         work, self._work = self._work, {}
         self._sizes.clear()
         for worker_id, tasks in work.items():
@@ -74,12 +77,11 @@ class TaskDispatcher(Component):
 
     def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
         trial = self._detector.trial(worker_id)
-        for delta in batch.deltas:
-            if delta.task in trial and (delta.turns or delta.rollouts):
-                self._detector.passed(worker_id, delta.task)
-        for done in batch.done:
-            self._registry[worker_id].tasks.discard(done.task)
-            self._detector.done(worker_id, done.task)
+        grown = [delta.task for delta in batch.deltas if delta.task in trial and (delta.turns or delta.rollouts)]
+        self._detector.passed(worker_id, grown)
+        done = [done.task for done in batch.done]
+        self._registry[worker_id].tasks.difference_update(done)
+        self._detector.done(worker_id, done)
 
     def died(self, worker_id: int, reason: str) -> DeathReport:
         """Put back the tasks of a dead worker, but for the guilty ones; they are continued from the run file."""
@@ -107,7 +109,9 @@ class TaskDispatcher(Component):
         data = write_task(self._tasks[index])
         self._registry[worker_id].tasks.add(index)
         self._detector.take(worker_id, index)
-        self._work.setdefault(worker_id, []).append((index, data))
+        if worker_id not in self._work:
+            self._work[worker_id] = []
+        self._work[worker_id].append((index, data))
         self._sizes[worker_id] += len(data)
         if self._sizes[worker_id] >= _WORK_BYTES:
             self._send(worker_id, AssignTasks(self._work.pop(worker_id)))
@@ -181,7 +185,7 @@ class TaskQueue:
         """Return the index of the next task, which grows from now on; None if none is there, or needed now."""
         if self._back:
             return heappop(self._back)
-        if not self.more:
+        if not self._fresh or (self._groups is not None and not self.more):
             return None
         self.growing += 1
         return self._fresh.pop()

@@ -239,10 +239,11 @@ class ObserverHub:
         for observer in self._observers:
             observer.committed(worker_id, batch, seconds)
 
-    def completed(self, done: Done) -> None:
-        """A task is over."""
+    def completed(self, finished: Sequence[Done]) -> None:
+        """Tasks are over."""
         for observer in self._observers:
-            observer.completed(done)
+            for done in finished:
+                observer.completed(done)
 
     def look(self) -> None:
         """A second has passed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from trunkline.rollout.sampling.inflight import SpanRecord
 from trunkline.store.derive import calls_of
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ProtocolMessage(msgspec.Struct, array_like=True, tag=True):
@@ -335,20 +338,16 @@ def _union(base: type[ProtocolMessage]) -> Any:
     return reduce(or_, base.__subclasses__())
 
 
-_task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(_union(ToWorker))
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(_union(FromWorker))
 
 
-def write_task(task: Task) -> bytes:
-    """Encode a task by itself, so that its size is known before it is sent."""
-    return _encoder.encode(task)
+write_task: Callable[[Task], bytes] = _encoder.encode
+"""Encode a task by itself, so that its size is known before it is sent."""
 
-
-def read_task(data: bytes) -> Task:
-    """Decode a task of :func:`write_task`; raises msgspec.MsgspecError."""
-    return _task.decode(data)
+read_task: Callable[[bytes], Task] = msgspec.msgpack.Decoder(Task).decode
+"""Decode a task of :func:`write_task`; raises msgspec.MsgspecError."""
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:

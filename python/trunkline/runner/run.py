@@ -69,8 +69,9 @@ class CompletionStream:
         # A run that fails before its controller begins finishes nothing.
         running.add_done_callback(lambda _: finished.put_nowait(None))
         try:
-            while (done := await finished.get()) is not None:
-                self._post(done)
+            while (tasks := await finished.get()) is not None:
+                for done in tasks:
+                    self._post(done)
         except asyncio.CancelledError:
             running.cancel()
             raise

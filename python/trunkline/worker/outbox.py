@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
@@ -159,7 +160,7 @@ class TreeSink:
         self._seq = known
         self._opening = not known
         self._turns = 0
-        self._ended = tree.core.rollouts - len(tree.core.growing)
+        self._ended = tree.core.rollouts - len(tree.core.growing) if known else 0
         self.calls: list[Reply | _Row] = []
         self._settled = True  # whether all of them are rows
         self._spans: list[SpanRecord] = []
@@ -212,7 +213,7 @@ class TreeSink:
         outbox.bytes += size
         self._turns += turns
         outbox.turns += turns
-        if outbox.timer is None or outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES:
+        if outbox.wait and (outbox.wait > _FLUSH_AFTER or outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES):
             outbox.schedule()
 
     async def durable(self) -> None:
@@ -270,8 +271,8 @@ class Outbox:
         self._unacked: dict[int, int] = {}
         self._batches = 0
         self._acked = asyncio.Event()
-        self.timer: asyncio.Handle | None = None
-        self._due = 0.0
+        self.wait = math.inf  # seconds from the first change on after which it leaves; infinite where nothing is due
+        self._timer: asyncio.Handle | None = None
         self._broken: Exception | None = None
 
     def release(self, turns: int) -> None:
@@ -316,15 +317,16 @@ class Outbox:
     def note(self, sink: TreeSink) -> None:
         """Note that a tree changed; its batch leaves when enough turns or bytes wait, or shortly."""
         self.dirty[sink.index] = sink
-        if sink.done:
-            self._flush_within(_DONE_AFTER)
-        else:
+        if not sink.done:
             self.schedule()
+        elif self.wait > _DONE_AFTER:
+            self._flush_within(_DONE_AFTER)
 
     def schedule(self) -> None:
         """Send what waits shortly; if it is enough, after this pass of the event loop, in which more may end."""
-        enough = self.turns >= IN_FLIGHT or self.bytes >= _BATCH_BYTES
-        self._flush_within(0.0 if enough else _FLUSH_AFTER)
+        wait = 0.0 if self.turns >= IN_FLIGHT or self.bytes >= _BATCH_BYTES else _FLUSH_AFTER
+        if wait < self.wait:
+            self._flush_within(wait)
 
     def flush(self) -> None:
         """Send everything that grew, in as many batches as its size asks for."""
@@ -359,18 +361,14 @@ class Outbox:
 
     def close(self) -> None:
         """Forget the timer; nothing is sent any more but by :meth:`flush`."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self.wait = None, math.inf
 
     def _flush_within(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
-        # Kept here: where it is due at once, uvloop's handle of it is none of a timer and cannot say.
-        if self.timer is None or self._due > due:
-            self.close()
-            self._due = due
-            self.timer = loop.call_at(due, self.flush)
+        self.close()
+        self.wait = seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.flush)
 
     def _batch(self, grown: list[Delta], done: list[Done]) -> None:
         if not grown and not done:

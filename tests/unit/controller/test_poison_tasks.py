@@ -68,9 +68,9 @@ class Floor:
         if task in self.poison:
             self.kill(worker_id)
         elif self.chance.random() < 0.5:
-            self.blame.passed(worker_id, task)
+            self.blame.passed(worker_id, [task])
         else:
-            self.blame.done(worker_id, task)
+            self.blame.done(worker_id, [task])
             self.worker_ids[worker_id].discard(task)
             self.done.add(task)
 
@@ -114,7 +114,7 @@ def test_a_turn_clears_a_suspect_of_everything():
     blame = PoisonTaskDetector()
     for worker_id in (0, 1):
         blame.take(worker_id, 7)
-        blame.passed(worker_id, 7)
+        blame.passed(worker_id, [7])
         assert blame.died(worker_id, "killed from outside").guilty == {}
     blame.take(2, 7)
     assert blame.died(2, "first").guilty == {}
@@ -142,7 +142,7 @@ def test_suspects_are_tried_in_ever_smaller_company():
     blame.take(3, worst)
     assert not blame.admits(3, slots, admitted[1][0])
     assert not blame.admits(3, slots, 99), "nor does anybody else join"
-    blame.passed(3, worst)
+    blame.passed(3, [worst])
     for innocent in (98, 99):
         assert blame.admits(3, slots, innocent)
         blame.take(3, innocent)
@@ -153,7 +153,7 @@ def test_the_last_task_of_a_busy_worker_did_not_have_it_for_itself():
     for worker_id in (0, 1):
         blame.take(worker_id, 1)
         blame.take(worker_id, 2)
-        blame.done(worker_id, 2)
+        blame.done(worker_id, [2])
         assert blame.died(worker_id, "x").guilty == {}
 
 
