@@ -14,7 +14,6 @@ from trunkline._internal.aio import off_the_loop, wait_uninterrupted
 from trunkline._internal.child import Child
 from trunkline._internal.leftovers import end_worker_processes
 from trunkline._internal.processes import signal_name
-from trunkline._internal.resources import collector
 from trunkline._internal.tool_output import OutputForwarder
 from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
@@ -227,7 +226,6 @@ class InlineBackend:
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
-        collector.relax()
         inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job))))
         return [0]
 
@@ -249,5 +247,4 @@ class InlineBackend:
     async def close(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            collector.restore()
             await engine.close()

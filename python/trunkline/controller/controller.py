@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trunkline._internal.aio import wait_uninterrupted
+from trunkline._internal.resources import collector
 from trunkline.controller.budget import NOTHING, RunBudget, RunLimits, RunSpending, spent_in
 from trunkline.controller.component import Components, Death
 from trunkline.controller.leases import LeaseServer, leased_limits
@@ -157,6 +158,7 @@ class Controller:
         stop = asyncio.ensure_future(self._stop.wait())
         self._run_limits.start()
         self._observers.begin(self._job, self._tasks, self._taken)
+        collector.relax()
         try:
             self._run_limits.note(self._writer)
             self._supervisor.began(await self._backend.start(self._job, self._inbox))
@@ -169,6 +171,7 @@ class Controller:
             if self._fatal is not None:
                 raise self._fatal
         finally:
+            collector.restore()
             stop.cancel()
             closing = asyncio.ensure_future(self._close())
             await wait_uninterrupted(closing)

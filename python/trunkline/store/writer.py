@@ -72,6 +72,7 @@ class RunWriter:
         self._lock = lock
         self._calls = resumed.calls
         self._taken = set(resumed.progress_so_far.taken)
+        self._finished = set(resumed.progress_so_far.finished)
         self._seal = resumed.seal
         self._began = time.monotonic() - resumed.seconds
         self._guard = threading.Lock()
@@ -192,6 +193,7 @@ class RunWriter:
                         seal, rows = self._add(connection, _missing(connection, deltas), finished)
             self._calls.keep()
             self._seal = seal
+            self._finished.update([task for task, _, _ in finished])
             return rows
 
     def _add(
@@ -204,7 +206,9 @@ class RunWriter:
         ended = [task for task, _, _ in finished]
         rows, seal = self._calls.add(connection, deltas, ended), self._seal
         if finished:
-            known = {task: sums for task, *sums in connection.execute(_SUMS, (repr(ended),))}
+            known = {}
+            if again := self._finished.intersection(ended):
+                known = {task: sums for task, *sums in connection.execute(_SUMS, (repr([*again]),))}
             plain: list[tuple[int, list[Any], list[list[Any]]]] = msgspec.to_builtins(finished)
             sums, trees = dict(zip(ended, rows.sums, strict=True)) | known, []
             for task, tree, made in plain:
