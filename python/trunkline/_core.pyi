@@ -429,6 +429,16 @@ class CoreTree:
             TreeError: There is no such node, or it is no state.
         """
 
+    def fork(self, node: int, n: int, message: Buffer | None = None, subgroup: int | None = None, /) -> int:
+        """Open ``n`` rollouts at the state at a node, its next draws, and return the id of the first.
+
+        A ``message`` is put in behind the state, on their path. They belong to ``subgroup``; where it is None, to that
+        of the state, and before the first turn each to one of its own.
+
+        Raises:
+            TreeError: There is no such node, it is no state, or no draw is left.
+        """
+
     def fragment(self, message: Buffer, /) -> int:
         r"""Intern a message, or a piece of one, without making a node of it; for :meth:`context`.
 

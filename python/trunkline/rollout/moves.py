@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
+from trunkline._core import PROMPT, ROOT, TURN
 from trunkline._internal.aio import current_task, raised_by_user_code
 from trunkline._internal.text import describe_error
 from trunkline.agent import BoundDialect
@@ -123,8 +123,8 @@ def _is_turn(core: CoreTree, point: int) -> bool:
     return point < len(core) and core.node(point).kind == TURN
 
 
-def open_fork(core: CoreTree, fork: Fork, end: int) -> list[int]:
-    """Open the rollouts of a fork and return their ids in draw order; StrategyError where the point is no state.
+def open_fork(core: CoreTree, fork: Fork, end: int) -> int:
+    """Open the rollouts of a fork and return the id of the first; StrategyError where the point is no state.
 
     ``end`` is the last node of the prompt, where a fork without a point begins.
     """
@@ -135,14 +135,9 @@ def open_fork(core: CoreTree, fork: Fork, end: int) -> list[int]:
         group = _owner(core, point) if group is None else group
         point = state
     try:
-        path, turn, first, subgroup = core.state(point)
-        if fork.say:
-            point = core.append(point, MESSAGE, messages.user(fork.say))
+        return core.fork(point, fork.n, messages.user(fork.say) if fork.say else None, group)
     except TreeError as error:
         raise StrategyError(str(error)) from None
-    group = subgroup if group is None else group
-    draws = range(first, first + fork.n)
-    return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]
 
 
 def _before(core: CoreTree, turn: int, at: int) -> int:

@@ -227,8 +227,9 @@ class TreeRunner:
             deadline.cancel()
         self._sampler.close()
         # One that is cancelled ends nothing itself.
-        for rollout in self._live.values():
-            rollout.activity.end()
+        if self._live:
+            for rollout in self._live.values():
+                rollout.activity.end()
         over(problem)
 
     def _judge(self) -> None:
@@ -378,7 +379,7 @@ class TreeRunner:
             self._environments.next_round()
         opened, said = list[ForkRecord](), list[ForkRecord]()
         for fork in forks:
-            record = ForkRecord.by(fork, open_fork(core, fork, self._end)[0])
+            record = ForkRecord.by(fork, open_fork(core, fork, self._end))
             opened.append(record)
             if fork.at is not None or fork.steps is not None or fork.sampling is not None:
                 said.append(record)  # more than the tree holds

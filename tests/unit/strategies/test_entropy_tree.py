@@ -34,7 +34,10 @@ class Hand:
 
     def play(self, forks: Sequence[Fork], sample: Callable[[int], Sampled]) -> list[int]:
         """Let rollouts grow and end; the sample is asked for by rollout. Nothing sampled is a failure."""
-        opened = [(number, fork) for fork in forks for number in open_fork(self.core, fork, prompt(self.core))]
+        opened = []
+        for fork in forks:
+            first = open_fork(self.core, fork, prompt(self.core))
+            opened += [(number, fork) for number in range(first, first + fork.n)]
         for number, fork in opened:
             kept = self.said(fork.point)[: fork.at] if fork.point is not None else []
             new = sample(number)
@@ -179,7 +182,7 @@ def test_nothing_but_a_token_of_a_model_turn_can_be_drawn_again():
     for point, at, what in ((1, 1, "is no model turn"), (99, 1, "is no model turn"), (turn, 2, "it has 2 tokens")):
         with pytest.raises(StrategyError, match=what):
             open_fork(hand.core, Fork(point, at=at), prompt(hand.core))
-    assert open_fork(hand.core, Fork(turn, at=1), prompt(hand.core)) == [1]
+    assert open_fork(hand.core, Fork(turn, at=1), prompt(hand.core)) == 1
     assert hand.core.rollout(1).subgroup == 0, "of the chain whose turn it is"
 
 

@@ -1,7 +1,7 @@
 //! States: nodes at which the model moves next, and what the draws taken there are called.
 
 use crate::error::{Error, Result};
-use crate::id::{NodeId, RolloutId};
+use crate::id::{NameId, NodeId, RolloutId};
 use crate::tree::Tree;
 use crate::tree::nodes::Kind;
 
@@ -42,6 +42,30 @@ impl Tree {
         Ok(ForkPoint { path: path.into(), turn, draw, subgroup: first.map(|first| self.rollouts.subgroup(first)) })
     }
 
+    /// Open rollouts at a state, its next draws, behind a message where there is one to put in; the id of the first.
+    ///
+    /// They belong to a subgroup, without one to that of the state, and before the first turn each to one of its own.
+    ///
+    /// # Errors
+    /// As of `state`; if the bytes are no message; if no draw is left.
+    pub fn fork(&mut self, id: NodeId, n: u32, message: Option<&[u8]>, subgroup: Option<u32>) -> Result<RolloutId> {
+        let ForkPoint { mut path, turn, draw, subgroup: before } = self.state(id)?;
+        let point = match message {
+            Some(message) => self.append(id, Kind::Message, message, None, NameId::EMPTY)?,
+            None => id,
+        };
+        let first = self.rollouts.count();
+        path.extend([turn, draw]);
+        for place in 0..n {
+            let draw = draw.saturating_add(place);
+            if let Some(last) = path.last_mut() {
+                *last = draw;
+            }
+            self.open(point, &path, subgroup.or(before).unwrap_or(draw))?;
+        }
+        Ok(RolloutId::new(first))
+    }
+
     fn is_state(&self, id: NodeId) -> bool {
         // Messages that were put in change nothing about the state that they follow.
         for id in self.nodes.to_root(id) {
@@ -74,7 +98,6 @@ impl Tree {
 #[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 mod tests {
     use super::*;
-    use crate::id::NameId;
     use crate::tree::termination::Termination;
     use crate::wire::op::Call;
 
@@ -110,6 +133,24 @@ mod tests {
         tree.open(prompt, &[0, 1], 5).unwrap();
         assert_eq!(tree.state(prompt).unwrap().draw, 2);
         assert_eq!(tree.state(nodes[1]).unwrap().draw, 2);
+    }
+
+    #[test]
+    fn a_fork_opens_the_next_draws_of_a_state() {
+        let (mut tree, prompt, nodes) = chain();
+        assert_eq!(tree.fork(prompt, 2, None, None).unwrap(), RolloutId::new(1));
+        assert_eq!(tree.fork(nodes[1], 1, Some(b"{\"say\":1}"), None).unwrap(), RolloutId::new(3));
+        assert_eq!(tree.fork(nodes[1], 2, None, Some(9)).unwrap(), RolloutId::new(4));
+        let found: Vec<_> = (1..6)
+            .map(RolloutId::new)
+            .map(|one| (tree.rollouts.path(one).to_vec(), tree.rollouts.subgroup(one)))
+            .collect();
+        let wanted: [(&[u32], u32); 5] =
+            [(&[0, 1], 1), (&[0, 2], 2), (&[0, 0, 1, 1], 4), (&[0, 0, 1, 2], 9), (&[0, 0, 1, 3], 9)];
+        assert_eq!(found, wanted.map(|(path, group)| (path.to_vec(), group)));
+        assert!(tree.fork(nodes[4], 1, Some(b"{}"), None).is_err(), "it is no state, and nothing was put in");
+        assert_eq!(tree.nodes.count(), 8);
+        tree.check().unwrap();
     }
 
     #[test]

@@ -215,6 +215,19 @@ impl CoreTree {
         Ok((path, turn, draw, subgroup))
     }
 
+    /// Open the next draws of the state at a node, behind a message where there is one; returns the id of the first.
+    #[pyo3(signature = (node, n, message=None, subgroup=None, /))]
+    fn fork(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] node: u32,
+        #[pyo3(from_py_with = number)] n: u32,
+        message: Option<Data<'_>>,
+        subgroup: Option<u32>,
+    ) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.fork(node.into(), n, message.as_deref(), subgroup)).map(RolloutId::get)
+    }
+
     /// Set the reward of an ended rollout; NaN means unscored.
     #[pyo3(signature = (rollout, reward, /))]
     fn score(
