@@ -10,6 +10,8 @@ use crate::storage::held;
 /// Elements in the first chunk; a further one has half of what is stored, up to [`MAX_CHUNK`], or is as long as what must go
 /// into it. Nothing is copied when storage grows, so it can grow by little, and a third of it at most lies idle.
 const MIN_CHUNK: usize = 1 << 8;
+/// The same for elements of several bytes: most trees have a few fork paths of a number or two.
+const MIN_WIDE_CHUNK: usize = 1 << 4;
 pub(crate) const MAX_CHUNK: usize = 1 << 20;
 
 /// Where a run of elements lies.
@@ -51,6 +53,8 @@ impl Span {
 
 /// Memory of a fixed capacity that is filled from its start.
 pub(crate) trait Chunk {
+    /// Elements in the first chunk.
+    const FIRST: usize = MIN_CHUNK;
     fn with_capacity(len: usize) -> Self;
     fn len(&self) -> usize;
     fn capacity(&self) -> usize;
@@ -60,6 +64,8 @@ pub(crate) trait Chunk {
 }
 
 impl<T> Chunk for Vec<T> {
+    const FIRST: usize = if size_of::<T>() == 1 { MIN_CHUNK } else { MIN_WIDE_CHUNK };
+
     fn with_capacity(len: usize) -> Self {
         Self::with_capacity(len)
     }
@@ -89,8 +95,8 @@ pub(crate) struct Chunks<C> {
     len: usize,
 }
 
-impl<C> Default for Chunks<C> {
-    fn default() -> Self {
+impl<C> Chunks<C> {
+    pub(crate) const fn new() -> Self {
         Self { all: Vec::new(), current: 0, len: 0 }
     }
 }
@@ -121,7 +127,7 @@ impl<C: Chunk> Chunks<C> {
         if let Some(found) = self.all.iter().skip(next).position(fits) {
             self.all.swap(next, next + found);
         } else {
-            let chunk = C::with_capacity((self.len / 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len));
+            let chunk = C::with_capacity((self.len / 2).clamp(C::FIRST, MAX_CHUNK).max(len));
             match self.all.get_mut(next) {
                 // In place of an empty one that is too short: what trees need by turns must not add up.
                 Some(short) => *short = chunk,
@@ -168,9 +174,9 @@ pub(crate) struct Slab<T> {
     chunks: Chunks<Vec<T>>,
 }
 
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self { chunks: Chunks::default() }
+impl<T> Slab<T> {
+    pub(crate) const fn new() -> Self {
+        Self { chunks: Chunks::new() }
     }
 }
 
@@ -228,7 +234,7 @@ mod tests {
             runs in prop::collection::vec(prop::collection::vec(any::<u16>(), 0..900), 0..60),
             again in prop::collection::vec(prop::collection::vec(any::<u16>(), 0..3000), 0..20),
         ) {
-            let mut slab = Slab::default();
+            let mut slab = Slab::new();
             for rounds in [&runs, &again, &runs] {
                 let before = slab.memory();
                 slab.reset();
@@ -260,7 +266,7 @@ mod tests {
     fn memory_settles_however_often_a_slab_is_reused() {
         const LONGEST: usize = 3 * MAX_CHUNK;
         let mut chance = Random::new(7);
-        let mut slab = Slab::<u8>::default();
+        let mut slab = Slab::<u8>::new();
         for _ in 0..100 {
             slab.reset();
             for _ in 0..8 {

@@ -15,46 +15,51 @@ use crate::storage::held;
 pub(crate) struct Pool<T> {
     what: &'static str,
     slab: Slab<T>,
-    spans: Vec<Span>,
-    hashes: Vec<u128>,
+    runs: Vec<Interned>,
     index: HashTable<u32>,
+}
+
+/// Where a run lies, and its hash in two halves, which need less room than a whole.
+#[derive(Clone, Copy, Debug)]
+struct Interned {
+    span: Span,
+    hash: [u64; 2],
 }
 
 impl<T: Copy + Eq> Pool<T> {
     /// An empty pool of things called `what` in errors.
-    pub(crate) fn new(what: &'static str) -> Self {
-        Self { what, slab: Slab::default(), spans: Vec::new(), hashes: Vec::new(), index: HashTable::new() }
+    pub(crate) const fn new(what: &'static str) -> Self {
+        Self { what, slab: Slab::new(), runs: Vec::new(), index: HashTable::new() }
     }
 
     /// The number of an equal run, if there is one.
     pub(crate) fn find(&self, items: &[T], hash: u128) -> Option<u32> {
-        let same = |&id: &u32| self.hashes[id as usize] == hash && self.get(id) == items;
+        let same = |&id: &u32| self.hash(id) == hash && self.get(id) == items;
         self.index.find(half(hash), same).copied()
     }
 
     /// Store a run that [`Pool::find`] does not know and return its number.
     pub(crate) fn insert(&mut self, items: &[T], hash: u128) -> Result<u32> {
-        let id = id::next(self.spans.len(), self.what)?;
-        self.spans.push(self.slab.push(items)?);
-        self.hashes.push(hash);
-        let hashes = &self.hashes;
-        self.index.insert_unique(half(hash), id, |&other| half(hashes[other as usize]));
+        let id = id::next(self.runs.len(), self.what)?;
+        self.runs.push(Interned { span: self.slab.push(items)?, hash: halves(hash) });
+        let runs = &self.runs;
+        self.index.insert_unique(half(hash), id, |&other| half(whole(runs[other as usize].hash)));
         Ok(id)
     }
 
     /// A stored run.
     pub(crate) fn get(&self, id: u32) -> &[T] {
-        self.slab.get(self.spans[id as usize])
+        self.slab.get(self.runs[id as usize].span)
     }
 
     /// The hash a run was stored under.
     pub(crate) fn hash(&self, id: u32) -> u128 {
-        self.hashes[id as usize]
+        whole(self.runs[id as usize].hash)
     }
 
     /// How many runs there are.
     pub(crate) fn count(&self) -> u32 {
-        id::count(self.spans.len())
+        id::count(self.runs.len())
     }
 
     /// Elements stored.
@@ -64,17 +69,17 @@ impl<T: Copy + Eq> Pool<T> {
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        self.slab.memory() + held(&self.spans) + held(&self.hashes) + self.index.allocation_size()
+        self.slab.memory() + held(&self.runs) + self.index.allocation_size()
     }
 
     /// Walk the pool's own invariants: spans in bounds, hashes recomputed, every run found under its own number.
     pub(crate) fn check(&self, hash: impl Fn(&[T]) -> u128) -> Finding {
         let what = self.what;
-        if self.index.len() != self.spans.len() {
-            return Err(format!("{} {what}s are indexed, {} exist", self.index.len(), self.spans.len()));
+        if self.index.len() != self.runs.len() {
+            return Err(format!("{} {what}s are indexed, {} exist", self.index.len(), self.runs.len()));
         }
-        for (id, span) in (0u32..).zip(&self.spans) {
-            if !self.slab.holds(*span) {
+        for (id, run) in (0u32..).zip(&self.runs) {
+            if !self.slab.holds(run.span) {
                 return Err(format!("{what} {id} lies outside its storage"));
             }
             let items = self.get(id);
@@ -91,24 +96,31 @@ impl<T: Copy + Eq> Pool<T> {
     /// Forget everything and keep the memory.
     pub(crate) fn reset(&mut self) {
         self.slab.reset();
-        self.spans.clear();
-        self.hashes.clear();
+        self.runs.clear();
         self.index.clear();
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is the other")]
+const fn halves(hash: u128) -> [u64; 2] {
+    [hash as u64, (hash >> 64) as u64]
+}
+
+const fn whole([low, high]: [u64; 2]) -> u128 {
+    low as u128 | (high as u128) << 64
 }
 
 /// The names of a tree. Id 0 is always the empty string.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
-    texts: Vec<Box<str>>,
-    hashes: Vec<u128>,
+    texts: Vec<(Box<str>, u128)>,
     index: HashTable<u32>,
 }
 
 impl Names {
     /// Only the empty name.
     pub(crate) fn new() -> Self {
-        let mut names = Self { texts: Vec::new(), hashes: Vec::new(), index: HashTable::new() };
+        let mut names = Self { texts: Vec::new(), index: HashTable::new() };
         names.reset();
         names
     }
@@ -116,7 +128,7 @@ impl Names {
     /// The id of a name, if it is interned.
     pub(crate) fn find(&self, text: &str) -> Option<NameId> {
         let hash = fingerprint(text.as_bytes());
-        let same = |&id: &u32| &*self.texts[id as usize] == text;
+        let same = |&id: &u32| *self.texts[id as usize].0 == *text;
         self.index.find(half(hash), same).copied().map(NameId::new)
     }
 
@@ -129,20 +141,19 @@ impl Names {
 
     fn push(&mut self, id: u32, text: &str) {
         let hash = fingerprint(text.as_bytes());
-        self.texts.push(text.into());
-        self.hashes.push(hash);
-        let hashes = &self.hashes;
-        self.index.insert_unique(half(hash), id, |&other| half(hashes[other as usize]));
+        self.texts.push((text.into(), hash));
+        let texts = &self.texts;
+        self.index.insert_unique(half(hash), id, |&other| half(texts[other as usize].1));
     }
 
     /// The text of a name.
     pub(crate) fn get(&self, id: NameId) -> &str {
-        &self.texts[id.index()]
+        &self.texts[id.index()].0
     }
 
     /// The hash of a name's text.
     pub(crate) fn hash(&self, id: NameId) -> u128 {
-        self.hashes[id.index()]
+        self.texts[id.index()].1
     }
 
     /// How many there are, the empty one included.
@@ -152,14 +163,14 @@ impl Names {
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        let texts: usize = self.texts.iter().map(|text| text.len()).sum();
-        texts + held(&self.texts) + held(&self.hashes) + self.index.allocation_size()
+        let texts: usize = self.texts.iter().map(|(text, _)| text.len()).sum();
+        texts + held(&self.texts) + self.index.allocation_size()
     }
 
     /// Walk the invariants of the names.
     pub(crate) fn check(&self) -> Finding {
-        for (id, text) in (0u32..).zip(&self.texts) {
-            if self.find(text) != Some(NameId::new(id)) || self.hashes[id as usize] != fingerprint(text.as_bytes()) {
+        for (id, (text, hash)) in (0u32..).zip(&self.texts) {
+            if self.find(text) != Some(NameId::new(id)) || *hash != fingerprint(text.as_bytes()) {
                 return Err(format!("name {id} is not found under its number"));
             }
         }
@@ -169,7 +180,6 @@ impl Names {
     /// Forget every name but the empty one.
     pub(crate) fn reset(&mut self) {
         self.texts.clear();
-        self.hashes.clear();
         self.index.clear();
         self.push(0, "");
     }

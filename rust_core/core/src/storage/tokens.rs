@@ -161,12 +161,24 @@ impl Chunk for Store {
 }
 
 /// Append-only storage of tokens. What was stored stays where it is; a reset keeps the memory for the next tree.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Columns {
     chunks: Chunks<Store>,
 }
 
+impl Default for Columns {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Columns {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { chunks: Chunks::new() }
+    }
+
     /// Store a copy of a run in one piece.
     ///
     /// # Errors

@@ -4,8 +4,8 @@ use crate::error::{Finding, Result};
 use crate::id::{self, ContextId, NONE, NameId, RolloutId, TokenCount};
 use crate::reply::Uncertainty;
 use crate::storage::hash::fingerprint;
-use crate::storage::held;
 use crate::storage::intern::Pool;
+use crate::storage::{Empty, Seldom, held};
 use crate::wire::op::Call;
 
 /// One turn's part, 36 bytes. What few turns have is a number of a store beside.
@@ -44,15 +44,40 @@ impl Sources {
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     rows: Vec<CallRow>,
+    more: Seldom<CallStores>,
+}
+
+/// What few turns have.
+#[derive(Clone, Debug)]
+struct CallStores {
     sources: Vec<Sources>,
     asides: Pool<u8>,
     uncertainties: Vec<Uncertainty>,
 }
 
+impl CallStores {
+    const fn new() -> Self {
+        Self { sources: Vec::new(), asides: Pool::new("aside"), uncertainties: Vec::new() }
+    }
+}
+
+impl Default for CallStores {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Empty for CallStores {
+    fn empty() -> &'static Self {
+        static NONE: CallStores = CallStores::new();
+        &NONE
+    }
+}
+
 impl Calls {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Self { rows: Vec::new(), sources: Vec::new(), asides: Pool::new("aside"), uncertainties: Vec::new() }
+        Self { rows: Vec::new(), more: Seldom::default() }
     }
 
     /// Keep what a rollout's call said; its number.
@@ -92,7 +117,7 @@ impl Calls {
         }
         if !call.uncertainty.is_unknown() && counts(known.uncertainty == NONE, sources.uncertainty) {
             sources.uncertainty = by;
-            match self.uncertainties.get_mut(known.uncertainty as usize) {
+            match self.more.uncertainties.get_mut(known.uncertainty as usize) {
                 Some(uncertainty) => *uncertainty = call.uncertainty,
                 None => known.uncertainty = self.uncertainty_of(call)?,
             }
@@ -113,18 +138,18 @@ impl Calls {
 
     fn sources(&self, row: u32) -> Sources {
         let CallRow { by, sources, .. } = self.rows[row as usize];
-        id::unpack(sources).map_or(Sources::all(by), |id| self.sources[id as usize])
+        id::unpack(sources).map_or(Sources::all(by), |id| self.more.sources[id as usize])
     }
 
     fn set_sources(&mut self, row: u32, sources: Sources) -> Result<()> {
         let known = &mut self.rows[row as usize];
-        match self.sources.get_mut(known.sources as usize) {
+        match id::unpack(known.sources).and_then(|id| self.more.sources.get_mut(id as usize)) {
             Some(kept) => *kept = sources,
             None if sources == Sources::all(known.by) => (),
             None if sources == Sources::all(sources.finish) => known.by = sources.finish,
             None => {
-                known.sources = id::next(self.sources.len(), "turn")?;
-                self.sources.push(sources);
+                known.sources = id::next(self.more.sources.len(), "turn")?;
+                self.more.sources.push(sources);
             }
         }
         Ok(())
@@ -133,15 +158,16 @@ impl Calls {
     fn aside_of(&mut self, call: &Call<'_>) -> Result<u32> {
         let Some(text) = call.aside else { return Ok(NONE) };
         let hash = fingerprint(text.as_bytes());
-        self.asides.find(text.as_bytes(), hash).map_or_else(|| self.asides.insert(text.as_bytes(), hash), Ok)
+        let asides = &mut self.more.asides;
+        asides.find(text.as_bytes(), hash).map_or_else(|| asides.insert(text.as_bytes(), hash), Ok)
     }
 
     fn uncertainty_of(&mut self, call: &Call<'_>) -> Result<u32> {
         if call.uncertainty.is_unknown() {
             return Ok(NONE);
         }
-        let id = id::next(self.uncertainties.len(), "uncertainty")?;
-        self.uncertainties.push(call.uncertainty);
+        let id = id::next(self.more.uncertainties.len(), "uncertainty")?;
+        self.more.uncertainties.push(call.uncertainty);
         Ok(id)
     }
 
@@ -165,12 +191,12 @@ impl Calls {
 
     /// What was said and is not sent again; it is UTF-8.
     pub(crate) fn aside(&self, row: u32) -> Option<&[u8]> {
-        id::unpack(self.rows[row as usize].aside).map(|aside| self.asides.get(aside))
+        id::unpack(self.rows[row as usize].aside).map(|aside| self.more.asides.get(aside))
     }
 
     pub(crate) fn uncertainty(&self, row: u32) -> Uncertainty {
         id::unpack(self.rows[row as usize].uncertainty)
-            .map_or(Uncertainty::UNKNOWN, |id| self.uncertainties[id as usize])
+            .map_or(Uncertainty::UNKNOWN, |id| self.more.uncertainties[id as usize])
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -179,12 +205,14 @@ impl Calls {
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        held(&self.rows) + held(&self.sources) + self.asides.memory() + held(&self.uncertainties)
+        let CallStores { sources, asides, uncertainties } = &*self.more;
+        held(&self.rows) + held(sources) + asides.memory() + held(uncertainties)
     }
 
     /// Walk the invariants of the calls. `names` and `contexts` are how many of each the tree has.
     pub(crate) fn check(&self, names: u32, contexts: u32) -> Finding {
-        self.asides.check(fingerprint)?;
+        let CallStores { sources, asides, uncertainties } = &*self.more;
+        asides.check(fingerprint)?;
         for (at, row) in self.rows.iter().enumerate() {
             let missing = |what| Err(format!("turn {at} uses {what} that does not exist"));
             if row.namespace.get() >= names || row.finish.get() >= names {
@@ -193,30 +221,32 @@ impl Calls {
             if id::unpack(row.context).is_some_and(|context| context >= contexts) {
                 return missing("a context");
             }
-            if id::unpack(row.aside).is_some_and(|aside| aside >= self.asides.count()) {
+            if id::unpack(row.aside).is_some_and(|aside| aside >= asides.count()) {
                 return missing("an aside");
             }
-            if id::unpack(row.sources).is_some_and(|id| id as usize >= self.sources.len()) {
+            if id::unpack(row.sources).is_some_and(|id| id as usize >= sources.len()) {
                 return missing("a list of sources");
             }
-            if id::unpack(row.uncertainty).is_some_and(|id| id as usize >= self.uncertainties.len()) {
+            if id::unpack(row.uncertainty).is_some_and(|id| id as usize >= uncertainties.len()) {
                 return missing("an uncertainty");
             }
         }
-        for aside in 0..self.asides.count() {
-            if std::str::from_utf8(self.asides.get(aside)).is_err() {
+        for aside in 0..asides.count() {
+            if std::str::from_utf8(asides.get(aside)).is_err() {
                 return Err(format!("aside {aside} is not UTF-8"));
             }
         }
-        self.uncertainties.iter().try_for_each(Uncertainty::check).map_err(|error| error.to_string())
+        uncertainties.iter().try_for_each(Uncertainty::check).map_err(|error| error.to_string())
     }
 
     /// Forget every call and keep the memory.
     pub(crate) fn reset(&mut self) {
         self.rows.clear();
-        self.sources.clear();
-        self.asides.reset();
-        self.uncertainties.clear();
+        if let Some(CallStores { sources, asides, uncertainties }) = self.more.changed() {
+            sources.clear();
+            asides.reset();
+            uncertainties.clear();
+        }
     }
 }
 
@@ -255,10 +285,10 @@ mod tests {
         assert_eq!(finding(|calls| calls.rows[0].sources = 0), "turn 0 uses a list of sources that does not exist");
         assert_eq!(finding(|calls| calls.rows[0].uncertainty = 1), "turn 0 uses an uncertainty that does not exist");
         let broken = finding(|calls| {
-            calls.asides.insert(b"\xff", fingerprint(b"\xff")).unwrap();
+            calls.more.asides.insert(b"\xff", fingerprint(b"\xff")).unwrap();
         });
         assert_eq!(broken, "aside 1 is not UTF-8");
-        let negative = finding(|calls| calls.uncertainties[0].entropy[0] = -1.0);
+        let negative = finding(|calls| calls.more.uncertainties[0].entropy[0] = -1.0);
         assert!(negative.starts_with("the entropy of region think is -1"), "{negative}");
     }
 }

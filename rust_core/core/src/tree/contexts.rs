@@ -3,8 +3,8 @@
 use crate::error::{Finding, Result};
 use crate::id::{ContextId, FragmentId};
 use crate::storage::hash::{fingerprint_joined, fingerprint_list, fingerprint_words};
-use crate::storage::held;
 use crate::storage::intern::Pool;
+use crate::storage::{Empty, held};
 use crate::tree::fragments::{self, FragmentKind, Fragments};
 use crate::tree::runs::TokenRuns;
 use crate::turn::drift::Drift;
@@ -17,9 +17,22 @@ pub(crate) struct Contexts {
     digests: Vec<u128>,
 }
 
+impl Default for Contexts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Empty for Contexts {
+    fn empty() -> &'static Self {
+        static NONE: Contexts = Contexts::new();
+        &NONE
+    }
+}
+
 impl Contexts {
     /// None yet.
-    pub(crate) fn new() -> Self {
+    const fn new() -> Self {
         Self { lists: Pool::new("context"), digests: Vec::new() }
     }
 

@@ -21,6 +21,7 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::id::{ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
+use crate::storage::Seldom;
 use crate::storage::intern::Names;
 use crate::storage::tokens::TokenSlice;
 use crate::tree::contexts::Contexts;
@@ -42,8 +43,8 @@ use crate::wire::rules::{self, View};
 pub struct Tree {
     pub(crate) names: Names,
     pub(crate) fragments: Fragments,
-    pub(crate) runs: TokenRuns,
-    pub(crate) contexts: Contexts,
+    pub(crate) runs: Seldom<TokenRuns>,
+    pub(crate) contexts: Seldom<Contexts>,
     pub(crate) nodes: Nodes,
     pub(crate) visits: Visits,
     pub(crate) rollouts: Rollouts,
@@ -65,8 +66,8 @@ impl Tree {
         Self {
             names: Names::new(),
             fragments: Fragments::new(),
-            runs: TokenRuns::default(),
-            contexts: Contexts::new(),
+            runs: Seldom::default(),
+            contexts: Seldom::default(),
             nodes: Nodes::new(),
             visits: Visits::new(),
             rollouts: Rollouts::new(),
@@ -80,8 +81,12 @@ impl Tree {
     pub fn reset(&mut self) {
         self.names.reset();
         self.fragments.reset();
-        self.runs.reset();
-        self.contexts.reset();
+        if let Some(runs) = self.runs.changed() {
+            runs.reset();
+        }
+        if let Some(contexts) = self.contexts.changed() {
+            contexts.reset();
+        }
         self.nodes.reset();
         self.visits.reset();
         self.rollouts.reset();

@@ -15,24 +15,30 @@ use crate::tree::digest;
 use crate::tree::runs::TokenRuns;
 use crate::wire::op::Call;
 
-/// The columns. What only model turns have is in `calls`.
+/// What is kept of a node beside its parent and its digest.
+#[derive(Clone, Copy, Debug)]
+struct NodeRow {
+    agent: NameId,
+    fragment: u32,
+    run: u32,
+    call: u32,
+    first_child: u32,
+    last_child: u32,
+    next_sibling: u32,
+    depth: u32,
+    turns: u32,
+    kind: Kind,
+    // Whether the tokens came with the message, and are its key.
+    keyed: bool,
+    // A bit for each kind of child.
+    child_kinds: u8,
+}
+
+/// The nodes. What only model turns have is in `calls`.
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     parents: Vec<NodeId>,
-    kinds: Vec<Kind>,
-    agents: Vec<NameId>,
-    fragments: Vec<u32>,
-    runs: Vec<u32>,
-    // Whether the tokens came with the message, and are its key.
-    keyed: Vec<bool>,
-    rows: Vec<u32>,
-    first_child: Vec<u32>,
-    last_child: Vec<u32>,
-    next_sibling: Vec<u32>,
-    // A bit for each kind of child.
-    child_kinds: Vec<u8>,
-    depths: Vec<u32>,
-    turns: Vec<u32>,
+    rows: Vec<NodeRow>,
     digests: Vec<u128>,
     sum: u128,
     calls: Calls,
@@ -44,18 +50,7 @@ impl Nodes {
     pub(crate) fn new() -> Self {
         let mut nodes = Self {
             parents: Vec::new(),
-            kinds: Vec::new(),
-            agents: Vec::new(),
-            fragments: Vec::new(),
-            runs: Vec::new(),
-            keyed: Vec::new(),
             rows: Vec::new(),
-            first_child: Vec::new(),
-            last_child: Vec::new(),
-            next_sibling: Vec::new(),
-            child_kinds: Vec::new(),
-            depths: Vec::new(),
-            turns: Vec::new(),
             digests: Vec::new(),
             sum: 0,
             calls: Calls::new(),
@@ -68,16 +63,10 @@ impl Nodes {
     /// Forget everything but the root and keep the memory.
     pub(crate) fn reset(&mut self) {
         self.parents.clear();
-        self.kinds.clear();
-        self.agents.clear();
-        self.keyed.clear();
-        self.child_kinds.clear();
+        self.rows.clear();
         self.digests.clear();
         self.index.clear();
         self.calls.reset();
-        let links = [&mut self.first_child, &mut self.last_child, &mut self.next_sibling];
-        let numbers = [&mut self.fragments, &mut self.runs, &mut self.rows, &mut self.depths, &mut self.turns];
-        links.into_iter().chain(numbers).for_each(Vec::clear);
         self.sum = 0;
         self.push_root();
     }
@@ -90,23 +79,25 @@ impl Nodes {
     fn push(
         &mut self,
         key: NodeKey,
-        (fragment, run, row): (Option<FragmentId>, Option<RunId>, u32),
+        (fragment, run, call): (Option<FragmentId>, Option<RunId>, u32),
         (depth, turns): (u32, u32),
         digest: u128,
     ) {
         self.parents.push(key.parent);
-        self.kinds.push(key.kind);
-        self.agents.push(key.agent);
-        self.fragments.push(id::pack(fragment.map(FragmentId::get)));
-        self.runs.push(id::pack(run.map(RunId::get)));
-        self.keyed.push(run.is_some());
-        self.rows.push(row);
-        self.first_child.push(NONE);
-        self.last_child.push(NONE);
-        self.next_sibling.push(NONE);
-        self.child_kinds.push(0);
-        self.depths.push(depth);
-        self.turns.push(turns);
+        self.rows.push(NodeRow {
+            agent: key.agent,
+            fragment: id::pack(fragment.map(FragmentId::get)),
+            run: id::pack(run.map(RunId::get)),
+            call,
+            first_child: NONE,
+            last_child: NONE,
+            next_sibling: NONE,
+            depth,
+            turns,
+            kind: key.kind,
+            keyed: run.is_some(),
+            child_kinds: 0,
+        });
         self.digests.push(digest);
         self.sum = self.sum.wrapping_add(digest);
     }
@@ -129,17 +120,17 @@ impl Nodes {
         let row = call.map_or(Ok(NONE), |(by, call)| self.calls.insert(by, call))?;
         let parent = key.parent.index();
         // Neither can overflow: both are smaller than the number of nodes, which is an id.
-        let place = (self.depths[parent] + 1, self.turns[parent] + u32::from(key.kind == Kind::Turn));
+        let NodeRow { depth, turns, last_child: last, .. } = self.rows[parent];
+        let place = (depth + 1, turns + u32::from(key.kind == Kind::Turn));
         self.push(key, (Some(fragment), run, row), place, digest);
         self.index(id, runs);
-        let last = self.last_child[parent];
         if last == NONE {
-            self.first_child[parent] = id;
+            self.rows[parent].first_child = id;
         } else {
-            self.next_sibling[last as usize] = id;
+            self.rows[last as usize].next_sibling = id;
         }
-        self.last_child[parent] = id;
-        self.child_kinds[parent] |= 1 << key.kind as u8;
+        self.rows[parent].last_child = id;
+        self.rows[parent].child_kinds |= 1 << key.kind as u8;
         Ok(NodeId::new(id))
     }
 
@@ -166,7 +157,7 @@ impl Nodes {
         let lacks = |run: RunId| runs.get(run).lacks_logprobs();
         if run == known && by < from || run != known && (lacks(run), by) < (lacks(known), from) {
             self.calls.set_tokens_by(row, by)?;
-            self.runs[id.index()] = run.get();
+            self.rows[id.index()].run = run.get();
         }
         Ok(())
     }
@@ -181,7 +172,7 @@ impl Nodes {
 
     /// Give tokens to a node that came without.
     pub(crate) fn tokenise(&mut self, id: NodeId, run: RunId, hash: u128) {
-        self.runs[id.index()] = run.get();
+        self.rows[id.index()].run = run.get();
         self.sum = self.sum.wrapping_add(digest::tokens(self.digest(id), hash));
     }
 
@@ -201,11 +192,11 @@ impl Nodes {
             Some(row) => (self.calls.namespace(row), self.calls.context(row)),
             None => (NameId::EMPTY, None),
         };
-        let said = match (self.fragment(id), self.keyed[at]) {
+        let said = match (self.fragment(id), self.keyed(id)) {
             (Some(fragment), keyed) => ContentKey::new(fragment, self.run(id).filter(|_| keyed), runs),
             (None, _) => ContentKey::Nothing,
         };
-        NodeKey { parent: self.parents[at], kind: self.kinds[at], agent: self.agents[at], namespace, context, said }
+        NodeKey { parent: self.parents[at], kind: self.kind(id), agent: self.agent(id), namespace, context, said }
     }
 
     /// Per node the one before it.
@@ -218,31 +209,31 @@ impl Nodes {
     }
 
     pub(crate) fn kind(&self, id: NodeId) -> Kind {
-        self.kinds[id.index()]
+        self.rows[id.index()].kind
     }
 
     pub(crate) fn agent(&self, id: NodeId) -> NameId {
-        self.agents[id.index()]
+        self.rows[id.index()].agent
     }
 
     /// The message; the root has none.
     pub(crate) fn fragment(&self, id: NodeId) -> Option<FragmentId> {
-        id::unpack(self.fragments[id.index()]).map(FragmentId::new)
+        id::unpack(self.rows[id.index()].fragment).map(FragmentId::new)
     }
 
     /// The tokens, if they are known.
     pub(crate) fn run(&self, id: NodeId) -> Option<RunId> {
-        id::unpack(self.runs[id.index()]).map(RunId::new)
+        id::unpack(self.rows[id.index()].run).map(RunId::new)
     }
 
     /// Whether the tokens came with the message.
     pub(crate) fn keyed(&self, id: NodeId) -> bool {
-        self.keyed[id.index()]
+        self.rows[id.index()].keyed
     }
 
     /// The row of a model turn in [`Nodes::calls`].
     pub(crate) fn row(&self, id: NodeId) -> Option<u32> {
-        id::unpack(self.rows[id.index()])
+        id::unpack(self.rows[id.index()].call)
     }
 
     /// What only model turns have.
@@ -251,12 +242,12 @@ impl Nodes {
     }
 
     pub(crate) fn depth(&self, id: NodeId) -> u32 {
-        self.depths[id.index()]
+        self.rows[id.index()].depth
     }
 
     /// Model turns from the root to a node, itself included.
     pub(crate) fn turns(&self, id: NodeId) -> u32 {
-        self.turns[id.index()]
+        self.rows[id.index()].turns
     }
 
     pub(crate) fn digest(&self, id: NodeId) -> u128 {
@@ -270,18 +261,18 @@ impl Nodes {
 
     /// Children in the order they were made.
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        let first = id::unpack(self.first_child[id.index()]);
-        std::iter::successors(first, move |&id| id::unpack(self.next_sibling[id as usize])).map(NodeId::new)
+        let first = id::unpack(self.rows[id.index()].first_child);
+        std::iter::successors(first, move |&id| id::unpack(self.rows[id as usize].next_sibling)).map(NodeId::new)
     }
 
     /// Whether a node has a child of a kind.
     pub(crate) fn has_child(&self, id: NodeId, kind: Kind) -> bool {
-        self.child_kinds[id.index()] & (1 << kind as u8) != 0
+        self.rows[id.index()].child_kinds & (1 << kind as u8) != 0
     }
 
     /// The last child, if there is one.
     pub(crate) fn last_child(&self, id: NodeId) -> Option<NodeId> {
-        id::unpack(self.last_child[id.index()]).map(NodeId::new)
+        id::unpack(self.rows[id.index()].last_child).map(NodeId::new)
     }
 
     /// From a node up to the root's child; nothing for the root.
@@ -302,12 +293,8 @@ impl Nodes {
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        let links = [&self.first_child, &self.last_child, &self.next_sibling];
-        let numbers = [&self.fragments, &self.runs, &self.rows, &self.depths, &self.turns];
-        let words: usize = links.into_iter().chain(numbers).map(held).sum();
-        let others =
-            held(&self.parents) + held(&self.kinds) + held(&self.agents) + held(&self.keyed) + held(&self.child_kinds);
-        words + others + held(&self.digests) + self.calls.memory() + self.index.allocation_size()
+        let columns = held(&self.parents) + held(&self.rows) + held(&self.digests);
+        columns + self.calls.memory() + self.index.allocation_size()
     }
 }
 
@@ -470,15 +457,15 @@ mod tests {
     fn a_wrong_count_of_turns_and_a_wrong_depth_are_found() {
         let mut tree = Tree::new();
         tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
-        tree.nodes.turns[1] = 1;
+        tree.nodes.rows[1].turns = 1;
         let text = tree.check().unwrap_err().to_string();
         assert!(text.ends_with("node 1: has the wrong count of turns"), "{text}");
-        tree.nodes.turns[1] = 0;
+        tree.nodes.rows[1].turns = 0;
         assert_eq!(tree.check(), Ok(()));
-        tree.nodes.turns[0] = 1;
+        tree.nodes.rows[0].turns = 1;
         assert!(tree.check().unwrap_err().to_string().ends_with("node 0: is the root and has turns"));
-        tree.nodes.turns[0] = 0;
-        tree.nodes.depths[1] = 2;
+        tree.nodes.rows[0].turns = 0;
+        tree.nodes.rows[1].depth = 2;
         assert!(tree.check().unwrap_err().to_string().ends_with("node 1: is not one deeper than its parent"));
     }
 
@@ -493,9 +480,9 @@ mod tests {
             break_it(&mut tree);
             tree.check().unwrap_err().to_string()
         };
-        let text = finding(|tree| tree.nodes.runs[1] = 0);
+        let text = finding(|tree| tree.nodes.rows[1].run = 0);
         assert!(text.ends_with("node 1: has tokens that do not exist"), "{text}");
-        let text = finding(|tree| tree.nodes.keyed[1] = true);
+        let text = finding(|tree| tree.nodes.rows[1].keyed = true);
         assert!(text.ends_with("node 1: is known by tokens that it does not have"), "{text}");
         let text = finding(|tree| {
             let run = tree.runs.insert(&TokenRun::owned(TokenBuffer::default())).unwrap();
@@ -504,18 +491,18 @@ mod tests {
             tree.nodes.insert(key, (FragmentId::new(0), Some(run)), None, (digest, &tree.runs)).unwrap();
         });
         assert!(text.ends_with("node 3: is known by tokens that it does not have"), "{text}");
-        let text = finding(|tree| tree.nodes.rows[2] = 1);
+        let text = finding(|tree| tree.nodes.rows[2].call = 1);
         assert!(text.ends_with("node 2: has a call that does not exist"), "{text}");
         let text = finding(|tree| {
             let run = TokenRun::owned(TokenBuffer::given(vec![1]));
-            tree.nodes.runs[0] = tree.runs.insert(&run).unwrap().get();
+            tree.nodes.rows[0].run = tree.runs.insert(&run).unwrap().get();
         });
         assert!(text.ends_with("node 0: is not an empty root"), "{text}");
-        let text = finding(|tree| tree.nodes.rows[1] = 0);
+        let text = finding(|tree| tree.nodes.rows[1].call = 0);
         assert!(text.ends_with("node 1: has a call and is no model turn, or is one and has none"), "{text}");
         let text = finding(|tree| {
             let run = TokenRun::owned(TokenBuffer::given(vec![1]));
-            tree.nodes.runs[2] = tree.runs.insert(&run).unwrap().get();
+            tree.nodes.rows[2].run = tree.runs.insert(&run).unwrap().get();
         });
         assert!(text.ends_with("node 2: is a model turn and was given its tokens later"), "{text}");
     }

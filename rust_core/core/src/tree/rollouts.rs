@@ -80,51 +80,40 @@ struct Ending {
     error: Option<Box<str>>,
 }
 
-/// The columns. A rollout's lane is its id.
+/// What is kept of a rollout beside its fork path.
+#[derive(Clone, Debug)]
+struct RolloutRow {
+    point: NodeId,
+    leaf: NodeId,
+    subgroup: u32,
+    reward: f64,
+    ending: Option<Ending>,
+    note: Option<Box<str>>,
+    usage: Usage,
+}
+
+/// The rollouts. A rollout's lane is its id.
 #[derive(Clone, Debug)]
 pub(crate) struct Rollouts {
     // Fork paths are unique, so a path's number in the pool is its rollout's id.
     paths: Pool<u32>,
     // Of the rollouts whose fork paths differ in the last number alone, the one with the greatest.
     last_draws: HashTable<u32>,
-    points: Vec<NodeId>,
-    leaves: Vec<NodeId>,
-    subgroups: Vec<u32>,
-    endings: Vec<Option<Ending>>,
-    rewards: Vec<f64>,
-    notes: Vec<Option<Box<str>>>,
-    usages: Vec<Usage>,
+    rows: Vec<RolloutRow>,
     growing: Lanes,
 }
 
 impl Rollouts {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Self {
-            paths: Pool::new("rollout"),
-            last_draws: HashTable::new(),
-            points: Vec::new(),
-            leaves: Vec::new(),
-            subgroups: Vec::new(),
-            endings: Vec::new(),
-            rewards: Vec::new(),
-            notes: Vec::new(),
-            usages: Vec::new(),
-            growing: Lanes::default(),
-        }
+        Self { paths: Pool::new("rollout"), last_draws: HashTable::new(), rows: Vec::new(), growing: Lanes::default() }
     }
 
     /// Forget every rollout and keep the memory.
     pub(crate) fn reset(&mut self) {
         self.paths.reset();
         self.last_draws.clear();
-        self.points.clear();
-        self.leaves.clear();
-        self.subgroups.clear();
-        self.endings.clear();
-        self.rewards.clear();
-        self.notes.clear();
-        self.usages.clear();
+        self.rows.clear();
         self.growing = Lanes::default();
     }
 
@@ -136,13 +125,12 @@ impl Rollouts {
     /// Open a rollout whose path [`Rollouts::find`] does not know.
     pub(crate) fn open(&mut self, point: NodeId, path: &[u32], subgroup: u32) -> Result<RolloutId> {
         let id = self.paths.insert(path, fingerprint_words(path))?;
-        self.points.push(point);
-        self.leaves.push(point);
-        self.subgroups.push(subgroup);
-        self.endings.push(None);
-        self.rewards.push(f64::NAN);
-        self.notes.push(None);
-        self.usages.push(Usage::default());
+        if self.rows.is_empty() {
+            // Most trees of a run with thousands of tasks have one.
+            self.rows.reserve_exact(1);
+        }
+        let (reward, usage) = (f64::NAN, Usage::default());
+        self.rows.push(RolloutRow { point, leaf: point, subgroup, reward, ending: None, note: None, usage });
         self.growing.push();
         self.index_draw(RolloutId::new(id));
         Ok(RolloutId::new(id))
@@ -180,8 +168,9 @@ impl Rollouts {
 
     /// Move a leaf one node down and count what that cost.
     pub(crate) fn advance(&mut self, id: RolloutId, leaf: NodeId, cost: &Usage) {
-        self.leaves[id.index()] = leaf;
-        self.usages[id.index()].add(cost);
+        let row = &mut self.rows[id.index()];
+        row.leaf = leaf;
+        row.usage.add(cost);
     }
 
     /// End a rollout that grows.
@@ -194,18 +183,18 @@ impl Rollouts {
     ) -> Result<()> {
         self.growing.finish(id.index())?;
         let ending = Ending { termination, answer: answer.map(Into::into), error: error.map(Into::into) };
-        self.endings[id.index()] = Some(ending);
+        self.rows[id.index()].ending = Some(ending);
         Ok(())
     }
 
     /// Set a reward; every NaN becomes the same one, so that digests agree.
     pub(crate) fn score(&mut self, id: RolloutId, reward: f64) {
-        self.rewards[id.index()] = if reward.is_nan() { f64::NAN } else { reward };
+        self.rows[id.index()].reward = if reward.is_nan() { f64::NAN } else { reward };
     }
 
     /// Write a note on a rollout, in the place of the one before; an empty one is none.
     pub(crate) fn note(&mut self, id: RolloutId, text: &str) {
-        self.notes[id.index()] = (!text.is_empty()).then(|| text.into());
+        self.rows[id.index()].note = (!text.is_empty()).then(|| text.into());
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -227,19 +216,19 @@ impl Rollouts {
     }
 
     pub(crate) fn point(&self, id: RolloutId) -> NodeId {
-        self.points[id.index()]
+        self.rows[id.index()].point
     }
 
     pub(crate) fn leaf(&self, id: RolloutId) -> NodeId {
-        self.leaves[id.index()]
+        self.rows[id.index()].leaf
     }
 
     pub(crate) fn subgroup(&self, id: RolloutId) -> u32 {
-        self.subgroups[id.index()]
+        self.rows[id.index()].subgroup
     }
 
     pub(crate) fn termination(&self, id: RolloutId) -> Option<Termination> {
-        self.endings[id.index()].as_ref().map(|ending| ending.termination)
+        self.rows[id.index()].ending.as_ref().map(|ending| ending.termination)
     }
 
     /// Whether a rollout grows, or was cut off where it could have grown on.
@@ -248,23 +237,23 @@ impl Rollouts {
     }
 
     pub(crate) fn answer(&self, id: RolloutId) -> Option<&str> {
-        self.endings[id.index()].as_ref()?.answer.as_deref()
+        self.rows[id.index()].ending.as_ref()?.answer.as_deref()
     }
 
     pub(crate) fn error(&self, id: RolloutId) -> Option<&str> {
-        self.endings[id.index()].as_ref()?.error.as_deref()
+        self.rows[id.index()].ending.as_ref()?.error.as_deref()
     }
 
     pub(crate) fn reward(&self, id: RolloutId) -> f64 {
-        self.rewards[id.index()]
+        self.rows[id.index()].reward
     }
 
     pub(crate) fn noted(&self, id: RolloutId) -> Option<&str> {
-        self.notes[id.index()].as_deref()
+        self.rows[id.index()].note.as_deref()
     }
 
     pub(crate) fn usage(&self, id: RolloutId) -> &Usage {
-        &self.usages[id.index()]
+        &self.rows[id.index()].usage
     }
 
     /// The lanes of the rollouts that have not ended.
@@ -276,11 +265,9 @@ impl Rollouts {
     pub(crate) fn memory(&self) -> usize {
         let texts =
             |ending: &Ending| [&ending.answer, &ending.error].into_iter().flatten().map(|text| text.len()).sum();
-        let said: usize = self.endings.iter().flatten().map::<usize, _>(texts).sum();
-        let noted: usize = self.notes.iter().flatten().map(|text| text.len()).sum();
-        let columns = held(&self.points) + held(&self.leaves) + held(&self.subgroups) + held(&self.endings);
-        let figures = held(&self.rewards) + held(&self.notes) + held(&self.usages);
-        self.paths.memory() + self.last_draws.allocation_size() + said + noted + columns + figures
+        let said: usize = self.rows.iter().filter_map(|row| row.ending.as_ref()).map::<usize, _>(texts).sum();
+        let noted: usize = self.rows.iter().filter_map(|row| row.note.as_ref()).map(|text| text.len()).sum();
+        self.paths.memory() + self.last_draws.allocation_size() + said + noted + held(&self.rows)
     }
 
     /// Walk the invariants of the fork paths.

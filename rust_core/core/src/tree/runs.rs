@@ -9,8 +9,8 @@ use crate::error::{Finding, Result};
 use crate::id::{self, RunId};
 use crate::storage::chunks::Span;
 use crate::storage::hash::{fingerprint_words, half};
-use crate::storage::held;
 use crate::storage::tokens::{Columns, SAMPLED, TokenBuffer, TokenSlice};
+use crate::storage::{Empty, held};
 
 /// A run on its way into a tree, and the hash of its ids.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ struct RunEntry {
 }
 
 /// The runs of a tree.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct TokenRuns {
     columns: Columns,
     entries: Vec<RunEntry>,
@@ -68,7 +68,24 @@ pub(crate) struct TokenRuns {
     index: HashTable<u32>,
 }
 
+impl Default for TokenRuns {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Empty for TokenRuns {
+    fn empty() -> &'static Self {
+        static NONE: TokenRuns = TokenRuns::new();
+        &NONE
+    }
+}
+
 impl TokenRuns {
+    const fn new() -> Self {
+        Self { columns: Columns::new(), entries: Vec::new(), hashes: Vec::new(), index: HashTable::new() }
+    }
+
     /// The first run with these ids, if there is one.
     pub(crate) fn find(&self, run: &TokenRun<'_>) -> Option<RunId> {
         self.find_ids(run.tokens().ids, run.hash)

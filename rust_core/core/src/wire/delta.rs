@@ -72,9 +72,8 @@ impl Journal {
     }
 
     fn advance(&mut self, checksum: u64) {
-        self.ops.clear();
-        self.stored.clear();
-        self.bytes = 0;
+        // Given back: a rollout that waits for its model has nothing to write down.
+        (self.ops, self.stored, self.bytes) = (Vec::new(), Vec::new(), 0);
         self.history.push(checksum);
     }
 
@@ -94,7 +93,7 @@ impl Journal {
         held(&self.ops) + held(&self.stored) + held(&self.history)
     }
 
-    /// Begin a new history and keep the memory.
+    /// Begin a new history.
     pub(crate) fn reset(&mut self) {
         self.advance(0);
         self.history.clear();
