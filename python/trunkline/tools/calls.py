@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextvars import ContextVar
 from hashlib import blake2b
 from struct import pack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from trunkline._internal.text import excerpt, message_of, scrub
 from trunkline.errors import ToolError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -38,7 +36,7 @@ class Call(msgspec.Struct, frozen=True):
     index: int
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """The turn that makes calls: the run's seed, the task, the rollout's number and fork path, the turn's number."""
 
     seed: int

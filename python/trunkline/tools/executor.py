@@ -14,17 +14,16 @@ import logging
 import sys
 import threading
 import traceback
-import types
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from trunkline._internal.text import format_error, printable
 from trunkline.tools.calls import as_text, call_at, describe
 from trunkline.tools.isolation.process_pool import ToolProcessPool
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable
 
     from trunkline.tools.calls import Call, CallPlace
     from trunkline.tools.tool import Tool
@@ -150,7 +149,7 @@ class UserCodeRunner:
         """Wait for a function that was started; return what it returned, or :class:`Raised`."""
         try:
             if not task.done():
-                await next_pass()  # a task begins in the next pass of the event loop, and many end in it
+                await NEXT_PASS  # a task begins in the next pass of the event loop, and many end in it
             if not task.done():
                 await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
@@ -180,12 +179,15 @@ class UserCodeRunner:
             task.add_done_callback(self._left.discard)
 
 
+EAGER: Final = sys.version_info >= (3, 12)
+"""Whether a task runs at once up to where it first waits, and not from the next pass of the event loop on."""
+
+
 def started(function: Callable[[], Any]) -> asyncio.Task[object]:
-    """Run an async function in a task, at once where Python can (from 3.12 on)."""
-    loop = asyncio.get_running_loop()
+    """Run an async function in a task of the running loop, at once where Python can."""
     if sys.version_info >= (3, 12):
-        return asyncio.Task(_awaited(function), loop=loop, eager_start=True)
-    return loop.create_task(_awaited(function))
+        return asyncio.Task(_awaited(function), loop=asyncio.get_running_loop(), eager_start=True)
+    return asyncio.Task(_awaited(function))
 
 
 def outcome(task: asyncio.Task[object]) -> object:
@@ -195,10 +197,13 @@ def outcome(task: asyncio.Task[object]) -> object:
     return task.result()
 
 
-@types.coroutine
-def next_pass() -> Generator[None, None, None]:
-    """Let one pass of the event loop go by."""
-    yield
+class _NextPass(tuple[None]):
+    __slots__ = ()
+    __await__ = tuple.__iter__
+
+
+NEXT_PASS: Final = cast("Awaitable[None]", _NextPass((None,)))
+"""Awaited, lets one pass of the event loop go by."""
 
 
 def _guarded(function: Callable[[], Any]) -> object:
@@ -226,11 +231,17 @@ _log = logging.getLogger("trunkline.tools")
 
 
 class Executor:
-    """Runs calls of one tool, which keep at most ``limit`` characters; ``timeout`` holds for a tool that sets none."""
+    """Runs calls of one tool, which keep at most ``limit`` characters; ``timeout`` holds for a tool that sets none.
+
+    A ``direct`` tool is async, in this process, and runs as often at once as it is called: its task may be started
+    elsewhere, and is told and finished here.
+    """
 
     def __init__(self, tool: Tool[..., Any], user_code: UserCodeRunner, timeout: float, limit: int) -> None:
         policy = tool.policy
-        self._tool = tool
+        self.tool = tool
+        self.pure = policy.pure
+        self.direct = tool.is_async and not policy.isolated and policy.concurrency is None
         self._user_code = user_code
         self._timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
@@ -244,32 +255,34 @@ class Executor:
         """Run a call; return what the model is told, and whether the tool returned."""
         if self._processes is not None:
             return await self._processes.run(arguments, call_at(call), self._limit, self._timeout)
-        function = partial(self._tool.__wrapped__, *positional, **named)
-        if self._gate is not None:
-            async with self._gate:
-                return await self._run_here(function)
-        if not self._tool.is_async:
-            return await self._run_here(function)
-        task = started(function)
+        function = partial(self.tool.__wrapped__, *positional, **named)
+        if self._gate is None:
+            return await self._rest(self._user_code.run(function, self.tool.is_async, self._timeout))
+        async with self._gate:
+            return await self._rest(self._user_code.run(function, self.tool.is_async, self._timeout))
+
+    def told(self, task: asyncio.Task[object]) -> tuple[str, bool] | None:
+        """Return what the model is told of a direct tool's task, as :meth:`run` does; None while it runs."""
         try:
-            if not task.done():
-                await next_pass()
+            value = task.result()
+        except asyncio.InvalidStateError:
+            return None
         except asyncio.CancelledError:
-            await self._user_code.stop(task)
-            raise
-        return (
-            self._said(outcome(task)) if task.done() else await self._rest(self._user_code.finish(task, self._timeout))
-        )
+            value = outcome(task)
+        if type(value) is str and value.isascii() and len(value) <= self._limit and "\0" not in value:
+            return value, True
+        return self._said(value)
+
+    async def finish(self, task: asyncio.Task[object]) -> tuple[str, bool]:
+        """Wait for a direct tool's task, and return what :meth:`told` says of it."""
+        return await self._rest(self._user_code.finish(task, self._timeout))
 
     async def close(self) -> None:
         if self._processes is not None:
             await self._processes.close()
 
-    async def _run_here(self, function: partial[Any]) -> tuple[str, bool]:
-        return await self._rest(self._user_code.run(function, self._tool.is_async, self._timeout))
-
     async def _rest(self, running: Awaitable[object]) -> tuple[str, bool]:
-        name = self._tool.name
+        name = self.tool.name
         try:
             value = await running
         except TimeoutError:
@@ -285,23 +298,23 @@ class Executor:
         try:
             return as_text(value, self._limit), True
         except TypeError as error:
-            return f"Error: {self._tool.name} gave no result: {format_error(error)}.", False
+            return f"Error: {self.tool.name} gave no result: {format_error(error)}.", False
         except BaseException as error:  # noqa: BLE001 - methods of a result are the tool's code
             return self._failed(error), False
 
     def _failed(self, error: BaseException) -> str:
         if _log.isEnabledFor(logging.DEBUG):
             lines = "\n".join(map(printable, traceback.format_exception(error)))
-            _log.debug("tool %s failed:\n%s", self._tool.name, lines)
-        return describe(self._tool.name, error)
+            _log.debug("tool %s failed:\n%s", self.tool.name, lines)
+        return describe(self.tool.name, error)
 
     def _warn(self) -> None:
         """Log once that a thread runs on, which blocks all others where it holds the interpreter's lock."""
-        if not self._tool.is_async and not self._warned:
+        if not self.tool.is_async and not self._warned:
             self._warned = True
             _log.warning(
                 "tool %s did not return within %g s, and its thread is still running: Python cannot stop one. "
                 "@tool(isolated=True) runs it in a process that is killed (said once)",
-                self._tool.name,
+                self.tool.name,
                 self._timeout,
             )

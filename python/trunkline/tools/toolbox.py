@@ -18,7 +18,7 @@ from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
 from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
-from trunkline.tools.executor import Executor, Raised, UserCodeRunner
+from trunkline.tools.executor import EAGER, NEXT_PASS, Executor, Raised, UserCodeRunner, started
 from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
 from trunkline.tools.schema import BadArguments, EnvironmentSlot
 from trunkline.tools.tool import Tool
@@ -157,37 +157,66 @@ class Toolbox:
         call: Call | CallPlace | None = None,
     ) -> Observation:
         """Run one call; all failures become errors for the model, but cancels and failed imports of isolated tools."""
+        return (await self._alone(name, arguments, environment, call))[0]
+
+    async def _alone(
+        self, name: str, arguments: str, environment: Environment | None, call: Call | CallPlace | None
+    ) -> list[Observation]:
         start = time.perf_counter_ns()
-        before = CURRENT.set(call)
+        before, shared = CURRENT.set(call), False
         try:
-            found, shared = self._tools.get(name), False
-            if found is None:
+            executor = self._executors[name] if name in self._executors else None  # noqa: SIM401
+            if executor is None:
                 text, ok = self._unknown(name, arguments), False
-            elif found.policy.pure:
-                text, ok, shared = await self._shared(found, arguments, environment, call)
             else:
-                positional, named = self._arguments(found, arguments, environment)
-                text, ok = await self._executors[name].run(positional, named, arguments, call)
+                tool = executor.tool
+                positional, named = tool.schema.decode(arguments)
+                if tool.schema.slot is not None:
+                    named |= _filled(tool, tool.schema.slot, environment)
+                if executor.pure:
+                    work = partial(executor.run, positional, named, arguments, call)
+                    key = key_of(name, positional, named, arguments)
+                    text, ok, shared = await self._results.get(name, key, work)
+                elif executor.direct:
+                    task = started(partial(tool.__wrapped__, *positional, **named))
+                    try:
+                        if not (EAGER and task.done()):
+                            await NEXT_PASS
+                    except asyncio.CancelledError:
+                        await self._user_code.stop(task)
+                        raise
+                    text, ok = executor.told(task) or await executor.finish(task)
+                else:
+                    text, ok = await executor.run(positional, named, arguments, call)
         except BadArguments as error:
-            text, ok, shared = f"Error: {error}.", False, False
+            text, ok = f"Error: {error}.", False
         finally:
             CURRENT.reset(before)
         micros = 0 if shared else (time.perf_counter_ns() - start) // 1000
         if not ok or len(text) > self._limit + 100:
             text = bounded(text, self._limit + 100)
-        return Observation(text, ok, micros)
+        return [tuple.__new__(Observation, (text, ok, micros))]
 
-    async def call_all(
+    def call_all(
         self,
         calls: Sequence[ToolCall],
         environment: Environment | None = None,
         origin: Origin | None = None,
         begin: OnBegin | None = None,
-    ) -> list[Observation]:
+    ) -> Coroutine[Any, Any, list[Observation]]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
         if len(calls) == 1 and not self._acting and not self._repair:
             (one,) = calls
-            return [await self.call(one.name, one.arguments, environment, None if origin is None else (origin, 0))]
+            return self._alone(one.name, one.arguments, environment, None if origin is None else (origin, 0))
+        return self._together(calls, environment, origin, begin)
+
+    async def _together(
+        self,
+        calls: Sequence[ToolCall],
+        environment: Environment | None,
+        origin: Origin | None,
+        begin: OnBegin | None,
+    ) -> list[Observation]:
         turn = await self._mended(calls)
         places = [None if origin is None else (origin, index) for index in range(len(turn))]
         if begin is not None and self._acting:
@@ -274,22 +303,6 @@ class Toolbox:
         """End all processes, idle threads and tasks. May be called again; threads that hang end with this process."""
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
         await self._user_code.close()
-
-    async def _shared(
-        self, found: Tool[..., Any], arguments: str, environment: Environment | None, call: Call | CallPlace | None
-    ) -> tuple[str, bool, bool]:
-        """Return the text for the model, whether the tool returned, and whether another call had worked for it."""
-        positional, named = self._arguments(found, arguments, environment)
-        work = partial(self._executors[found.name].run, positional, named, arguments, call)
-        return await self._results.get(found.name, key_of(found.name, positional, named, arguments), work)
-
-    def _arguments(
-        self, found: Tool[..., Any], arguments: str, environment: Environment | None
-    ) -> tuple[list[Any], dict[str, Any]]:
-        positional, named = found.schema.decode(arguments)
-        if found.schema.slot is not None:
-            named |= _filled(found, found.schema.slot, environment)
-        return positional, named
 
     def _unknown(self, name: str, arguments: str) -> str:
         if not name:
