@@ -1561,13 +1561,14 @@ class Transcript:
         """
 
     def clear(self) -> None: ...
-    def frame(self, member: int, parts: Sequence[Sequence[int]], sees: Sequence[int] | None, /) -> None:
-        """Set the fragments of a member's prompt; the transcript stands between any two ``parts``.
+    def frame(self, member: int, parts: Sequence[Sequence[bytes]], sees: Sequence[int] | None, /) -> None:
+        """Set the messages, and pieces of such, of a member's prompt; the transcript stands between any two ``parts``.
 
         ``sees`` are the members whose part of the transcript it sees; None for all.
 
         Raises:
             ArgumentError: A member before it has no frame.
+            TreeError: One is neither a message nor a piece of one.
         """
 
     def prompt(self, member: int, /) -> int:

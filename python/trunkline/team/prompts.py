@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ArgumentError, ConfigError, ProgramError
-from trunkline.llm.messages import CLOSES, OPENS, piece, system, user
+from trunkline.llm.messages import CLOSES, OPENS, encode, piece, system, user
 from trunkline.rollout.programs.context import ContextRef
 from trunkline.tree.views import message_text
 
@@ -88,7 +88,6 @@ class Prompts:
         self._numbers = {name: number for number, name in enumerate(team.members)}
         self._transcript = play.transcript()
         self._ready: set[str] = set()
-        self._known: dict[bytes, int] = {}
         for number in self._numbers.values():
             self._transcript.frame(number, [], None)
         self._system, self._before = before_question(play.task)
@@ -151,31 +150,24 @@ class Prompts:
         """Set the fragments of a member's prompt around the transcript."""
         assert member.template is not None
         own = member.role.system
-        first = [self._piece(system(own))] if own else self._play.fragments(self._system)
-        parts = [[*first, *self._play.fragments(self._before), self._piece(OPENS)]]
-        for part in member.template.parts:
-            if isinstance(part, str):
-                parts[-1].append(self._piece(encoded(part) if self._team.preprocessing_cache else piece(part)))
-            elif part.name != "context":
-                if text := values[part.name]:
-                    parts[-1].append(self._piece(piece(text)))
+        part = [system(own)] if own else [encode(message) for message in self._system]
+        part += [encode(message) for message in self._before]
+        part.append(OPENS)
+        parts, template = [part], encoded if self._team.preprocessing_cache else piece
+        for one in member.template.parts:
+            if isinstance(one, str):
+                part.append(template(one))
+            elif one.name != "context":
+                if text := values[one.name]:
+                    part.append(piece(text))
             elif self._context is None:
-                parts.append([])
+                parts.append(part := [])
             else:
-                parts[-1] += [self._piece(piece(text)) for text in self._context.seen_by(member) if text]
-        parts[-1].append(self._piece(CLOSES))
+                part += [piece(text) for text in self._context.seen_by(member) if text]
+        part.append(CLOSES)
         sees = member.role.sees
         numbers = None if sees is None else [self._numbers[name] for name in sees]
         self._transcript.frame(self._numbers[member.name], parts, numbers)
-
-    def _piece(self, data: bytes) -> int:
-        """Return the piece of some bytes; with the cache the tree is asked for it once."""
-        known = self._known.get(data)
-        if known is None:
-            (known,) = self._play.cut([data]).pieces
-            if self._team.preprocessing_cache:
-                self._known[data] = known
-        return known
 
 
 def question_of(task: Task) -> str:
@@ -194,6 +186,8 @@ def question_of(task: Task) -> str:
 def before_question(task: Task) -> tuple[list[Message], list[Message]]:
     """Return the system messages, and the others, before a task's last message."""
     before = task.messages[:-1]
+    if not before:
+        return [], []
     system = [message for message in before if message.get("role") == "system"]
     return system, [message for message in before if message.get("role") != "system"]
 

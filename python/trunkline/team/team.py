@@ -102,23 +102,26 @@ class TeamPlay:
     Attributes:
         task: The task.
         question: What its last message says.
-        random: Chance that is the same whenever the program is run again.
         step: Steps that are over: how often something was observed.
     """
 
     def __init__(self, play: ProgramContext, team: Team) -> None:
         self.task: Task = play.task
-        self.random: Random = play.random
         self.step = 0
         self._play = play
         self._team = team
         self._prompts = Prompts(play, team)
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time = None if team.parallel_agents else asyncio.Lock()
 
     @property
     def question(self) -> str:
         """What the task's last message says."""
         return self._prompts.question
+
+    @property
+    def random(self) -> Random:
+        """Chance that is the same whenever the program is run again."""
+        return self._play.random
 
     @property
     def turn(self) -> int:
@@ -137,7 +140,7 @@ class TeamPlay:
             LLMError: No usable reply came. That is on record, too; a program may catch it.
             ProgramError: It is no role of the team, or its slots are not filled.
         """
-        if not isinstance(active, bool):
+        if active is not True and active is not False:
             raise ProgramError(f"active must be true or false, not {short_repr(active)}")
         member = self._team.member(role)
         others = (
@@ -147,7 +150,7 @@ class TeamPlay:
         messages = self._prompts.of(member, self.step + 1, slots)
         for other in others:
             self._prompts.draft(other, self.step + 1)
-        if self._team.parallel_agents:
+        if self._one_at_a_time is None:
             turn = await self._play.ask(member.agent, messages, note=reading.note)
         else:
             async with self._one_at_a_time:

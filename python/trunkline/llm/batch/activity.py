@@ -86,18 +86,20 @@ class RolloutActivity:
 
     def run(self) -> None:
         self._counter.run(self._number)
-        for lane in self._lanes.values():
-            lane.run()
+        if self._lanes:
+            for lane in self._lanes.values():
+                lane.run()
 
     def ask(self, *llms: str) -> None:
         """The rollout waits for replies of these LLMs; to others it is away. Names do not matter where there is one."""
         if self._counter.ask(self._number):
             self._still()
-        for name, lane in self._lanes.items():
-            if name in llms:
-                lane.ask()
-            else:
-                lane.leave()
+        if self._lanes:
+            for name, lane in self._lanes.items():
+                if name in llms:
+                    lane.ask()
+                else:
+                    lane.leave()
 
     def leave(self) -> None:
         if self._counter.leave(self._number):

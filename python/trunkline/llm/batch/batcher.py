@@ -183,7 +183,8 @@ class Batcher:
     def _over(self, call: asyncio.Task[None]) -> None:
         """A call has ended and the engine is free. Prompts of a cancelled call fail."""
         for part in self._calls.pop(call):
-            part.fail(LLMError(f"{self._engine.name} was stopped", retryable=True))
+            if part.outcomes is None:
+                part.fail(LLMError(f"{self._engine.name} was stopped", retryable=True))
         self._waiting.freed(call.get_loop().time())
         self._stir()
 

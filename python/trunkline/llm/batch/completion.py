@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     usage: dict[str, Any] | None = None
 
 
-class RequestTime(NamedTuple):
+class RequestTime(msgspec.Struct, frozen=True, gc=False):
     """Time of a request, in microseconds."""
 
     micros: int
@@ -82,6 +82,11 @@ def reply_of(
     request: Request, parts: list[list[Completion | TrunklineError]], taken: RequestTime, engine: str
 ) -> Reply:
     """Read the outcomes of a request's prompts with the request's own reader, as if a server had sent them."""
+    if request.n == 1:
+        (found,) = _read(request, parts[0], 0, taken, engine)
+        if isinstance(found, LLMError):
+            raise found
+        return found
     choices: list[ReplyChoice] = []
     figures: list[tuple[int, int, int]] = []
     fault: LLMError | None = None
@@ -105,15 +110,13 @@ def reply_of(
 
 def _read(
     request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: RequestTime, engine: str
-) -> list[Reply | LLMError]:
-    """Read draws of one prompt together, or one by one where that fails."""
-    for draw in draws:
-        if not isinstance(draw, Completion | LLMError):
-            raise draw
-    failed: list[Reply | LLMError] = [draw for draw in draws if isinstance(draw, LLMError)]
-    if failed:
-        return failed
-    completed = [draw for draw in draws if isinstance(draw, Completion)]
+) -> Sequence[Reply | LLMError]:
+    """Read draws of one prompt, all of one type, together, or one by one where that fails."""
+    if isinstance(draws[0], LLMError):
+        return cast("Sequence[LLMError]", draws)
+    if isinstance(draws[0], TrunklineError):
+        raise draws[0]
+    completed = cast("Sequence[Completion]", draws)
     try:
         reply = (request.take or read)(answer_body(completed), first, 1, taken.micros)
     except ReplyError as error:
@@ -127,38 +130,39 @@ def _read(
 
 def answer_body(completions: Sequence[Completion]) -> bytes:
     """Write draws of one prompt as the body of a chat completion; raises ReplyError where that is impossible."""
+    body: JSON = {
+        "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
+        "usage": _usage(completions),
+        "prompt_token_ids": completions[0].prompt_token_ids,
+    }
     try:
-        body = {
-            "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
-            "usage": scrub(_usage(completions)),
-            "prompt_token_ids": completions[0].prompt_token_ids,
-        }
         return msgspec.json.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass  # UTF-8 carries no lone surrogates
+    try:
+        return msgspec.json.encode(scrub(body))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ReplyError(f"it cannot be written as JSON: {error}") from None
 
 
 def _choice(index: int, completion: Completion) -> dict[str, JSON]:
-    calls = [
-        {
-            "id": scrub(call.id),
-            "type": "function",
-            "function": {"name": scrub(call.name), "arguments": scrub(call.arguments)},
-        }
-        for call in completion.tool_calls
-    ]
-    reasoning = None if completion.reasoning is None else scrub(completion.reasoning)
+    calls: list[JSON] = []
+    if completion.tool_calls:
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in completion.tool_calls
+        ]
     message = {
         "role": "assistant",
-        "content": scrub(completion.text),
-        "reasoning_content": reasoning,
+        "content": completion.text,
+        "reasoning_content": completion.reasoning,
         "tool_calls": calls,
     }
     logprobs = None if completion.logprobs is None else {"token_logprobs": completion.logprobs}
     return {
         "index": index,
         "message": message,
-        "finish_reason": scrub(completion.finish) or ("tool_calls" if calls else "stop"),
+        "finish_reason": completion.finish or ("tool_calls" if calls else "stop"),
         "token_ids": completion.token_ids,
         "logprobs": logprobs,
     }
@@ -166,17 +170,26 @@ def _choice(index: int, completion: Completion) -> dict[str, JSON]:
 
 def _usage(completions: Sequence[Completion]) -> dict[str, JSON]:
     """Token counts of one answer: the prompt of any completion, the sum of what was sampled."""
+    if len(completions) == 1:
+        usage = _counted(completions[0])
+        sampled = usage.get("completion_tokens")
+        return {**usage, "completion_tokens": sampled if type(sampled) is int else None}
     each = [_counted(completion) for completion in completions]
-    sampled: list[Any] = [usage.get("completion_tokens") for usage in each]
-    known = all(isinstance(count, int) for count in sampled)
-    return each[0] | {"completion_tokens": sum(sampled) if known else None}
+    counts: list[Any] = [usage.get("completion_tokens") for usage in each]
+    known = all(isinstance(count, int) for count in counts)
+    return each[0] | {"completion_tokens": sum(counts) if known else None}
 
 
 def _counted(completion: Completion) -> dict[str, JSON]:
     if completion.usage is not None:
         return completion.usage
-    counted = {"prompt_tokens": completion.prompt_token_ids, "completion_tokens": completion.token_ids}
-    return {name: len(ids) for name, ids in counted.items() if ids is not None}
+    prompt, sampled = completion.prompt_token_ids, completion.token_ids
+    counted: dict[str, JSON] = {}
+    if prompt is not None:
+        counted["prompt_tokens"] = len(prompt)
+    if sampled is not None:
+        counted["completion_tokens"] = len(sampled)
+    return counted
 
 
 def _completion(result: object, engine: str) -> Completion | LLMError:
@@ -264,6 +277,8 @@ def prompts(request: Request, largest: int) -> list[Prompt]:
     seed = request.seed
     if seed is None:
         seed = msgspec.json.decode(request.body, type=_Seeded).seed
+    if request.n <= largest:
+        return [Prompt(request.body, request.key, request.n, seed)]
     return [
         Prompt(request.body, request.key, min(largest, request.n - first), None if seed is None else (seed + first))
         for first in range(0, request.n, largest)

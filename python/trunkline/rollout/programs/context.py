@@ -53,7 +53,7 @@ class MessagePieces(NamedTuple):
     pieces: tuple[int, ...]
 
 
-class ContextRef(NamedTuple):
+class ContextRef(msgspec.Struct, frozen=True, gc=False):
     """All that a request shows a model, as the tree has it.
 
     Attributes:
@@ -164,7 +164,6 @@ class ProgramContext(ReplayState):
     Attributes:
         task: The task.
         agent: The run's agent.
-        random: Chance that is the same whenever the program is run again.
         turn: Model turns so far.
         step: Turns that something was observed after.
     """

@@ -41,6 +41,7 @@ class ProgramExecutor:
         facts: The rollout, as the tree had it at the beginning.
         name: Interns a string in the tree.
         recorded: Returns a turn of the tree.
+        has_grown: Whether the tree grew since the last :meth:`flush`.
     """
 
     def __init__(self, rollout: Rollout) -> None:
@@ -65,7 +66,7 @@ class ProgramExecutor:
         self._started: dict[int, int] = {}
         self._out: list[str] = []
         self._end: Exception | None = None
-        self._grew = False
+        self.has_grown = False
         self._size = self._turns = 0
 
     def numbered(self, compiled: CompiledAgent) -> tuple[int, CompiledAgent]:
@@ -175,16 +176,15 @@ class ProgramExecutor:
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew: by turns, or by a record alone; :meth:`flush` says so."""
-        self._grew = True
+        self.has_grown = True
         self._size += size
         self._turns += turns
 
     def flush(self) -> None:
         """Say that the tree grew, on the worker's loop."""
-        if self._grew:
-            size, turns = self._size, self._turns
-            self._grew, self._size, self._turns = False, 0, 0
-            self._sink.grew(size, turns)
+        size, turns = self._size, self._turns
+        self.has_grown, self._size, self._turns = False, 0, 0
+        self._sink.grew(size, turns)
 
     def drop(self, pending: PendingTurn) -> None:
         """Give up a turn that will not land; what it did cost is counted all the same."""

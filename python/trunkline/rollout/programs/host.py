@@ -163,14 +163,15 @@ class ProgramHost:
 
     def _advance(self) -> None:
         assert self._main is not None
-        loop, line, main, left = self.loop, self._line, self._main, _SLICE
+        loop, line, main, executor, left = self.loop, self._line, self._main, self._executor, _SLICE
         while left > 0:
-            left -= self._run(left)
             if loop.ready:
+                left -= self._run(left)
                 continue
             if line.unused:
                 self._drop_unused()
-            self._executor.flush()
+            if executor.has_grown:
+                executor.flush()
             if main.done():
                 self._leave()
                 return
@@ -207,7 +208,7 @@ class ProgramHost:
                 _give(slot)
                 return True
             break
-        timer = self.loop.due()
+        timer = self.loop.due() if self.loop.by_due else None
         if timer is not None and timer.due <= self._worker.time():
             self._fired(timer.number)
             self.loop.fire(timer)

@@ -110,7 +110,7 @@ class ProgramLoop(asyncio.AbstractEventLoop):
         self._worker = worker
         self._time = 0.0
         self._timers: dict[int, ProgramTimer] = {}
-        self._by_due: list[tuple[float, int]] = []
+        self.by_due: list[tuple[float, int]] = []
         self._timers_made = 0
         self._tasks_made = 0
         self._prune_at = 64
@@ -152,7 +152,7 @@ class ProgramLoop(asyncio.AbstractEventLoop):
 
     def due(self) -> ProgramTimer | None:
         """Return the timer that is due first by the worker's clock."""
-        heap = self._by_due
+        heap = self.by_due
         while heap and heap[0][1] not in self._timers:
             heapq.heappop(heap)
         return self._timers[heap[0][1]] if heap else None
@@ -199,7 +199,7 @@ class ProgramLoop(asyncio.AbstractEventLoop):
         own = copy_context() if context is None else context
         timer = self._timers[number] = ProgramTimer(callback, args, own, self._timers, number, when, due)
         self._timers_made += 1
-        heap = self._by_due
+        heap = self.by_due
         if len(heap) > 64 + 2 * len(self._timers):
             heap[:] = sorted((left.due, left.number) for left in self._timers.values())
         else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
+from functools import cached_property
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline._internal.text import excerpt
@@ -34,13 +35,9 @@ class ReplayState:
         executor: Does what the program asks for.
         journal: What is on record in its tree.
         seed: The run's seed.
-
-    Attributes:
-        random: Chance that is the same whenever the program is run again.
     """
 
     def __init__(self, rollout: Rollout, executor: ProgramExecutor, journal: Journal, seed: int) -> None:
-        self.random = random.Random()
         self._rollout = rollout
         self._executor = executor
         self._core = executor.core
@@ -55,6 +52,15 @@ class ReplayState:
         self._ended = self._host.stop
         self._passed()
 
+    @cached_property
+    def random(self) -> Random:
+        """Chance that is the same whenever the program is run again."""
+        return Random(self._chance())
+
+    def _chance(self) -> str:
+        """The seed of what the program does now."""
+        return f"{self._seed} {self._facts.path} {self._rollout.task.id}"
+
     def _passed(self) -> None:
         """Go on with what a rollout did, from its fork point on and with its own chance, once its records come."""
         if self._owner == self._rollout.id:
@@ -64,9 +70,10 @@ class ReplayState:
         if owner == self._owner:
             return
         self._owner = owner
-        facts = self._executor.facts if owner == self._rollout.id else self._core.rollout(owner)
+        self._facts = facts = self._executor.facts if owner == self._rollout.id else self._core.rollout(owner)
         self._leaf = facts.point
-        self.random.seed(f"{self._seed} {facts.path} {self._rollout.task.id}")
+        if "random" in self.__dict__:
+            self.random.seed(self._chance())
 
     async def _recorded(
         self,

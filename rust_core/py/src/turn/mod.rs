@@ -3,6 +3,7 @@
 pub mod prompt_ids;
 
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyList, PyTuple};
 use trunkline_core as core;
 use trunkline_core::reply::{ParsedChoice, ParsedReply, ReplyMessage, ToolCall, UsageCounts};
@@ -262,15 +263,19 @@ impl Transcript {
         })
     }
 
-    /// Set the prompt of a member: the pieces around what was said.
+    /// Set the prompt of a member: the pieces around what was said, interned in the tree.
     #[pyo3(signature = (member, parts, sees, /))]
     fn frame(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = number)] member: u32,
-        parts: Vec<Vec<u32>>,
+        parts: Vec<Vec<PyBackedBytes>>,
         #[pyo3(from_py_with = optional)] sees: Option<Vec<u32>>,
     ) -> PyResult<()> {
+        let parts = self.tree.get().with(py, |tree| {
+            let intern = |part: &Vec<PyBackedBytes>| part.iter().map(|piece| Ok(tree.fragment(piece)?.get())).collect();
+            parts.iter().map(intern).collect()
+        })?;
         self.transcript.with(py, |transcript| transcript.frame(member, parts, sees))
     }
 
