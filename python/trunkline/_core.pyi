@@ -663,6 +663,17 @@ class TokenBuffer:
     """Exponential of :attr:`entropy`."""
     def __len__(self) -> int: ...
 
+def base_seed(seed: int, task: str, path: Sequence[int], turn: int, /) -> int:
+    """The base seed of a fork point, in ``[0, 2**31 - 2**16)``; draw i of it is sent with base + i.
+
+    Args:
+        seed: The run's.
+        task: The task's id.
+        path: Fork path of the rollout whose state it is, flattened (turn, draw, turn, draw, ...); empty before the
+            first fork.
+        turn: Model turns on the path to the state.
+    """
+
 def calls_of(
     delta: Buffer, /
 ) -> (

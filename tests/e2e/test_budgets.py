@@ -13,13 +13,13 @@ from atlas import CAPITALS, agent, suicide
 from atlas import tasks as capitals
 from foreign import capital_cities, message, serving
 
+from trunkline._core import base_seed
 from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match

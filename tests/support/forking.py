@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from scripted import Say
 
-from trunkline._core import OBSERVATION
-from trunkline.rollout.sampling.prompt import base_seed
+from trunkline._core import OBSERVATION, base_seed
 from trunkline.strategies.base import Fork, View
 from trunkline.tree.views import Tree
 

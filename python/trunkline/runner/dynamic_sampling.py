@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
+from trunkline._core import base_seed
 from trunkline._internal.text import printable
 from trunkline._internal.validation import check_bool, check_int, short_repr
 from trunkline.errors import ConfigError, UsageError
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.plan import check_tasks
 from trunkline.runner.preflight import check_out
 from trunkline.runner.run import arun, run

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString};
 use trunkline_core as core;
 use trunkline_core::engine::{
     AgentPlan, BufferPool, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan,
@@ -494,4 +494,18 @@ fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {
         Outcome::Fault(fault) => (None, http::fault_words(&fault)),
     };
     Ok((target, waiting(view, waiters), times, answer, fault))
+}
+
+/// The base seed of a fork point: draw i of it is sent with base + i. `path` is the fork path of the rollout whose state it
+/// is, `turn` counts the model turns before it.
+#[pyfunction]
+#[pyo3(signature = (seed, task, path, turn, /))]
+pub fn base_seed(
+    seed: i64,
+    task: &Bound<'_, PyString>,
+    path: Vec<u32>,
+    #[pyo3(from_py_with = number)] turn: u32,
+) -> PyResult<i64> {
+    let task = task.call_method1("encode", ("utf-8", "surrogatepass"))?;
+    Ok(core::engine::base_seed(seed, task.cast::<PyBytes>()?.as_bytes(), &path, turn))
 }

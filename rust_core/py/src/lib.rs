@@ -46,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use crate::calls::{CallRows, CommitRows, calls_of, deltas};
     #[pymodule_export]
-    use crate::engine::TurnEngine;
+    use crate::engine::{TurnEngine, base_seed};
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from atlas import agent, tasks
 
+from trunkline._core import base_seed
 from trunkline.llm.types import Reply, ReplyChoice, Request
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.run import arun
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader

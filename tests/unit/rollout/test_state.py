@@ -14,8 +14,7 @@ from forking import Late, words, written
 from notebook import Clock, Liar, Notebook, Paper, account, forget, look, look_and_sign, look_and_tell, look_in_a_thread
 from scripted import Say, grow
 
-from trunkline._core import OBSERVATION
-from trunkline.rollout.sampling.prompt import base_seed
+from trunkline._core import OBSERVATION, base_seed
 from trunkline.scoring.notes import Verdict, note, noted, read, replays
 from trunkline.store.derive import rows, taken
 from trunkline.strategies.base import Fork

@@ -7,9 +7,9 @@ from pathlib import Path
 from atlas import agent, tasks
 from spending import Clerk
 
+from trunkline._core import base_seed
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun
 from trunkline.scoring.filters.builtin import OverlongPenalty, ZeroVariance

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Say, grow, paths
 
-from trunkline._core import branch_probability, branch_rows
+from trunkline._core import base_seed, branch_probability, branch_rows
 from trunkline.errors import ConfigError
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.strategies import adaptive
 from trunkline.strategies.adaptive import Adaptive
 from trunkline.strategies.base import Fork, View

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scripted import Say, grow, paths
 from worlds import Model, World, grow_in, grow_with
 
+from trunkline._core import base_seed
 from trunkline.errors import ConfigError, LLMError
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.strategies.mcts import MCTS
 from trunkline.tree.views import Trajectory, Tree
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from trunkline._core import base_seed
 from trunkline.llm import messages
 from trunkline.rollout.sampling.inflight import TraceRecorder
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.tools.calls import Origin
 

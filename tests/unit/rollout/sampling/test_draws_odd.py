@@ -12,13 +12,13 @@ import pytest
 from draws_table import ANSWER, Counted, Table, ask_all, completion, open_table
 
 import trunkline as tl
+from trunkline._core import base_seed
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
 from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.rollout.sampling.completions import SingleFlight
-from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.types import Task, Usage
 from trunkline.worker.outbox import settle
 
