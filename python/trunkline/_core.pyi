@@ -82,6 +82,7 @@ __all__ = [
     "align_ids",
     "append_ids_reply",
     "append_reply",
+    "base_seed",
     "branch_probability",
     "branch_rows",
     "calls_of",
