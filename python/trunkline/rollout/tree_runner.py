@@ -194,7 +194,7 @@ class TreeRunner:
         own_way = program is None and sources is None and not strategy.stepwise
         self._single = own_way and self._planned == 1 and not core.rollouts
         self._group: asyncio.TaskGroup | None = None
-        self._begun: Rollout | None = None
+        self._begun: Rollout | None = None  # the single one
 
     async def run(self, over: Callable[[BaseException | None], None] = _raised) -> None:
         """Grow and score all rollouts, then filter them, and tell ``over`` of the error that ended it, or of None.
@@ -215,7 +215,7 @@ class TreeRunner:
             else:
                 async with asyncio.TaskGroup() as self._group:
                     if self.tree.core.rollouts:
-                        self._take_over()
+                        self._take_over(self._group)
                     await self._grow()
             if self._running.over and self._sampler.sent:
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
@@ -318,15 +318,12 @@ class TreeRunner:
                 self.cut("settled", why)
         return self._running.over
 
-    def _start(self, rollout: Rollout) -> None:
-        """Let a rollout grow: in a task of the group, or in the runner's own where it is the only one."""
-        if self._group is None:
-            self._begun = rollout
-        else:
-            self._barrier.start()
-            self._group.create_task(self._play(rollout))
+    def _start(self, rollout: Rollout, group: asyncio.TaskGroup) -> None:
+        """Let a rollout grow in a task of its own."""
+        self._barrier.start()
+        group.create_task(self._play(rollout))
 
-    def _take_over(self) -> None:
+    def _take_over(self, group: asyncio.TaskGroup) -> None:
         """Continue rollouts that have not ended, and finish the bookkeeping of those that have."""
         core = self.tree.core
         for number in core.growing:
@@ -339,11 +336,11 @@ class TreeRunner:
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
         for rollout in self._live.values():
-            self._start(rollout)
+            self._start(rollout, group)
         for number in set(range(core.rollouts)).difference(core.growing):
-            self._take_up(number)
+            self._take_up(number, group)
 
-    def _take_up(self, number: int) -> None:
+    def _take_up(self, number: int, group: asyncio.TaskGroup) -> None:
         """Count a rollout that ended before; score it and tell the strategy where that is still to be done."""
         old = number < self._taken.rollouts
         facts = self.tree.core.rollout(number)
@@ -354,9 +351,8 @@ class TreeRunner:
         if not old:
             self._ended.append(number)
         if math.isnan(facts.reward):
-            assert self._group is not None
             self._barrier.start()
-            self._group.create_task(self._rejudge(number, termination))
+            group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
         await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
@@ -409,7 +405,10 @@ class TreeRunner:
             rollout.tool_calls = made
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
-            self._start(rollout)
+            if self._group is None:
+                self._begun = rollout
+            else:
+                self._start(rollout, self._group)
 
     def _made(self, number: int, fork: ForkRecord | None, *, silent: bool = True) -> Rollout:
         """Make a rollout as its fork says; sampling and prefix count only before its first turn."""

@@ -139,10 +139,11 @@ def _plain(arguments: str) -> str:
 
 
 def _folded(value: Any) -> JSON:
-    if isinstance(value, str):
-        return " ".join(value.casefold().split())
-    if isinstance(value, list):
-        return [_folded(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _folded(item) for key, item in value.items()}
+    match value:
+        case str():
+            return " ".join(value.casefold().split())
+        case list():
+            return [_folded(item) for item in value]
+        case dict():
+            return {key: _folded(item) for key, item in value.items()}
     return value

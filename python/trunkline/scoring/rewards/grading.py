@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import math
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
@@ -30,7 +31,7 @@ from trunkline.tools.executor import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from trunkline.scoring.rewards.base import RewardPolicy
     from trunkline.tree.views import Trajectory
@@ -265,6 +266,12 @@ class Grader:
         self._reward = opened(reward)
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
+        self.ask: Callable[[Trajectory], Awaitable[Scored]] = (
+            partial(ask, self._reward, policy=self._policy, threads=self._threads)
+            if self._policy.batch is None
+            else partial(self._gathered, most=self._policy.batch)
+        )
+        """Scores a trajectory that rewards are shown."""
         self._waiting: list[_Waiting] = []
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -279,12 +286,6 @@ class Grader:
     async def score(self, trajectory: Trajectory, *, cut: bool = False) -> Scored:
         early = unseen(trajectory, cut=cut)
         return await self.ask(trajectory) if early is None else early
-
-    async def ask(self, trajectory: Trajectory) -> Scored:
-        """Score a trajectory that rewards are shown."""
-        if self._policy.batch is None:
-            return await ask(self._reward, trajectory, self._policy, self._threads)
-        return await self._gathered(trajectory, self._policy.batch)
 
     async def score_all(self, trajectories: Sequence[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
         """Score trajectories in full batches, or one by one, ``at_once`` calls at a time."""
