@@ -8,9 +8,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString};
 use trunkline_core as core;
 use trunkline_core::engine::{
-    AgentPlan, BufferPool, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan,
-    TurnsLanded, Unsent, is_ours,
+    AgentPlan, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan, TurnsLanded,
+    Unsent, is_ours,
 };
+use trunkline_core::http::BufferPool;
 use trunkline_core::reply::ParsedChoice;
 use trunkline_core::{AppendedChoice, Result, Source, Tree};
 

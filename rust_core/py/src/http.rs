@@ -1,6 +1,9 @@
 //! `ExchangeTable` and `request_head`.
 
+use std::sync::{Mutex, PoisonError};
+
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict};
 use trunkline_core::Result;
 use trunkline_core::http::{self, Actions, Failed, Fault, Headers, HttpLimits, Landed, Micros};
@@ -93,7 +96,7 @@ pub fn fault_words(fault: &Fault) -> (&'static str, String) {
 
 /// All requests of a client that have no answer yet, and its connections.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct ExchangeTable(Guard<http::ExchangeTable>);
+pub struct ExchangeTable(Guard<http::ExchangeTable>, Mutex<Vec<u8>>);
 
 impl ExchangeTable {
     /// Work on the table from inside the core.
@@ -160,7 +163,7 @@ impl ExchangeTable {
         patience: f64,
         crowded: f64,
     ) -> Self {
-        Self(Guard::new(http::ExchangeTable::new(HttpLimits {
+        let table = http::ExchangeTable::new(HttpLimits {
             size: size.0 as usize,
             largest: usize::try_from(largest.0).unwrap_or(usize::MAX),
             connect: micros(connect),
@@ -169,7 +172,8 @@ impl ExchangeTable {
             idle: micros(idle),
             patience: micros(patience),
             crowded: micros(crowded),
-        })))
+        });
+        Self(Guard::new(table), Mutex::default())
     }
 
     /// Add somewhere to connect to, and give its number.
@@ -221,13 +225,14 @@ impl ExchangeTable {
 
     /// A connection brought bytes.
     #[pyo3(signature = (slot, data, now, /))]
-    fn feed(&self, py: Python<'_>, slot: Unsigned<u32>, data: Data<'_>, now: f64) -> PyResult<bool> {
-        let large = data.len() > LARGE;
+    fn feed(&self, py: Python<'_>, slot: Unsigned<u32>, data: &Bound<'_, PyAny>, now: f64) -> PyResult<bool> {
+        let mut memory = self.1.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let data = Data::copied(data, &mut memory)?;
         let feed = |table: &mut http::ExchangeTable| {
-            table.feed(slot.0, &data, micros(now));
+            table.feed(slot.0, data, micros(now));
             Ok(table.is_pending())
         };
-        if large { self.0.with_long(py, |_| true, feed) } else { self.0.with(py, feed) }
+        if data.len() > LARGE { self.0.with_long(py, |_| true, feed) } else { self.0.with(py, feed) }
     }
 
     /// The other side sends nothing more.

@@ -85,6 +85,27 @@ impl Deref for Data<'_> {
     }
 }
 
+impl<'a> Data<'a> {
+    /// Bytes of a `bytes` object as they are, of anything else a copy in memory that is used again.
+    pub fn copied(value: &'a Bound<'_, PyAny>, memory: &'a mut Vec<u8>) -> PyResult<&'a [u8]> {
+        if let Ok(bytes) = value.cast::<PyBytes>() {
+            return Ok(bytes.as_bytes());
+        }
+        let py = value.py();
+        let copy = PyBuffer::<u8>::get(value).and_then(|buffer| {
+            let len = buffer.item_count();
+            if memory.len() < len {
+                memory.resize(len, 0);
+            }
+            let (copy, _) = memory.split_at_mut(len);
+            buffer.copy_to_slice(py, copy).map(|()| &*copy)
+        });
+        copy.map_err(|error| refine(py, error, PLAIN))
+    }
+}
+
+const PLAIN: &str = "a buffer must hold plain bytes";
+
 impl<'a, 'py> FromPyObject<'a, 'py> for Data<'a> {
     type Error = PyErr;
 
@@ -93,6 +114,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Data<'a> {
             return value.extract().map(Self::Borrowed).map_err(PyErr::from);
         }
         let copy = PyBuffer::<u8>::get(&value).and_then(|buffer| buffer.to_vec(value.py()));
-        copy.map(Self::Owned).map_err(|error| refine(value.py(), error, "a buffer must hold plain bytes"))
+        copy.map(Self::Owned).map_err(|error| refine(value.py(), error, PLAIN))
     }
 }

@@ -217,8 +217,10 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             let ended = sent + answered.took;
             let plain = answered.answer.status == 200 && answered.answer.headers.get(b"content-encoding").is_none();
             if plain && let Ok(mut turns) = self.turned(flight, &answered.answer.body, target, sent, ended) {
+                let Answer { headers, body, .. } = answered.answer;
+                table.recycle(body);
                 if let Some(led) = turns.first_mut() {
-                    (led.first, led.headers) = (answered.first, answered.answer.headers);
+                    (led.first, led.headers) = (answered.first, headers);
                 }
                 landed.append(&mut turns);
                 continue;

@@ -6,7 +6,6 @@
 //! on the trees in the same step. `docs/design/turn_engine.md` has the table of stages.
 
 mod answer;
-mod buffers;
 mod exchange;
 mod seed;
 mod shared;
@@ -25,7 +24,6 @@ use crate::turn::append::{AppendedChoice, RequestInfo};
 use crate::turn::request::Source;
 
 pub use answer::Handed;
-pub use buffers::BufferPool;
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
 pub use seed::{base_seed, next_seed};
 pub use shared::Unsent;

@@ -62,6 +62,13 @@ impl AnswerReader {
         *self = Self::new(self.largest);
     }
 
+    /// Use memory that held another body, if there is no body yet.
+    pub fn lend(&mut self, buffer: Vec<u8>) {
+        if self.answer.body.capacity() == 0 {
+            self.answer.body = buffer;
+        }
+    }
+
     /// Give the answer, or what there is of it.
     pub fn give(&mut self) -> Answer {
         std::mem::take(&mut self.answer)

@@ -6,6 +6,7 @@
 //! write and close. Time is an argument everywhere.
 
 mod answer;
+mod buffers;
 mod chunks;
 mod fault;
 mod headers;
@@ -15,6 +16,7 @@ mod table;
 mod traffic;
 
 pub use answer::{Answer, AnswerReader, HEAD_LIMIT};
+pub use buffers::BufferPool;
 pub use fault::Fault;
 pub use headers::{Headers, request_head};
 pub use table::ExchangeTable;

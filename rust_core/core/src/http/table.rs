@@ -7,10 +7,14 @@ use std::mem::take;
 use std::sync::Arc;
 
 use super::answer::AnswerReader;
+use super::buffers::BufferPool;
 use super::fault::Fault;
 use super::pool::Pool;
 use super::traffic::{Actions, Failed, HttpLimits, Landed, Micros, Write};
 use crate::error::{Error, Result};
+
+/// Bytes from which on the memory of a body is used again.
+const LONG: usize = 16 << 10;
 
 /// A request without an answer.
 #[derive(Debug)]
@@ -89,6 +93,7 @@ pub struct ExchangeTable {
     landed: Vec<Landed>,
     failed: Vec<Failed>,
     actions: Actions,
+    bodies: BufferPool,
     closed: bool,
 }
 
@@ -107,6 +112,7 @@ impl ExchangeTable {
             landed: Vec::new(),
             failed: Vec::new(),
             actions: Actions::default(),
+            bodies: BufferPool::default(),
             closed: false,
         }
     }
@@ -228,6 +234,12 @@ impl ExchangeTable {
     /// A connection brought bytes.
     pub fn feed(&mut self, slot: u32, data: &[u8], now: Micros) {
         let idle = self.limits.idle;
+        if data.len() > LONG
+            && let Some(connection) = self.connections.get_mut(slot as usize).and_then(Option::as_mut)
+            && !connection.reader.begun()
+        {
+            connection.reader.lend(self.bodies.take(0));
+        }
         let Some(connection) = self.connection(slot) else { return };
         match connection.stage {
             Stage::Sent => {}
@@ -371,6 +383,13 @@ impl ExchangeTable {
     /// The same for those that get no answer.
     pub fn take_failed_of(&mut self, wanted: impl Fn(u64) -> bool) -> Vec<Failed> {
         self.failed.extract_if(.., |failed| wanted(failed.token)).collect()
+    }
+
+    /// Use the memory of a body for others.
+    pub fn recycle(&mut self, body: Vec<u8>) {
+        if body.capacity() > LONG {
+            self.bodies.give(body);
+        }
     }
 
     /// Bytes of the bodies that have come.

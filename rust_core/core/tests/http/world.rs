@@ -344,3 +344,31 @@ fn what_nothing_asked_for_costs_the_connection() {
         assert_eq!((actions.closes, actions.writes.len(), actions.opens.len()), (vec![slot], 0, 1));
     }
 }
+
+#[test]
+fn the_memory_of_an_answer_that_was_read_is_that_of_a_later_one() {
+    let mut table = ExchangeTable::new(HttpLimits { largest: 1 << 20, ..LIMITS });
+    table.add_origin(false).unwrap();
+    let head = request_head("/", "h", &[]).unwrap();
+    let mut places = Vec::new();
+    for (token, len) in [(1, 200_000), (2, 60_000), (3, 300), (4, 90_000)] {
+        table.send(token, 0, head.clone(), 0, 1000, 0).unwrap();
+        if let Some(&(slot, _)) = table.take_actions().opens.first() {
+            table.opened(slot, 0);
+            table.take_actions();
+        }
+        let body = vec![b'0' + u8::try_from(token).unwrap(); len];
+        let answer = [format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n").as_bytes(), &body].concat();
+        let (first, rest) = answer.split_at(len / 3 * 2);
+        table.feed(0, first, 0);
+        table.feed(0, rest, 0);
+        table.settle(0);
+        let landed = table.take_landed().remove(0).answer.body;
+        assert!(landed == body, "the answer to {token} has other bytes");
+        places.push(landed.as_ptr());
+        if token != 3 {
+            table.recycle(landed);
+        }
+    }
+    assert_eq!((places[1], places[3]), (places[0], places[0]));
+}

@@ -1,10 +1,10 @@
-//! Memory of long requests, from one to the next.
+//! Memory of long requests and answers, from one to the next.
 
 /// Most bytes that are kept.
 const MOST: usize = 16 << 20;
 
-/// Buffers that requests were written into, for the next ones: memory that the system does not have to give again, and that
-/// a cache still holds.
+/// Buffers that nothing reads any more, for the next requests or answers: memory that the system does not have to give
+/// again, and that a cache still holds.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     free: Vec<Vec<u8>>,
