@@ -71,13 +71,13 @@ class Controller:
         self._job, self._tasks, self._taken = job, tasks, taken or {}
         self._writer = writer
         self._backend = backend
-        self._inbox: Inbox = asyncio.Queue()
+        self._inbox = Inbox()
         self._durable = durable
         self._fatal: TrunklineError | None = None
         self._grace = grace
         self._failed_workers: set[int] = set()
         self._beaten = time.monotonic()
-        self._stop = asyncio.Event()
+        self.stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         there, send = writer.progress, backend.send
@@ -129,18 +129,15 @@ class Controller:
         """Ask the run to end early; with ``at_once``, without waiting for requests and tool calls in flight."""
         if at_once:
             self._grace = 0.0
-        self._stop.set()
+        self.stopped = True
+        self._inbox.wake()
 
     def stop_soon(self, *, at_once: bool = False) -> None:
         """Like :meth:`stop`, from another thread; ``at_once`` cancels the run instead."""
         if self._loop is None or self._task is None:
-            self._stop.set()
+            self.stopped = True
         else:
-            self._loop.call_soon_threadsafe(self._task.cancel if at_once else self._stop.set)
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
+            self._loop.call_soon_threadsafe(self._task.cancel if at_once else self.stop)
 
     @property
     def ended(self) -> str | None:
@@ -155,7 +152,6 @@ class Controller:
             InfrastructureError: If no worker is left, or the run file cannot be written.
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        stop = asyncio.ensure_future(self._stop.wait())
         self._run_limits.start()
         self._observers.begin(self._job, self._tasks, self._taken)
         collector.relax()
@@ -163,7 +159,7 @@ class Controller:
             self._run_limits.note(self._writer)
             self._supervisor.began(await self._backend.start(self._job, self._inbox))
             while self.task_queue.open and not self._ending and not self._through:
-                self._take(await self._arrived(stop))
+                self._take(await self._arrived())
                 self._beat()
                 self._feed()
             if self.task_queue.open or self._run_limits.leases_out:
@@ -172,7 +168,6 @@ class Controller:
                 raise self._fatal
         finally:
             collector.restore()
-            stop.cancel()
             closing = asyncio.ensure_future(self._close())
             await wait_uninterrupted(closing)
             closing.result()
@@ -205,19 +200,11 @@ class Controller:
     def _fail(self, error: TrunklineError) -> None:
         self._fatal = self._fatal or error
 
-    async def _arrived(self, stop: asyncio.Future[Any]) -> list[tuple[int, Event]]:
-        """Wait for messages until the next beat, or until the run is asked to stop."""
-        event = asyncio.ensure_future(self._inbox.get())
-        left = max(0.0, self._beaten + BEAT - time.monotonic())
-        try:
-            await asyncio.wait((event, stop), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            came = event.done() or not event.cancel()
-        if not came:
-            return []
-        if self._durable:
+    async def _arrived(self) -> list[tuple[int, Event]]:
+        """Wait for messages until the next beat, or until the run is asked to stop; all of them share a transaction."""
+        if await self._inbox.arrived(max(0.0, self._beaten + BEAT - time.monotonic())) and self._durable:
             await asyncio.sleep(_GATHER)
-        return [event.result(), *self._queued()]
+        return self._inbox.take()
 
     def _beat(self) -> None:
         """Supervise the workers once a second, and end a run that has none left."""
@@ -232,10 +219,6 @@ class Controller:
         elif self._supervisor.exhausted:
             left = f"no worker is left; {self.task_queue.open} tasks were not finished"
             self._fail(WorkerError(f"{self._supervisor.given_up}, and {left}"))
-
-    def _queued(self) -> list[tuple[int, Event]]:
-        """Return all messages in the inbox, which share one transaction."""
-        return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
 
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""
@@ -317,13 +300,13 @@ class Controller:
         leaving = set(self._registry.ready) - self._failed_workers
         deadline = time.monotonic() + grace + _WIND_DOWN
         while leaving:
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    event = await self._inbox.get()
-            except TimeoutError:
+            left = deadline - time.monotonic()
+            if not await self._inbox.arrived(max(0.0, left)):
+                if left > 0:
+                    continue
                 logger.warning("workers did not stop within %.0f s and are ended", grace + _WIND_DOWN)
                 return
-            events = [event, *self._queued()]
+            events = self._inbox.take()
             self._take(events)
             leaving.difference_update(
                 worker_id for worker_id, message in events if isinstance(message, Bye | Fatal | WorkerExited)

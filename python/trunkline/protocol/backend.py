@@ -25,8 +25,41 @@ class WorkerExited(msgspec.Struct):
 Event = FromWorker | WorkerExited | CutTasks
 """A message of a worker, its end, or the end of the run's time, which has worker -1."""
 
-Inbox = asyncio.Queue[tuple[int, Event]]
-"""Events, each with its worker's number, in order for each worker."""
+
+class Inbox:
+    """Events, each with its worker's number, in order for each worker, and one task that waits for them."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[int, Event]] = []
+        self._waiting: asyncio.Future[None] | None = None
+
+    def put_nowait(self, event: tuple[int, Event]) -> None:
+        """Add an event."""
+        self._events.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the task go on, though no event may be there."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def arrived(self, seconds: float) -> bool:
+        """Wait until there is an event, so many seconds at most, or until woken; return whether there is one."""
+        if self._events:
+            return True
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+        return bool(self._events)
+
+    def take(self) -> list[tuple[int, Event]]:
+        """Take all events."""
+        events, self._events = self._events, []
+        return events
 
 
 class Backend(Protocol):
