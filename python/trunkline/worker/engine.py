@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -32,6 +33,7 @@ from trunkline.rollout.task_budget import BudgetSources
 from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.scoring.filters.base import unjudged
 from trunkline.scoring.rewards.grading import Grader, cancelled
+from trunkline.strategies.base import at_once
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 from trunkline.worker.health import collect_state
@@ -146,6 +148,11 @@ def slots(job: Job) -> int:
     return slots_for(job, room(job))
 
 
+def reported_together(job: Job) -> int:
+    """Return how many finished tasks wait for each other at most: half of those that no request in flight needs."""
+    return max(1, (slots(job) - math.ceil(room(job) / at_once(job.strategy))) // 2)
+
+
 class _BegunTask(NamedTuple):
     """The deltas of a task that was begun; the first ``taken`` are those of an earlier run."""
 
@@ -182,13 +189,14 @@ class Engine:
         self._llms = LLMClients(job, self._cache, self._weights, self._leases, self._resized)
         self._send = send
         self._lag = lag
-        self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job))
+        self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job), reported_together(job))
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
         # Tasks of the engine; those that grow a tree with its runner.
         self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
         self._forget = self._tasks.pop
+        self._growing = 0
         self._stopping = False
 
     def receive(self, message: messages.ToWorker) -> None:
@@ -287,6 +295,7 @@ class Engine:
                 program=self._program,
                 recorder=recorder,
             )
+            self._growing += 1
             runner.task = self._spawn(runner.run(partial(self._over, runner, sink)), runner)
 
     def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> asyncio.Task[None]:
@@ -300,6 +309,7 @@ class Engine:
         own = runner.task
         assert own is not None
         self._tasks[own] = None  # nothing of it can be cut any more
+        self._growing -= 1
         if problem is not None:
             if cancelled() if isinstance(problem, asyncio.CancelledError) else not raised_by_user_code(problem, own):
                 raise problem
@@ -315,7 +325,7 @@ class Engine:
             unjudged(self._job.filters, core, sink.broke)
         sink.ending = runner.ending
         sink.done = True
-        self._outbox.note(sink)
+        self._outbox.note(sink, last=not self._growing)
 
     def _fail(self, error: BaseException) -> None:
         if self._stopping:

@@ -36,7 +36,7 @@ _FLUSH_AFTER = 0.05
 """Seconds a turn waits for company before its batch leaves."""
 
 _DONE_AFTER = 0.005
-"""Seconds a finished task waits: until it is reported its worker gets no new one in its place."""
+"""Seconds that finished tasks wait once they are so many that requests would lack tasks, and the last ones."""
 
 _LARGEST = 1_000_000_000
 """Bytes of the largest delta: SQLite keeps no longer value."""
@@ -248,6 +248,7 @@ class Outbox:
         send: Takes each batch.
         failed: Called with the error when a batch cannot be sent.
         unacknowledged: Turns that may wait for their acknowledgement, beside those that wait for their reply.
+        together: Finished tasks that leave together at the latest.
     """
 
     def __init__(
@@ -256,12 +257,15 @@ class Outbox:
         send: Callable[[Batch], None],
         failed: Callable[[Exception], None],
         unacknowledged: int = IN_FLIGHT,
+        together: int = 1,
     ) -> None:
         self._send = send
         self._failed = failed
         self._free = ShrinkableSemaphore(concurrency + unacknowledged)
         self.reserve = self._free.acquire
         self._concurrency = concurrency
+        self._together = together
+        self._finished = 0
         # What waits: trees by their tasks, model turns, bytes, names that servers gave themselves.
         self.dirty: dict[int, TreeSink] = {}
         self.turns = 0
@@ -314,13 +318,20 @@ class Outbox:
         """Note tokens of a reply, or of an endpoint's, that are estimated; they leave with the next batch."""
         self._estimated.append((where, tokens))
 
-    def note(self, sink: TreeSink) -> None:
-        """Note that a tree changed; its batch leaves when enough turns or bytes wait, or shortly."""
+    def note(self, sink: TreeSink, *, last: bool = True) -> None:
+        """Note that a tree changed; its batch leaves when enough turns, bytes or finished tasks wait, or shortly.
+
+        Args:
+            sink: The tree.
+            last: Whether no other tree grows.
+        """
         self.dirty[sink.index] = sink
-        if not sink.done:
+        self._finished += sink.done
+        if sink.done and (last or self._finished >= self._together):
+            if self.wait > _DONE_AFTER:
+                self._flush_within(_DONE_AFTER)
+        else:
             self.schedule()
-        elif self.wait > _DONE_AFTER:
-            self._flush_within(_DONE_AFTER)
 
     def schedule(self) -> None:
         """Send what waits shortly; if it is enough, after this pass of the event loop, in which more may end."""
@@ -331,7 +342,7 @@ class Outbox:
     def flush(self) -> None:
         """Send everything that grew, in as many batches as its size asks for."""
         self.close()
-        self.bytes = 0
+        self.bytes = self._finished = 0
         dirty, self.dirty = list(self.dirty.values()), {}
         grown: list[Delta] = []
         done: list[Done] = []

@@ -204,3 +204,23 @@ def test_what_is_due_at_once_leaves_on_a_loop_that_makes_no_timer_of_it(monkeypa
 
     uvloop.run(finish_two())
     assert [done.task for batch in sent for done in batch.done] == [0, 1]
+
+
+async def test_finished_tasks_wait_for_each_other_unless_they_are_enough_or_the_last(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trunkline.worker.outbox._FLUSH_AFTER", 600.0)
+    sent: list[Batch] = []
+    outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)), together=3)
+    growths = [TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(5)]
+
+    async def done(*tasks: int, last: bool = False) -> list[int]:
+        for task in tasks:
+            growths[task].tree.core.append(0, 1, b'{"a":1}')
+            growths[task].done = True
+            outbox.note(growths[task], last=last)
+        await asyncio.sleep(0.05)
+        return [over.task for batch in sent for over in batch.done]
+
+    assert not await done(0, 1)
+    assert await done(2) == [0, 1, 2]
+    assert await done(3) == [0, 1, 2], "they are counted anew"
+    assert await done(4, last=True) == [0, 1, 2, 3, 4]
