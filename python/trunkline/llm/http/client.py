@@ -499,7 +499,8 @@ class HttpLLM:
             call.spent = reply.prompt + generated
         queue = endpoint.queue
         # Draws of one request are generated side by side.
-        queue.window.replied(call.last, generated if call.n <= 1 else generated // call.n, queue.in_flight, now)
+        tokens = generated if call.n <= 1 else generated // call.n
+        queue.window.replied([(call.last, tokens)], queue.in_flight, now)
 
     def _judge(
         self, endpoint: Endpoint, call: PendingCall[Any], outcome: Outcome, *, begun: float, now: float, probe: bool

@@ -119,7 +119,8 @@ class Connection(asyncio.BufferedProtocol):
             # A server that answers before it has read the request leaves bytes of it in the way of the next.
             if self.transport.get_write_buffer_size():
                 self._driver.table.unsent(self.slot)
-            self._driver.wake()
+            if not self._driver.woken:
+                self._driver.wake()
 
     def eof_received(self) -> None:
         """The other side sends nothing more."""
@@ -183,9 +184,9 @@ class ConnectionDriver:
         "_origins",
         "_refuse",
         "_timer",
-        "_woken",
         "table",
         "turns",
+        "woken",
     )
 
     def __init__(
@@ -204,7 +205,7 @@ class ConnectionDriver:
         self._origins: list[HttpOrigin] = []
         self._open: dict[int, Connection] = {}
         self._dialing: dict[int, asyncio.Task[None]] = {}
-        self._woken = False
+        self.woken = False
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._empty: asyncio.Event | None = None
@@ -216,13 +217,13 @@ class ConnectionDriver:
 
     def wake(self) -> None:
         """Run a pass in a moment."""
-        if not self._woken:
-            self._woken = True
+        if not self.woken:
+            self.woken = True
             asyncio.get_running_loop().call_soon(self.run)
 
     def run(self) -> None:
         """Run a pass: take out of the table what is to be done, do it, and hand over what has arrived or failed."""
-        self._woken = False
+        self.woken = False
         now = time.monotonic()
         source = self.turns or self.table
         arrived, failed = source.land(now)

@@ -102,8 +102,8 @@ class TurnSender:
         arrived, failed, turned, missed, unsent = self._engine.land(self._table, now, self._watched)
         self._passing = True
         try:
-            for found in turned:
-                self._turned(found, now)
+            if turned:
+                self._turned(turned, now)
             for lost in missed:
                 self._missed(lost)
             if unsent:
@@ -172,23 +172,28 @@ class TurnSender:
         for one, asked in taken:
             self._receiver.missed(one, FirstAttempt(asked))
 
-    def _turned(self, turned: AnsweredDraws, now: float) -> None:
-        (target, _, queued, _, took), sent, (_, _, generated, _), _, draws, _, _, headers = turned
-        endpoint = self._endpoints[target]
-        if not sent:
+    def _turned(self, answers: Sequence[AnsweredDraws], now: float) -> None:
+        replies: dict[Endpoint, list[tuple[float, int]]] = {}
+        for turned in answers:
+            (target, _, queued, _, took), sent, (_, _, generated, _), _, draws, _, _, headers = turned
+            endpoint = self._endpoints[target]
+            if sent:
+                if headers is not None:
+                    self._watch(endpoint, headers)
+                endpoint.refusals = 0
+                if endpoint.ejected or endpoint.failures:
+                    self._router.served(endpoint)
+                reply = (took - queued, generated // draws if generated > 0 else 0)
+                if endpoint in replies:
+                    replies[endpoint] += (reply,)
+                else:
+                    replies[endpoint] = [reply]
+                self.in_flight -= 1
             self._receiver.turned(endpoint.base_url, turned, now)
-            return
-        queue = endpoint.queue
-        if headers is not None:
-            self._watch(endpoint, headers)
-        endpoint.refusals = 0
-        if endpoint.suspect:
-            self._router.served(endpoint)
-        if queue.window.adaptive:
-            queue.window.replied(took - queued, generated // draws if generated > 0 else 0, queue.in_flight, now)
-        self.in_flight -= 1
-        self._limiter.leave(queue)
-        self._receiver.turned(endpoint.base_url, turned, now)
+        for endpoint, came in replies.items():
+            queue = endpoint.queue
+            queue.window.replied(came, queue.in_flight, now)
+            self._limiter.leave(queue, count=len(came))
 
     def _watch(self, endpoint: Endpoint, headers: dict[bytes, bytes]) -> None:
         """Read the headers of an endpoint's first answers."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CUT: Final = 0.7
 """What a burst of 429s, or a slowdown, leaves of the window."""
@@ -84,29 +87,31 @@ class Window:
         elif self.adaptive:
             self._grown = max(self._grown, now + HOLD)
 
-    def replied(self, took: float, generated: int, in_flight: int, now: float) -> None:
-        """Note a reply: its seconds, its tokens, and the requests in flight with it."""
+    def replied(self, replies: Iterable[tuple[float, int]], in_flight: int, now: float) -> None:
+        """Note replies that came together: their seconds and tokens, and the requests in flight with the first one."""
         if not self.adaptive:
             return
-        if self.size < self._restart:
-            self.size += 1.0
-        if self._grown == math.inf:
-            self._grown = now
-        if self._replies < 0:
-            self._replies += 1
-            return
-        pace = took / (generated + _OFFSET)
-        if self._replies < _SETTLED:
-            self._replies += 1
-            self._mean += (pace - self._mean) / self._replies
-            self._best = self._mean
-            return
-        mean = self._mean = self._mean + (pace - self._mean) / _SETTLED
-        best = self._best
-        # The window can be the cause only where it is in use.
-        if took > _QUICK and mean > self._slowdown * best and 2 * in_flight >= self.size and now >= self._cut + HOLD:
-            self._shrink(now, self.cap * _FLOOR)
-        self._best = mean if mean < best else best + (mean - best) / _DRIFT
+        for took, generated in replies:
+            if self.size < self._restart:
+                self.size += 1.0
+            if self._grown == math.inf:
+                self._grown = now
+            pace = took / (generated + _OFFSET)
+            best = self._best
+            if self._replies < 0:
+                self._replies += 1
+            elif self._replies < _SETTLED:
+                self._replies += 1
+                self._mean += (pace - self._mean) / self._replies
+                self._best = self._mean
+            else:
+                mean = self._mean = self._mean + (pace - self._mean) / _SETTLED
+                # The window can be the cause only where it is in use.
+                used = 2 * in_flight >= self.size
+                if took > _QUICK and mean > self._slowdown * best and used and now >= self._cut + HOLD:
+                    self._shrink(now, self.cap * _FLOOR)
+                self._best = mean if mean < best else best + (mean - best) / _DRIFT
+            in_flight -= 1
 
     def restart(self) -> None:
         self.open()

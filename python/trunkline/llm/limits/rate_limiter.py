@@ -131,14 +131,18 @@ class Limiter:
             self.on_change()
         return granted
 
-    def leave(self, queue: EndpointQueue, booked: int = 0, spent: int | None = None) -> None:
-        """Note that a request is over: the tokens it waited with, 0 if it entered at once, and those it took."""
-        queue.in_flight -= 1
+    def leave(self, queue: EndpointQueue, booked: int = 0, spent: int | None = None, *, count: int = 1) -> None:
+        """Note that a request is over: the tokens it waited with, 0 if it entered at once, and those it took.
+
+        Several that entered at once may leave together.
+        """
+        queue.in_flight -= count
         queue.tokens -= booked
         if self.owed or queue.owed:
-            self._give_up(queue)
+            for _ in range(count):
+                self._give_up(queue)
         else:
-            self.free += 1
+            self.free += count
         if self._lease is not None and spent is not None:
             self._lease.acquire(0, spent - booked)
             self._refund.wake()

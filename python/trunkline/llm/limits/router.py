@@ -229,6 +229,7 @@ class Endpoint:
         good: Whether it has ever completed a request.
         until: When it may be asked again; minus infinity while it is open, infinity when it is out.
         ejected: Whether it needs a probe.
+        failures: Answers in a row that did not serve.
         ejections: Ejections in a row, without an answer between them.
         out: Whether it can serve no request: wrong key, model, quota or URL.
         refusals: Refusals of that kind in a row, without a reply between them.
@@ -246,7 +247,7 @@ class Endpoint:
         self._key_env = key_env
         self._secret = secret
         self._targets: dict[str, tuple[str, RequestContext]] = {}
-        self._failures = self.ejections = 0
+        self.failures = self.ejections = 0
         self.queue = EndpointQueue(window, rate_limits)
         self.plain = self.base_url.startswith("http://")
         self.reached = self.good = self.erratic = False
@@ -259,11 +260,6 @@ class Endpoint:
     @property
     def load(self) -> int:
         return self.queue.in_flight + self.queue.waiting + self.queue.queued
-
-    @property
-    def suspect(self) -> bool:
-        """Whether an answer would change its state."""
-        return self.ejected or self._failures > 0
 
     def target(self, route: str) -> tuple[str, RequestContext]:
         """Return the URL of a route and the context for its errors; ``//route`` is below the root, without ``/v1``."""
@@ -278,9 +274,9 @@ class Endpoint:
         """Note that it did not serve: refused, reset, too slow, or a 5xx; returns whether it is ejected by this."""
         if self.out:
             return False
-        self._failures += 1
+        self.failures += 1
         self.trouble = outcome
-        if not probe and (self.ejected or self._failures < after + self.queue.in_flight // _CROWD):
+        if not probe and (self.ejected or self.failures < after + self.queue.in_flight // _CROWD):
             return False
         if not self.ejected:
             self.queue.window.restart()
@@ -309,7 +305,7 @@ class Endpoint:
 
     def served(self) -> bool:
         """Note an answer that shows that it is up; returns whether it was ejected, and is open by this."""
-        self._failures = 0
+        self.failures = 0
         if not self.ejected:
             return False
         self.ejections = 0

@@ -45,18 +45,18 @@ def test_a_slowdown_cuts_where_the_window_is_in_use():
     now = 0.0
     for _ in range(40):
         now += 1.0
-        window.replied(1.0, 100, 64, now)
+        window.replied([(1.0, 100)], 64, now)
     for _ in range(60):
         now += 0.01
-        window.replied(8.0, 100, 3, now)
+        window.replied([(8.0, 100)], 3, now)
     assert window.size == 64, "three in flight do not slow a server down"
     for _ in range(40):
         now += 0.01
-        window.replied(8.0, 100, 64, now)
+        window.replied([(8.0, 100)], 64, now)
     assert window.size == pytest.approx(64 * 0.7)
     for _ in range(20):
         now += 6.0
-        window.replied(80.0, 100, 64, now)
+        window.replied([(80.0, 100)], 64, now)
     assert window.size == 16, "it is not brought below a quarter"
 
 
@@ -64,7 +64,7 @@ def test_longer_replies_are_no_slowdown():
     window = Window(64)
     for step in range(200):
         generated = 1 if step % 40 < 20 else 2000
-        window.replied(0.5 + generated / 50, generated, 64, float(step))
+        window.replied([(0.5 + generated / 50, generated)], 64, float(step))
     assert window.size == 64
 
 
@@ -73,11 +73,11 @@ def test_a_workload_that_is_slower_for_good_is_not_held_down_for_ever():
     now = 0.0
     for pace in [1.0] * 50 + [20.0] * 4000:
         now += 0.5
-        window.replied(pace, 0, 10, now)
+        window.replied([(pace, 0)], 10, now)
         window.grow(now)
     window.grow(now + 60)
     before = window.size
-    window.replied(20.0, 0, 10, now + 60)
+    window.replied([(20.0, 0)], 10, now + 60)
     assert before == window.size == 10
 
 
@@ -90,9 +90,9 @@ def test_after_an_outage_it_starts_from_one_and_doubles_each_round_up_to_half():
     for _ in range(5):
         sizes.append(int(window.size))
         for _ in range(int(window.size)):
-            window.replied(1.0, 10, 1, now)
+            window.replied([(1.0, 10)], 1, now)
     assert sizes == [1, 2, 4, 8, 16]
-    window.replied(1.0, 10, 1, now)
+    window.replied([(1.0, 10)], 1, now)
     assert window.size == 32
     window.grow(now + 50)
     assert window.size == 64
@@ -103,7 +103,7 @@ def test_one_that_does_not_adapt_stays():
     window.refused(0.0, 1.0)
     window.restart()
     for _ in range(100):
-        window.replied(100.0, 0, 8, 50.0)
+        window.replied([(100.0, 0)], 8, 50.0)
     assert window.size == 8
 
 
@@ -126,7 +126,7 @@ def test_trouble_at_a_narrow_window_counts_from_its_cap(trouble):
     for window in (narrow, wide):
         trouble(window)
         for moment in range(2, 30):
-            window.replied(1.0, 10, 1, moment)
+            window.replied([(1.0, 10)], 1, moment)
             window.grow(moment)
     assert narrow.size == wide.size
 
