@@ -122,6 +122,7 @@ class Rollout:
             self.place = "run file"
             if (waits := self.sink.reserve()) is not None:
                 await waits
+                del waits  # it is over, and the reply may take long
             reserved, self.place = True, "model"
             turn: Turn | RolloutError = await self.sampler.want(wanted)
             if isinstance(turn, RolloutError):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -196,6 +197,7 @@ class Engine:
         # Tasks of the engine; those that grow a tree with its runner.
         self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
         self._forget = self._tasks.pop
+        self._context = copy_context()
         self._growing = 0
         self._stopping = False
 
@@ -301,7 +303,7 @@ class Engine:
     def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = runner
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._forget, context=self._context)
         return task
 
     def _over(self, runner: TreeRunner, sink: TreeSink, problem: BaseException | None) -> None:

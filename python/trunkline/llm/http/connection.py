@@ -9,6 +9,7 @@ import struct
 import termios
 import time
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from trunkline.llm.http.transport import NO_ANSWER, TransportError
@@ -40,6 +41,9 @@ TURNS: Final = 1 << 63
 
 _SHARED: Final = 256 << 10
 """Bytes of a buffer that all connections receive into."""
+
+_DIALS: Final = 256
+"""Connections that are begun in a pass of the event loop: what is needed to make one is not there for all at once."""
 
 _OWN: Final = 64 << 10
 """Bytes of one that a connection has for itself."""
@@ -184,6 +188,7 @@ class ConnectionDriver:
         "_origins",
         "_refuse",
         "_timer",
+        "_undialed",
         "table",
         "turns",
         "woken",
@@ -205,6 +210,7 @@ class ConnectionDriver:
         self._origins: list[HttpOrigin] = []
         self._open: dict[int, Connection] = {}
         self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._undialed: dict[int, int] = {}
         self.woken = False
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -232,8 +238,11 @@ class ConnectionDriver:
         opens, writes, checks, closes, due = source.act(now)
         if writes:
             self._write(writes, now)
-        for slot, origin in opens:
-            self._dial(slot, self._origins[origin])
+        if opens:
+            under_way = bool(self._undialed)
+            self._undialed.update(opens)
+            if not under_way:
+                self._dial_some()
         for slot in checks:
             if slot in self._open:
                 self.table.unacknowledged(slot, self._open[slot].unacknowledged(), now)
@@ -244,6 +253,9 @@ class ConnectionDriver:
                 connection.transport.abort()
             elif slot in self._dialing:
                 self._dialing[slot].cancel()
+            elif self._undialed.pop(slot, None) is not None:
+                self.table.unopened(slot, now)
+                self.wake()
         if due is None:
             self._stop()
         elif self._timer is None or due < self._due:
@@ -302,6 +314,13 @@ class ConnectionDriver:
             poll.register(descriptor, select.POLLIN)
         return {places[descriptor] for descriptor, _ in poll.poll(0)}
 
+    def _dial_some(self) -> None:
+        """Begin to make some connections, and the others in the passes of the loop that follow."""
+        for slot in tuple(islice(self._undialed, _DIALS)):
+            self._dial(slot, self._origins[self._undialed.pop(slot)])
+        if self._undialed:
+            asyncio.get_running_loop().call_soon(self._dial_some)
+
     def _dial(self, slot: int, origin: HttpOrigin) -> None:
         loop = asyncio.get_running_loop()
         connection = Connection(self, slot, self._buffer if receives_at_once(loop) else memoryview(bytearray(_OWN)))
@@ -335,5 +354,5 @@ class ConnectionDriver:
             self._timer = None
 
     def _look_whether_empty(self) -> None:
-        if self._empty is not None and not self._open and not self._dialing:
+        if self._empty is not None and not self._open and not self._dialing and not self._undialed:
             self._empty.set()

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 from fault_server import OK, FaultServer, Peer, http
 
+from trunkline.llm.http import connection
 from trunkline.llm.http.direct_transport import DirectTransport
 from trunkline.llm.http.transport import Transport, TransportError
 
@@ -391,3 +392,45 @@ async def test_an_address_that_is_late_is_looked_up_again(transport, monkeypatch
         for filler in fillers:
             filler.close()
     assert len(asked) == 2
+
+
+async def test_connections_are_begun_some_in_a_pass_and_all_at_once_are_there(transport, monkeypatch):
+    monkeypatch.setattr(connection, "_DIALS", 2)
+    together = asyncio.Barrier(9)
+
+    async def answer(peer: Peer) -> None:
+        await together.wait()
+        await peer.send(OK)
+
+    async with FaultServer(answer) as server:
+        t = transport(9)
+        answers = await asyncio.gather(*(post(t, server) for _ in range(9)))
+    assert [answer.status for answer in answers] == [200] * 9
+    assert len({seen.connection for seen in server.seen}) == 9
+
+
+async def test_what_is_stopped_before_its_connection_is_begun_leaves_the_others_alone(transport, monkeypatch):
+    monkeypatch.setattr(connection, "_DIALS", 1)
+    async with FaultServer(OK) as server:
+        t = transport(5)
+        asked = [asyncio.ensure_future(post(t, server, b"%d" % number)) for number in range(5)]
+        while not t.driver._dialing:
+            await asyncio.sleep(0)
+        asked[4].cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [getattr(answer, "status", type(answer)) for answer in found] == [200] * 4 + [asyncio.CancelledError]
+        assert sorted(seen.body for seen in server.seen) == [b"0", b"1", b"2", b"3"]
+        assert (await post(t, server)).status == 200
+
+
+async def test_a_transport_closes_while_connections_are_still_to_be_begun(transport, monkeypatch):
+    monkeypatch.setattr(connection, "_DIALS", 1)
+    async with FaultServer(OK) as server:
+        t = transport(5)
+        asked = [asyncio.ensure_future(post(t, server)) for _ in range(5)]
+        while not t.driver._dialing:
+            await asyncio.sleep(0)
+        await asyncio.wait_for(t.close(), 5)
+        with pytest.raises(TransportError):
+            await asked[4]
+        await asyncio.gather(*asked, return_exceptions=True)
