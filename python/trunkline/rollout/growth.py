@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from trunkline.rollout.checkpoint import CutMark, RefusedMark, write
 from trunkline.rollout.types import Finished
@@ -11,7 +11,7 @@ from trunkline.store.schema import TreeEnding
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trunkline._core import CoreTree
 
@@ -70,6 +70,13 @@ class Barrier:
             turn.set_exception(end)
 
 
+class PlayedRollout(Protocol):
+    """A rollout, and the task that plays it while it can be cut."""
+
+    id: int
+    player: asyncio.Task[None] | None
+
+
 class RunningRollouts:
     """Tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
 
@@ -79,7 +86,7 @@ class RunningRollouts:
         "_cut",
         "_keep",
         "_leaving",
-        "_playing",
+        "_live",
         "_spared",
         "_struck",
         "ending",
@@ -87,13 +94,19 @@ class RunningRollouts:
         "sealed",
     )
 
-    def __init__(self, core: CoreTree, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
+    def __init__(
+        self,
+        core: CoreTree,
+        barrier: Barrier,
+        live: Mapping[int, PlayedRollout],
+        checkpoint: Sequence[CutMark | RefusedMark] = (),
+    ) -> None:
         self.ending = _FINISHED
         self.over = False
         self.sealed = False
         self._core = core
         self._barrier = barrier
-        self._playing: dict[int, asyncio.Task[None]] = {}
+        self._live = live
         self._leaving = self._cut = self._spared = NO_ROLLOUTS
         # Those whose task was cancelled for it, until they have noticed.
         self._struck = NO_ROLLOUTS
@@ -105,24 +118,25 @@ class RunningRollouts:
         """How many rollouts can be cut, those whose task has not run yet included."""
         return len(set(self._core.growing) - self._leaving)
 
-    def enter(self, rollout: int, task: asyncio.Task[None] | None) -> None:
+    def enter(self, rollout: PlayedRollout, task: asyncio.Task[None] | None) -> None:
         """Register the task that plays a rollout; raises :class:`Finished` if growth is over."""
-        if self.over and rollout not in self._spared:
-            self._cut |= {rollout}
+        if self.over and rollout.id not in self._spared:
+            self._cut |= {rollout.id}
             raise self._end()
         assert task is not None
-        self._playing[rollout] = task
+        rollout.player = task
 
-    def leave(self, rollout: int) -> None:
+    def leave(self, rollout: PlayedRollout) -> None:
         """Note that a rollout's program is over: it cannot be cut any more."""
-        if self._playing.pop(rollout, None) is not None:
-            self._leaving |= {rollout}
+        if rollout.player is not None:
+            rollout.player = None
+            self._leaving |= {rollout.id}
 
-    def left(self, rollout: int) -> None:
+    def left(self, rollout: PlayedRollout) -> None:
         """Note that a rollout has ended."""
-        self._playing.pop(rollout, None)
+        rollout.player = None
         if self._leaving:
-            self._leaving -= {rollout}
+            self._leaving -= {rollout.id}
 
     def kept(self, rollout: int) -> bool:
         """Whether a rollout was cut and stays open on the tree."""
@@ -133,13 +147,14 @@ class RunningRollouts:
         if self.over:
             return
         self._note(CutMark(word, why, keep, tuple(sorted(self._leaving))))
-        self._cut |= self._playing.keys()
-        for rollout, task in self._playing.items():
-            if rollout in self._barrier.waiting:
-                self._barrier.go(rollout, self._end())
-            else:
-                self._struck |= {rollout}
+        playing = {number: rollout.player for number, rollout in self._live.items() if rollout.player is not None}
+        self._cut |= playing.keys()
+        self._struck |= playing.keys() - self._barrier.waiting.keys()
+        for number, task in playing.items():
+            if number in self._struck:
                 task.cancel()
+            else:
+                self._barrier.go(number, self._end())
 
     def caught(self, rollout: int) -> Finished:
         """Return the end of a rollout whose cancellation was a cut; raise any other cancellation again."""

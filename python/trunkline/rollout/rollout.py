@@ -14,6 +14,7 @@ from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Sequence
 
     from trunkline._core import CoreTree
@@ -50,6 +51,7 @@ class Rollout:
         "id",
         "leaf",
         "place",
+        "player",
         "sampler",
         "seed",
         "sink",
@@ -79,6 +81,7 @@ class Rollout:
         self.id = id
         self.began = time.monotonic()
         self.place = "program"
+        self.player: asyncio.Task[None] | None = None
         self.task = task
         self.turn = self.start = turn
         self.steps: int | None = None

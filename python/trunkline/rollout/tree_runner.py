@@ -172,7 +172,8 @@ class TreeRunner:
             )
         )
         self._stopping = _NO_STOPPING if stopping is None else stopping
-        self._running = RunningRollouts(core, self._barrier, checkpoint.endings)
+        self._live: dict[int, Rollout] = {}
+        self._running = RunningRollouts(core, self._barrier, self._live, checkpoint.endings)
         self._task_budget: TaskBudget | None = None
         self._seconds: float | None = None
         if sources is not None:
@@ -186,7 +187,6 @@ class TreeRunner:
             self._round = checkpoint.last.round + 1
             self._released, self._stopped = frozenset(checkpoint.released), checkpoint.stopped
         self._spent = NO_ROLLOUTS
-        self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
         self._scorer = RoundScorer(tree, reward, strategy.value)
         self._planned = taken.rollouts + strategy.planned
@@ -443,7 +443,7 @@ class TreeRunner:
         number = rollout.id
         own = self.task if self._single else asyncio.current_task()
         try:
-            self._running.enter(number, own)
+            self._running.enter(rollout, own)
             if rollout.effects.before is not None:
                 raise rollout.effects.before
             if number in self._stopped:
@@ -474,7 +474,7 @@ class TreeRunner:
                 await (agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout))
             finally:
                 # Before its environment is closed: it has ended, and is not cut any more.
-                self._running.leave(rollout.id)
+                self._running.leave(rollout)
 
     def _close(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Termination | None:
         """Close a rollout whose program raised an error; return how it ended, None where it stays open on the tree."""
@@ -483,10 +483,10 @@ class TreeRunner:
         if rollout.activity is not UNREAD:
             rollout.activity.end()
         if running.over and running.kept(number):
-            running.leave(number)
+            running.leave(rollout)
             return None
         self.tree.core.close(number, end.termination, end.answer, end.failure)
-        running.left(number)
+        running.left(rollout)
         if recorder is not None and recorder.traced:
             recorder.ended(number, self._compiled.agent.name, rollout.began, end.termination.value, end.failure)
         self._done += end.termination not in UNSCORED

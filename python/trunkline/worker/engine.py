@@ -301,7 +301,8 @@ class Engine:
             runner.task = self._spawn(runner.run(partial(self._over, runner, sink)), runner)
 
     def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        # Named at once, so that thousands of tasks hold no text of a number each.
+        task = asyncio.get_running_loop().create_task(work, name=None if runner is None else runner.tree.task.id)
         self._tasks[task] = runner
         task.add_done_callback(self._forget, context=self._context)
         return task

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -285,17 +286,18 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
-    running = RunningRollouts(_core.CoreTree(), Barrier())
+    rollout = SimpleNamespace(id=0, player=None)
+    running = RunningRollouts(_core.CoreTree(), Barrier(), {0: rollout})
 
     async def play() -> None:
-        running.enter(0, asyncio.current_task())
+        running.enter(rollout, asyncio.current_task())
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             raise running.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        running = RunningRollouts(_core.CoreTree(), Barrier())
+        running = RunningRollouts(_core.CoreTree(), Barrier(), {0: rollout})
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
         running.cut("deadline", "deadline: now")

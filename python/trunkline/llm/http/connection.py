@@ -43,7 +43,8 @@ _SHARED: Final = 256 << 10
 """Bytes of a buffer that all connections receive into."""
 
 _DIALS: Final = 256
-"""Connections that are begun in a pass of the event loop: what is needed to make one is not there for all at once."""
+"""Connections that are begun in a pass of the event loop, unless an eighth of all that wait is more: what is needed to
+make one is not there for all at once."""
 
 _OWN: Final = 64 << 10
 """Bytes of one that a connection has for itself."""
@@ -316,7 +317,8 @@ class ConnectionDriver:
 
     def _dial_some(self) -> None:
         """Begin to make some connections, and the others in the passes of the loop that follow."""
-        for slot in tuple(islice(self._undialed, _DIALS)):
+        count = max(_DIALS, len(self._undialed) // 8)
+        for slot in tuple(islice(self._undialed, count)):
             self._dial(slot, self._origins[self._undialed.pop(slot)])
         if self._undialed:
             asyncio.get_running_loop().call_soon(self._dial_some)
