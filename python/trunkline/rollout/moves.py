@@ -89,7 +89,9 @@ def sort_moves(
 
     Forks beyond the planned rollouts are refused, so that a strategy cannot grow for ever.
     """
-    forks, stopped, drops = list[Fork](), dict[int, str](), list[Drop]()
+    forks: list[Fork] = []
+    stopped: dict[int, str] = {}
+    drops: list[Drop] = []
     opened = core.rollouts - taken
     asked = 0
     for move in wanted:

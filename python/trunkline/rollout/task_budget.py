@@ -258,7 +258,8 @@ class TaskBudget:
         if not queue:
             return False
         assert self._own is not None
-        served, denied = dict[int, int](), dict[int, str]()
+        served: dict[int, int] = {}
+        denied: dict[int, str] = {}
         for rollout in queue:
             granted = self._granted[rollout] = self._own.now(self._queue.pop(rollout))
             if isinstance(granted, Refusal):

@@ -373,7 +373,8 @@ class TreeRunner:
             return  # it was cut meanwhile
         if self._environments is not None:
             self._environments.next_round()
-        opened, said = list[ForkRecord](), list[ForkRecord]()
+        opened: list[ForkRecord] = []
+        said: list[ForkRecord] = []
         for fork in forks:
             record = ForkRecord.by(fork, open_fork(core, fork, self._end))
             opened.append(record)
