@@ -81,18 +81,23 @@ class ProgramDriver:
         executor = ProgramExecutor(rollout)
         play = ProgramContext(rollout, executor, self._journal, self._program, self._seed)
         try:
-            answer = await play.play(self._run(play))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - it, or what it stands for, is raised
-            raise play.over() or error from None
+            try:
+                answer = await play.play(self._run(play))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - it, or what it stands for, is raised
+                raise play.over() or error from None
+            finally:
+                await play.close()
+            if play.over() is not None:
+                raise play.over() or asyncio.CancelledError
+            if answer is not None and not isinstance(answer, str):
+                raise ProgramError(
+                    f"the program returned {short_repr(answer)}; it must return its answer, a text, or None"
+                )
+            play.finish(answer)
         finally:
-            await play.close()
-        if (end := play.over()) is not None:
-            raise end
-        if answer is not None and not isinstance(answer, str):
-            raise ProgramError(f"the program returned {short_repr(answer)}; it must return its answer, a text, or None")
-        play.finish(answer)
+            play.release()
 
     async def _run(self, play: ProgramContext) -> Any:
         """Run the program; its mistakes become errors of this rollout."""
@@ -112,3 +117,5 @@ class ProgramDriver:
             if not raised_by_user_code(problem, own):
                 raise
             raise ProgramError(f"the program raised {describe_error(problem)}") from None
+        finally:
+            del own  # its error refers to this frame

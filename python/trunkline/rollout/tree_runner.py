@@ -191,7 +191,7 @@ class TreeRunner:
         self._scorer = RoundScorer(tree, reward, strategy.value)
         self._planned = taken.rollouts + strategy.planned
         # A single rollout that waits for nothing of its tree needs no task of its own.
-        own_way = program is None and sources is None and not strategy.stepwise
+        own_way = sources is None and not strategy.stepwise
         self._single = own_way and self._planned == 1 and not core.rollouts
         self._group: asyncio.TaskGroup | None = None
         self._begun: Rollout | None = None  # the single one

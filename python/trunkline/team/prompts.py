@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ArgumentError, ConfigError, ProgramError
-from trunkline.llm.messages import CLOSES, OPENS, encode, piece, system, user
+from trunkline.llm.messages import CLOSES, OPENS, encode, piece, user
 from trunkline.rollout.programs.context import ContextRef
 from trunkline.tree.views import message_text
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.programs.context import ProgramContext
     from trunkline.team.role import Member
     from trunkline.types import Message, Task
-
-
-encoded = lru_cache(maxsize=4096)(piece)
-"""Pieces of templates, the same for every rollout of a process."""
 
 
 class _Switches(Protocol):
@@ -148,17 +144,17 @@ class Prompts:
 
     def _frame(self, member: Member, values: Mapping[str, str]) -> None:
         """Set the fragments of a member's prompt around the transcript."""
-        assert member.template is not None
-        own = member.role.system
-        part = [system(own)] if own else [encode(message) for message in self._system]
-        part += [encode(message) for message in self._before]
+        own, pieces = member.pieces if self._team.preprocessing_cache else member.encoded()
+        part = [own] if own else [encode(message) for message in self._system]
+        if self._before:
+            part += [encode(message) for message in self._before]
         part.append(OPENS)
-        parts, template = [part], encoded if self._team.preprocessing_cache else piece
-        for one in member.template.parts:
-            if isinstance(one, str):
-                part.append(template(one))
-            elif one.name != "context":
-                if text := values[one.name]:
+        parts = [part]
+        for fixed, slot in pieces:
+            if not slot:
+                part.append(fixed)
+            elif slot != "context":
+                if text := values[slot]:
                     part.append(piece(text))
             elif self._context is None:
                 parts.append(part := [])
@@ -174,13 +170,15 @@ def question_of(task: Task) -> str:
     """Return the text of a task's last message; ConfigError unless that is a text of the user."""
     last = task.messages[-1]
     content = last.get("content")
-    parts = [{"type": "text"}] if isinstance(content, str) else content or ()
-    if last.get("role") != "user" or any(part.get("type") != "text" for part in parts):
-        raise ConfigError(
-            f"task {short_repr(task.id)}: its last message must be a text of the user, the {{question}} of prompts; "
-            "for other messages, write roles with prompt=None, which are sent the rollout's own path"
-        )
-    return message_text(last)
+    if last.get("role") == "user":
+        if isinstance(content, str):
+            return content
+        if all(part.get("type") == "text" for part in content or ()):
+            return message_text(last)
+    raise ConfigError(
+        f"task {short_repr(task.id)}: its last message must be a text of the user, the {{question}} of prompts; "
+        "for other messages, write roles with prompt=None, which are sent the rollout's own path"
+    )
 
 
 def before_question(task: Task) -> tuple[list[Message], list[Message]]:

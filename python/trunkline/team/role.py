@@ -14,7 +14,7 @@ from trunkline._internal.validation import check_float, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.dialects import builtin as dialects
-from trunkline.llm.messages import piece
+from trunkline.llm.messages import piece, system
 from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.team.projection import Projected, Projection, Whole
@@ -161,6 +161,7 @@ class Member:
         self.template = role.template()
         self._relay = Template(role.relay, ("name", "text"), "Role: relay")
         self.relayed = self._ends()
+        self.pieces = self.encoded()
 
     def read(self, text: str, reasoning: str | None) -> Projected:
         """Read a reply by the role's projection; ProgramError if that fails."""
@@ -176,6 +177,12 @@ class Member:
                 f"not {short_repr(tuple(found))}"
             )
         return found
+
+    def encoded(self) -> tuple[bytes, list[tuple[bytes, str]]]:
+        """Return its system message, empty without one, and the parts of its prompt: a piece, or the name of a slot."""
+        parts = () if self.template is None else self.template.parts
+        pieces = [(b"", part.name) if isinstance(part, Slot) else (piece(part), "") for part in parts]
+        return system(self.role.system) if self.role.system else b"", pieces
 
     def settings(self) -> dict[str, Any]:
         """Describe the role for the run file."""

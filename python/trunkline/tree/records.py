@@ -177,13 +177,13 @@ class Records:
 
     def of(self, rollout: int) -> list[Record]:
         """Return all records of a rollout's program, those inherited by its fork first."""
-        return [*self._inherited(rollout), *self.own(rollout)]
+        return [*self._inherited(rollout), *self._records.get(rollout, ())]
 
     def _inherited(self, rollout: int) -> list[Record]:
         parts = []
         while rollout in self._forked:
             rollout, count = self._forked[rollout]
-            parts.append(self.own(rollout)[:count])
+            parts.append(self._records.get(rollout, [])[:count])
         return [record for part in reversed(parts) for record in part]
 
 

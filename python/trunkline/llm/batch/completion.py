@@ -109,20 +109,19 @@ def reply_of(
 
 
 def _read(
-    request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: RequestTime, engine: str
+    request: Request, draws: Sequence[Any], first: int, taken: RequestTime, engine: str
 ) -> Sequence[Reply | LLMError]:
     """Read draws of one prompt, all of one type, together, or one by one where that fails."""
     if isinstance(draws[0], LLMError):
-        return cast("Sequence[LLMError]", draws)
+        return draws
     if isinstance(draws[0], TrunklineError):
         raise draws[0]
-    completed = cast("Sequence[Completion]", draws)
     try:
-        reply = (request.take or read)(answer_body(completed), first, 1, taken.micros)
+        reply = (request.take or read)(answer_body(draws), first, 1, taken.micros)
     except ReplyError as error:
-        if len(completed) == 1:
+        if len(draws) == 1:
             return [LLMError(f"{engine} returned a completion that cannot be read: {excerpt(str(error))}")]
-        return [_read(request, [draw], first + i, taken, engine)[0] for i, draw in enumerate(completed)]
+        return [_read(request, [draw], first + i, taken, engine)[0] for i, draw in enumerate(draws)]
     # Each reply is a call of its own in the run file, whatever becomes of the rest of the request.
     reply.endpoint, reply.queue = ENDPOINT, taken.queue
     return [reply]

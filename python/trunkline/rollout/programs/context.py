@@ -203,9 +203,10 @@ class ProgramContext(ReplayState):
         Raises:
             LLMError: No usable reply came. That is on record, too; a program may catch it.
         """
-        self._check()
+        if self._host.stopped:
+            self._check()
         compiled = self._program.of(self.agent if agent is None else agent, sampling)
-        leaf, context = self._leaf, self._sent(messages)
+        leaf, context = self._leaf, messages.context if type(messages) is ContextRef else self._sent(messages)
         with self._replay.place("ask", compiled.agent.name) as place:
             step, asked_before = self.step, place.nth - self._since.setdefault(compiled.agent.name, place.nth)
             if (record := place.record) is not None:

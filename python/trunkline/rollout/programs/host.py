@@ -56,6 +56,7 @@ class ProgramHost:
 
     def __init__(self, line: Replay, executor: ProgramExecutor, fired: Callable[[int], None]) -> None:
         self._worker = asyncio.get_running_loop()
+        self._hooks = sys.get_asyncgen_hooks()
         self.loop = ProgramLoop(self._worker)  # type: ignore[abstract]
         self.end: BaseException | None = None
         self.closed = False
@@ -86,11 +87,14 @@ class ProgramHost:
                 if not self.closed:
                     main.cancel()
                     self._wake()
-        if self._fault is not None:
-            raise self._fault
-        if not main.done():
-            raise self.end or asyncio.CancelledError
-        return main.result()
+        try:
+            if self._fault is not None:
+                raise self._fault
+            if not main.done():
+                raise self.end or asyncio.CancelledError
+            return main.result()
+        finally:
+            del main  # its error refers to this frame
 
     async def close(self) -> None:
         """Give up work that is left, and wait for its end."""
@@ -99,6 +103,11 @@ class ProgramHost:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def release(self) -> None:
+        """Drop what refers to the closed host."""
+        self.end = self._fault = self._main = None
+        self._fired = _ignored
 
     async def turn(
         self,
@@ -151,7 +160,6 @@ class ProgramHost:
         self._waking = False
         if self.closed:
             return
-        hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self.loop.finalize)
         try:
             self._advance()
@@ -159,7 +167,7 @@ class ProgramHost:
             self._fault = error
             self._finish()
         finally:
-            sys.set_asyncgen_hooks(*hooks)
+            sys.set_asyncgen_hooks(*self._hooks)
 
     def _advance(self) -> None:
         assert self._main is not None
@@ -269,7 +277,7 @@ class ProgramHost:
         if slot.left:
             _give_up(slot)
             return
-        if isinstance(slot.error, InfrastructureError):
+        if slot.error is not None and isinstance(slot.error, InfrastructureError):
             self.stop(slot.error)
         self._wake()
 
@@ -335,6 +343,10 @@ class ProgramHost:
             self._alarm.cancel()
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
+
+
+def _ignored(_: object) -> None:
+    """Of a host that is closed, no timer fires."""
 
 
 def _give(slot: ReplaySlot) -> None:

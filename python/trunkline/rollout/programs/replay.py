@@ -191,6 +191,10 @@ class Replay:
         kinds = [record.kind for record in self.records]
         self._first_timer = kinds.index(TIMER) if TIMER in kinds else len(kinds)
 
+    def release(self) -> None:
+        """Tell of nothing any more."""
+        self._passed, self._gave_up = _untold, _untold
+
     @property
     def timed(self) -> bool:
         """Whether timers that fire are on record by now; earlier versions did not record them."""
@@ -253,6 +257,10 @@ class Replay:
     def fired(self) -> None:
         """Note that the timer that the record has next has fired."""
         self.pass_by(self._done)
+
+
+def _untold(*_: object) -> None:
+    """What follows the end of a rollout is told to nothing."""
 
 
 def shown(text: str) -> str:

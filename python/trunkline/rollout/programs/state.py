@@ -137,6 +137,11 @@ class ReplayState:
         """Give up what the program left behind: nothing comes of it any more."""
         await self._host.close()
 
+    def release(self) -> None:
+        """Drop what refers back to this object, which is then freed at once and not by the collector."""
+        self._host.release()
+        self._replay.release()
+
     def over(self) -> BaseException | None:
         """Return how the rollout ended, where it is not the program that says so."""
         if self._host.end is None and self._host.cancelled:

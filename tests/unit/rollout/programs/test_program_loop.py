@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import sys
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -322,6 +323,38 @@ async def test_what_a_turn_took_is_freed_without_the_collector():
     gc.disable()
     try:
         assert (await play(program, Actors(says))).end[1] == "0"
+    finally:
+        gc.enable()
+
+
+async def _returns(rollout: ProgramContext) -> str:
+    return (await rollout.ask(A)).text
+
+
+async def _finishes(rollout: ProgramContext) -> str:
+    rollout.finish((await rollout.ask(A)).text)
+
+
+async def _leaves_work(rollout: ProgramContext) -> str:
+    left = asyncio.ensure_future(rollout.ask(B))
+    said = await rollout.ask(A)
+    left.cancel()
+    return said.text
+
+
+@pytest.mark.parametrize("ends", [_returns, _finishes, _leaves_work])
+async def test_what_a_rollout_took_is_freed_without_the_collector(ends):
+    freed = list[weakref.ref[ProgramContext]]()
+
+    async def program(rollout: ProgramContext) -> str:
+        freed.append(weakref.ref(rollout))
+        return await ends(rollout)
+
+    gc.collect()
+    gc.disable()
+    try:
+        await play(program, Actors(says))
+        assert [rollout() for rollout in freed] == [None]
     finally:
         gc.enable()
 
