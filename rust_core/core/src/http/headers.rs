@@ -13,6 +13,11 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// None yet, with room for so many in so many bytes.
+    pub(crate) fn with_capacity(count: usize, bytes: usize) -> Self {
+        Self { block: Vec::with_capacity(bytes), ends: Vec::with_capacity(count) }
+    }
+
     /// Add a header.
     pub(crate) fn push(&mut self, name: &str, value: &[u8]) {
         self.block.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));

@@ -68,7 +68,7 @@ pub fn head(data: &[u8]) -> Outcome<Head> {
     with_room(data, |fields| {
         let mut response = httparse::Response::new(fields);
         let Status::Complete(length) = response.parse(data)? else { return Ok(None) };
-        let mut headers = Headers::default();
+        let mut headers = Headers::with_capacity(response.headers.len(), length);
         for field in &*response.headers {
             headers.push(field.name, field.value);
         }

@@ -138,5 +138,6 @@ pub fn integer(scan: &mut Scanner<'_>, what: &str) -> ReplyResult<u32> {
 
 /// The first 64 characters.
 pub fn cut(text: &str) -> String {
-    text.chars().take(SHORT).collect()
+    let end = text.char_indices().nth(SHORT).map_or(text.len(), |(end, _)| end);
+    text[..end].to_owned()
 }
