@@ -267,10 +267,11 @@ class TurnEngine(Generic[_Waiter]):
 
     def answer(
         self, answers: Sequence[tuple[int, bytes, float]], now: float, /
-    ) -> tuple[list[_Turned[_Waiter]], list[tuple[int, str]]]:
+    ) -> tuple[list[_Turned[_Waiter]], list[tuple[int, str]], list[tuple[_Taken[_Waiter], float]]]:
         """Make turns of the bytes that answer requests which were handed out.
 
-        Each has the moment at which a server was asked. Requests whose bytes are of no use come back with the reason.
+        Each has the moment at which a server was asked. Requests whose bytes are of no use come back with the reason;
+        last are those that shared a request and cannot use its bytes, see :meth:`take`.
         """
 
     def route(self, model: int, target: int, most: int, /) -> None:

@@ -471,10 +471,31 @@ impl World {
         if stage == Stage::Over || given_up {
             return;
         }
-        let held = |request: &&Request| request.wishes.contains(&wish) || request.sharing.contains(&wish);
-        if let Some(Request { place: Place::Handed(flight), .. }) = self.requests.values().find(held) {
-            let flight = *flight;
-            return self.give_up_handed(wish, flight);
+        let held = |request: &&mut Request| request.wishes.contains(&wish) || request.sharing.contains(&wish);
+        if let Some(request) = self.requests.values_mut().find(held) {
+            if !request.sharing.is_empty() {
+                // The request goes on for equal ones.
+                if let Some(place) = request.sharing.iter().position(|&one| one == wish) {
+                    request.sharing.remove(place);
+                } else {
+                    let next = request.sharing.remove(0);
+                    request.wishes[0] = next;
+                    if matches!(request.place, Place::Sent(_) | Place::Handed(_)) {
+                        self.wishes[next].seed = self.wishes[wish].seed;
+                    } else {
+                        let [old, new] = [wish, next].map(|one| format!("\"seed\":{}}}", self.wishes[one].seed));
+                        let body = String::from_utf8(std::mem::take(&mut request.body)).unwrap();
+                        request.body = body.replace(&old, &new).into_bytes();
+                    }
+                }
+                let given_up = self.engine.give_up(key).unwrap();
+                assert_eq!(given_up, GivenUp::Unsent(vec![wish], None));
+                self.wishes[wish].given_up = true;
+                return self.end(wish);
+            }
+            if let Place::Handed(flight) = request.place {
+                return self.give_up_handed(wish, flight);
+            }
         }
         let (waiters, target) = self.engine.abandon(key, &mut self.table, self.now).unwrap();
         self.wishes[wish].given_up = true;
@@ -484,11 +505,11 @@ impl World {
             assert_eq!((waiters, target), (vec![wish], None));
             return;
         }
-        let of = |request: &Request| request.wishes.contains(&wish) || request.sharing.contains(&wish);
+        let of = |request: &Request| request.wishes.contains(&wish);
         let Some((&number, request)) = self.requests.iter().find(|(_, request)| of(request)) else {
             unreachable!("a wish that waits has a request");
         };
-        if !request.wishes.iter().chain(&request.sharing).all(|&one| self.wishes[one].given_up) {
+        if !request.wishes.iter().all(|&one| self.wishes[one].given_up) {
             assert_eq!((waiters, target), (Vec::new(), None));
             return;
         }
@@ -505,13 +526,8 @@ impl World {
             Place::Handed(_) => unreachable!("it is given up otherwise"),
         };
         assert_eq!(target, expected);
-        let (asked, sharing) = waiters.split_at(self.requests[&number].wishes.len());
-        let asked = asked.iter().map(|&waiter| (waiter, true)).collect::<Vec<_>>();
+        let asked = waiters.iter().map(|&waiter| (waiter, true)).collect::<Vec<_>>();
         self.over(number, &asked);
-        for wish in sharing {
-            assert_eq!(self.shared.remove(wish), Some(None));
-            self.end(*wish);
-        }
     }
 
     /// A wish whose request was handed out is given up; the request is let go of once nothing waits for it.
@@ -520,15 +536,13 @@ impl World {
         self.wishes[wish].given_up = true;
         let of = |(_, request): &(&usize, &Request)| request.place == Place::Handed(flight);
         let (&number, request) = self.requests.iter().find(of).unwrap();
-        if !request.wishes.iter().chain(&request.sharing).all(|&one| self.wishes[one].given_up) {
+        if !request.wishes.iter().all(|&one| self.wishes[one].given_up) {
             assert_eq!(given_up, GivenUp::Alone);
             return;
         }
         assert_eq!(given_up, GivenUp::Sent(flight));
         let waiters = self.engine.release(flight).unwrap();
         self.over(number, &waiters);
-        let unsent = self.engine.take_unsent();
-        self.unsent(unsent);
     }
 
     fn recall(&mut self, model: u32) {

@@ -44,8 +44,8 @@ type Abandoned = (Vec<Py<PyAny>>, Option<(u32, bool)>);
 /// A request that Python answers: its number, its tree's key, what it is for, and its body.
 type HandedOut<'py> = (usize, u32, Taken, Bound<'py, PyBytes>);
 
-/// What came of answers: turns, and the requests whose answers are of no use, with the reason.
-type Read = (Vec<Turned>, Vec<(usize, String)>);
+/// What came of answers: turns, the requests whose answers are of no use, with the reason, and what shared others in vain.
+type Read = (Vec<Turned>, Vec<(usize, String)>, Vec<(Taken, f64)>);
 
 /// Target and agent of a request; seconds queued, to the head of the answer, and in all.
 type Times = (u32, u32, f64, f64, f64);
@@ -309,19 +309,19 @@ impl TurnEngine {
     #[pyo3(signature = (answers, now, /))]
     fn answer(&self, py: Python<'_>, answers: Vec<(usize, Bound<'_, PyBytes>, f64)>, now: f64) -> PyResult<Read> {
         let (mut turned, mut refused) = (Vec::new(), Vec::new());
-        self.engine.with(py, |engine| {
+        let left = self.engine.with(py, |engine| {
             for (flight, body, sent) in answers {
                 match engine.answer(flight, body.as_bytes(), micros(sent), micros(now)) {
                     Ok(mut turns) => turned.append(&mut turns),
                     Err(NotLanded::Unreadable(error)) => refused.push((flight, error.to_string())),
                     Err(NotLanded::Few(choices)) => refused.push((flight, format!("it has {choices} choices"))),
-                    Err(NotLanded::Refused(error)) => return Err(error),
+                    Err(NotLanded::Refused(error)) => refused.push((flight, error.to_string())),
                 }
             }
-            Ok(())
+            Ok(engine.take_unsent())
         })?;
         let turned = turned.into_iter().map(|turns| self.turned(py, turns, false)).collect::<PyResult<_>>()?;
-        Ok((turned, refused))
+        Ok((turned, refused, left.into_iter().map(unsent).collect()))
     }
 
     /// Move requests of a model behind those that wait for a target.

@@ -135,8 +135,11 @@ class BatchTurnSender:
 
     def _land(self) -> None:
         # What was given up meanwhile is not out any more.
-        over = [request for request in self._over if self._out.pop(request.flight, None) is request]
+        # The number of one may be another's by now.
+        over = [request for request in self._over if self._out.get(request.flight) is request]
         self._over = []
+        for request in over:
+            del self._out[request.flight]
         waiting: dict[int, tuple[_PromptsOut, list[Completion]]] = {}
         for request in over:
             self._split(request, waiting)
@@ -174,9 +177,11 @@ class BatchTurnSender:
                 answers.append((flight, answer_body(draws), request.sent))
             except ReplyError as error:
                 refused.append((flight, str(error)))
-        turned, unread = self._engine.answer(answers, now)
+        turned, unread, unsent = self._engine.answer(answers, now)
         for one in turned:
             self._receiver.turned(ENDPOINT, one, now)
+        for taken, asked in unsent:
+            self._receiver.missed(taken, FirstAttempt(asked))
         again: dict[int, tuple[_PromptsOut, list[Completion]]] = {}
         for flight, reason in refused + unread:
             request, draws = waiting[flight]

@@ -164,9 +164,10 @@ impl FlightView {
 /// What came of giving a wish up.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GivenUp<W> {
-    /// Others wait for the same request.
+    /// Others wait for other draws of the same request.
     Alone,
-    /// Its request was not sent, and will not be. These waited for it, in the queue of this target if it had one.
+    /// These wait for nothing any more. Their request was not sent, and will not be, or goes on for equal ones; the target
+    /// is that whose queue has lost one.
     Unsent(Vec<W>, Option<TargetKey>),
     /// Its request is on its way, and nothing waits for it any more: it must be given up too.
     Sent(FlightKey),
@@ -546,8 +547,12 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             self.asked.retain(|&other| other != key);
             return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter], None));
         };
-        let Flight { asks, place, sharing, .. } = &self.flights[flight];
-        if !asks.iter().chain(sharing.iter().map(|(other, _)| other)).all(|&other| self.asks[other].given_up) {
+        if !self.flights[flight].sharing.is_empty() {
+            self.withdraw(key, flight);
+            return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter], None));
+        }
+        let Flight { asks, place, .. } = &self.flights[flight];
+        if !asks.iter().all(|&other| self.asks[other].given_up) {
             return Ok(GivenUp::Alone);
         }
         let target = match *place {
@@ -561,9 +566,8 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
                 Some(target)
             }
         };
-        let Flight { asks, sharing, .. } = self.remove(flight);
-        let asks = asks.into_iter().chain(sharing.into_iter().map(|(key, _)| key));
-        Ok(GivenUp::Unsent(asks.map(|key| self.asks.remove(key).waiter).collect(), target))
+        let Flight { asks, .. } = self.remove(flight);
+        Ok(GivenUp::Unsent(asks.into_iter().map(|key| self.asks.remove(key).waiter).collect(), target))
     }
 
     fn entry(&self, tree: TreeKey) -> Result<&TreeEntry<T>> {

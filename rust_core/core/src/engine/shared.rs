@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Ask, AskKey, Flight, FlightKey, FlightView, Landed, NotLanded, SharedTree, State, TurnEngine};
+use super::{Ask, AskKey, Flight, FlightKey, FlightView, Landed, NotLanded, Place, SharedTree, State, TurnEngine};
 use crate::error::Result;
 use crate::http::Micros;
 
@@ -63,6 +63,21 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         // The namespace names the version of the weights as well.
         let alike = plan.model == known.model && plan.namespace == known.namespace;
         Ok(alike && self.common(one)? == self.common(other)?)
+    }
+
+    /// Take a wish that is given up out of a request that goes on for others: its tree may be gone when the reply comes.
+    pub(super) fn withdraw(&mut self, key: AskKey, flight: FlightKey) {
+        let Flight { asks, sharing, place, .. } = &mut self.flights[flight];
+        let found = sharing.iter().position(|&(other, _)| other == key);
+        let (next, _) = sharing.remove(found.unwrap_or(0));
+        if found.is_some() {
+            return;
+        }
+        asks[0] = next;
+        if matches!(place, Place::Sent(..) | Place::Taken) {
+            // A request that is on its way may be written yet, with the seed that it was measured with.
+            self.asks[next].state.seed = self.asks[key].state.seed;
+        }
     }
 
     /// Forget a request.

@@ -180,3 +180,28 @@ async def test_whatever_happens_each_claim_is_settled_once(seed: int, sampling: 
             await soon(asyncio.wait(asked))
             await until(lambda: not made.table.draws.engine.in_flight()[0] and not made.table.desk.sent)
             purse.calls()
+
+
+@pytest.mark.parametrize("held_back", [True, False])
+async def test_an_equal_request_outlives_the_tree_that_asked_first(held_back: bool):
+    gate = asyncio.Event()
+    async with FaultServer(held(gate)) as server, bench(server.url, slots=1, sampling=GREEDY) as made:
+        before = open_table(made.llm, 1, made.table.draws, task="before")
+        tables = [open_table(made.llm, n, made.table.draws, sampling=GREEDY, task=f"{n}") for n in (1, 2)]
+        purse = limit(before, *tables)
+        first = [asyncio.create_task(before.rollouts[0].ask(before.compiled))] if held_back else []
+        if held_back:
+            await until(lambda: server.seen)
+        asked = [asyncio.create_task(one.ask(table.compiled)) for table in tables for one in table.rollouts]
+        await until(lambda: held_back or server.seen)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asked[0].cancel()
+        await asyncio.wait(asked[:1])
+        tables[0].core.close(0, "cancelled")
+        tables[0].desk.close()
+        gate.set()
+        await soon(asyncio.wait([*first, *asked]))
+        assert [one.result().content for one in asked[1:]]
+        assert len(server.seen) == 1 + held_back
+        assert sorted(purse.calls()) == [0, 0, *[1] * (1 + held_back)]

@@ -1,0 +1,60 @@
+"""Turns that the turn engine has a batch engine generate: whatever is given up, all others get theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from batching import Gated, turns
+from draws_table import Table, open_table
+from engine_table import soon
+
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.request import Sampling
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def ask(table: Table, number: int) -> asyncio.Task[Any]:
+    """Let a rollout ask for its next turn."""
+    return asyncio.create_task(table.rollouts[number].ask(table.compiled))
+
+
+async def test_a_request_given_up_in_a_call_takes_no_later_one_along():
+    engine = Gated(open=False)
+    table = open_table(BatchLLM(engine, max_wait=0).open(), 3)
+    first, second = ask(table, 0), ask(table, 1)
+    await turns()
+    assert len(engine.seeds) == 1
+    first.cancel()
+    await turns()
+    third = ask(table, 2)  # the engine gives its request the number of the first
+    await turns()
+    engine.gate.set()
+    assert (await soon(asyncio.wait_for(second, 3))).content
+    assert (await soon(third)).content
+    sender = table.draws.dispatcher.sender
+    await turns()
+    assert sender is not None
+    assert (sender.in_flight, table.draws.engine.in_flight()) == (0, (0, None))
+
+
+@pytest.mark.parametrize("sent", [True, False])
+async def test_an_equal_request_goes_on_when_the_tree_that_asked_first_is_closed(sent: bool):
+    engine = Gated(open=False)
+    table = open_table(BatchLLM(engine, max_wait=0).open(), 1, sampling=GREEDY)
+    other = open_table(table.draws.llm, 2, table.draws, sampling=GREEDY, task="other")
+    first = ask(table, 0)
+    if sent:
+        await turns()
+    follows = [ask(other, 0), ask(other, 1)]
+    await turns(2)
+    assert len(engine.seeds) == sent
+    first.cancel()
+    await turns(2)
+    table.core.close(0, "cancelled")
+    table.desk.close()
+    engine.gate.set()
+    assert [(await soon(one)).content for one in follows]
+    assert len(engine.sent) == 1
