@@ -692,16 +692,12 @@ def calls_of(
     """
 
 def deltas(
-    trees: Sequence[
-        tuple[
-            CoreTree,
-            Sequence[tuple[str, int, int, int, int, int, int, int, int, int, str]],
-            Sequence[tuple[int, str, bool, int, int]],
-        ]
-    ],
-    /,
+    trees: Sequence[tuple[CoreTree, list[Any], list[tuple[int, str, bool, int, int]]]], /
 ) -> list[tuple[bytes | None, int]]:
-    """What changed in each tree, as :meth:`CoreTree.delta` with its calls, and how many of its rollouts have ended."""
+    """What changed in each tree, as :meth:`CoreTree.delta` with its calls, and how many of its rollouts have ended.
+
+    The lists of calls are emptied.
+    """
 
 def checksum(rows: Iterable[Sequence[int | float | str | bytes | None]], before: int = 0, /) -> int:
     """The checksum of rows, each a tuple or a list of values as SQLite returns them: CRC-32 of them as MessagePack.

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
@@ -20,11 +20,11 @@ from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from trunkline._core import CoreTree
     from trunkline.llm.types import Reply
-    from trunkline.rollout.sampling.inflight import SpanRecord, TraceRecorder
+    from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.tree.views import Tree
 
 __all__ = ["IN_FLIGHT", "Outbox", "TreeSink"]
@@ -127,15 +127,14 @@ class TreeSink:
         "_outbox",
         "_recorder",
         "_seq",
-        "_settled",
-        "_spans",
         "_turns",
         "broke",
-        "calls",
         "done",
         "ending",
         "index",
+        "parts",
         "reserve",
+        "settled",
         "tree",
     )
 
@@ -161,9 +160,10 @@ class TreeSink:
         self._opening = not known
         self._turns = 0
         self._ended = tree.core.rollouts - len(tree.core.growing) if known else 0
-        self.calls: list[Reply | _Row] = []
-        self._settled = True  # whether all of them are rows
-        self._spans: list[SpanRecord] = []
+        # What its next delta is made of: the tree, calls of models and of tools. The core empties the lists.
+        self.parts: tuple[CoreTree, list[Reply | _Row], list[_ToolRow]]
+        self.parts = tree.core, [], [] if recorder is None else recorder.tools
+        self.settled = True  # whether all calls are rows
         self.reserve = outbox.reserve
 
     def release(self) -> None:
@@ -189,7 +189,7 @@ class TreeSink:
         """Note what a request of the turn engine cost, whose figures need no check."""
         asked = _name(agent) if self._named else ""
         place = _place(llm, endpoint)
-        self.calls.append((place, draws, prompt, cached, generated, 1, queue, first, micros, ended - micros, asked))
+        self.parts[1].append((place, draws, prompt, cached, generated, 1, queue, first, micros, ended - micros, asked))
         if served not in self._outbox.served:
             self._outbox.met(served)
         if estimated:
@@ -197,15 +197,15 @@ class TreeSink:
 
     def called(self, reply: Reply) -> None:
         """Note what a request cost; it settles when it leaves, with the tree's next delta."""
-        self.calls.append(reply)
-        self._settled = False
+        self.parts[1].append(reply)
+        self.settled = False
         self._outbox.met(reply.served)
         if reply.estimated:
             self._outbox.estimated(reply, _believed(reply.estimated, 0))
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns; what merely opens it leaves with its first turn."""
-        if self._opening and not (size or turns or self.calls):
+        if self._opening and not (size or turns or self.parts[1]):
             return
         self._opening = False
         outbox = self._outbox
@@ -220,21 +220,17 @@ class TreeSink:
         """Wait until everything that was noted so far is in the run file."""
         await self._outbox.durable()
 
-    def pending(self) -> tuple[CoreTree, list[_Row], list[_ToolRow]]:
-        """The tree, and the calls that its next delta takes along; then :meth:`take`."""
-        calls: Sequence[Reply | _Row] = self.calls
-        tools: list[_ToolRow] = []
-        if not self._settled:
-            calls = [call if isinstance(call, tuple) else astuple(settle(call, named=self._named)) for call in calls]
-            self._settled = True
-        if self._recorder is not None:
-            tools, self._spans = self._recorder.take()
-        self.calls = []
-        return self.tree.core, cast("list[_Row]", calls), tools
+    def settle(self) -> None:
+        """Make rows of the calls that are told of as replies."""
+        self.parts[1][:] = [
+            call if isinstance(call, tuple) else astuple(settle(call, named=self._named)) for call in self.parts[1]
+        ]
+        self.settled = True
 
     def take(self, data: bytes, ended: int) -> Delta:
         """The delta of what changed since the last call, given its bytes and how many rollouts have ended."""
-        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, self._spans)
+        spans = self._recorder.take() if self._recorder is not None and self._recorder.traced else []
+        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, spans)
         self._seq += 1
         self._turns, self._ended = 0, ended
         return delta
@@ -348,7 +344,10 @@ class Outbox:
         done: list[Done] = []
         size = 0
         try:
-            for sink, (data, ended) in zip(dirty, deltas([sink.pending() for sink in dirty]), strict=True):
+            for sink in dirty:
+                if not sink.settled:
+                    sink.settle()
+            for sink, (data, ended) in zip(dirty, deltas([sink.parts for sink in dirty]), strict=True):
                 if data is not None:
                     if (length := len(data)) > _LARGEST:
                         raise InfrastructureError(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::{PyBytes, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use trunkline_core as core;
 
 use crate::guard::{Guard, call};
@@ -70,18 +70,22 @@ pub fn calls_of<'py>(py: Python<'py>, delta: Data<'_>) -> PyResult<Option<(Tuple
     Ok(Some((models.collect::<PyResult<_>>()?, tools.collect::<PyResult<_>>()?)))
 }
 
-type Calls<'py> = (PyRef<'py, CoreTree>, Vec<ModelFields>, Vec<ToolFields>);
+type Calls<'py> = (PyRef<'py, CoreTree>, Bound<'py, PyList>, Bound<'py, PyList>);
 
 /// What changed in each tree since its last delta, with the calls that go along, and how many of its rollouts have ended.
+/// The lists of calls are emptied.
 #[pyfunction]
 #[pyo3(signature = (trees, /))]
 pub fn deltas<'py>(py: Python<'py>, trees: Vec<Calls<'py>>) -> PyResult<Vec<(Option<Bound<'py, PyBytes>>, usize)>> {
     let taken = trees.iter().map(|(tree, models, tools)| {
-        let calls = log(models, tools);
+        let fields: (Vec<ModelFields>, Vec<ToolFields>) = (models.extract()?, tools.extract()?);
+        let calls = log(&fields.0, &fields.1);
         let (delta, ended) = tree.with(py, |tree| {
             let delta = tree.delta_with(&calls)?;
             Ok((delta, (tree.rollouts() as usize).saturating_sub(tree.growing_count())))
         })?;
+        models.del_slice(0, models.len())?;
+        tools.del_slice(0, tools.len())?;
         Ok((delta.map(|bytes| PyBytes::new(py, &bytes)), ended))
     });
     taken.collect()

@@ -312,15 +312,18 @@ class TraceRecorder:
         core: The task's tree.
         traced: ``""``: tool calls alone, as a run file has them. ``spans``: turns and rollouts too. ``content``: what
             was said as well.
+
+    Attributes:
+        tools: Tool calls since the last delta, in the order of their rows; who makes the next one empties the list.
     """
 
-    __slots__ = ("_content", "_core", "_epoch", "_records", "_tools", "traced")
+    __slots__ = ("_content", "_core", "_epoch", "_records", "tools", "traced")
 
     def __init__(self, core: CoreTree, traced: str = "") -> None:
         self._core = core
         self._content = traced == "content"
         self.traced = bool(traced)
-        self._tools: list[tuple[int, str, bool, int, int]] = []
+        self.tools: list[tuple[int, str, bool, int, int]] = []
         self._records: list[SpanRecord] = []
         self._epoch = time.time_ns() // 1000 - self.now() if traced else 0
 
@@ -343,7 +346,7 @@ class TraceRecorder:
         """
         for name, one in zip(names, seen, strict=True):
             known = name if name in tools else UNKNOWN
-            self._tools.append((rollout, known[:_MAX_SPAN_NAME], not one.ok, one.micros, started))
+            self.tools.append((rollout, known[:_MAX_SPAN_NAME], not one.ok, one.micros, started))
             if self.traced:
                 said = _safe(one.text) if self._content else ""
                 error = "" if one.ok else "tool_error"
@@ -394,10 +397,9 @@ class TraceRecorder:
             )
         )
 
-    def take(self) -> tuple[list[tuple[int, str, bool, int, int]], list[SpanRecord]]:
-        """Take what was noted since the last time: tool calls in the order of their rows, and spans."""
-        taken = self._tools, self._records
-        self._tools = []
+    def take(self) -> list[SpanRecord]:
+        """Take the spans that were noted since the last time."""
+        taken = self._records
         if self.traced:
             self._records = []
         return taken
