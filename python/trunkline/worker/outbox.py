@@ -232,6 +232,7 @@ class TreeSink:
         spans = self._recorder.take() if self._recorder is not None and self._recorder.traced else []
         delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, spans)
         self._seq += 1
+        self._opening = False
         self._turns, self._ended = 0, ended
         return delta
 
