@@ -59,6 +59,7 @@ class Batcher:
             settings.max_batch, settings.max_wait, settings.tool_wait, settings.fuse_calls, settings.regroup
         )
         self._last = 0
+        self.expects = False
         self._calls: dict[asyncio.Task[None], set[PendingPrompt]] = {}
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -131,7 +132,7 @@ class Batcher:
 
     def _settle(self, quiet: int, last: int) -> None:
         """Let the loop turn until no new request arrives: rollouts that one reply woke ask one after the other."""
-        if last != self._last:
+        if last != self._last or self.expects:
             quiet = _QUIET
         if quiet and not self._waiting.full:
             asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._last)
@@ -143,6 +144,9 @@ class Batcher:
         """Send due batches, and set a timer for the next."""
         self._set_timer(None)
         if self._closed:
+            return
+        if self.expects:
+            self._stir()
             return
         loop = asyncio.get_running_loop()
         free = self._settings.calls - len(self._calls)

@@ -28,10 +28,12 @@ class PromptQueue(Protocol):
     Attributes:
         engine_name: What to call the engine.
         largest: Completions of one prompt at most.
+        expects: Whether a prompt comes in this pass of the event loop or the next, so that no batch may leave.
     """
 
     engine_name: str
     largest: int
+    expects: bool
 
     def put(self, prompt: Prompt, labels: RequestLabels, told: Callable[[], None]) -> PendingPrompt:
         """Let a prompt wait for its batch; ``told`` is called when its outcomes are there."""
@@ -87,7 +89,7 @@ class BatchTurnSender:
 
     def wake(self) -> None:
         """Hand over at the end of this pass what rollouts ask for."""
-        self.asked = True
+        self.asked = self._queue.expects = True
         asyncio.get_running_loop().call_soon(self._send)
 
     def give_up(self, ask: int) -> tuple[Sequence[Any], bool]:
@@ -116,7 +118,7 @@ class BatchTurnSender:
         self._queue.drop(self._out.pop(flight).parts)
 
     def _send(self) -> None:
-        self.asked = False
+        self.asked = self._queue.expects = False
         now, largest = time.monotonic(), self._queue.largest
         for flight, key, taken, body in self._engine.hand(self._model, now):
             labels, n = self._receiver.labels(taken), len(taken[3])
