@@ -217,22 +217,22 @@ class Sampler:
         wanted = WantedTurn(self, ask.compiled, ask.rollout, None, ask.reservation, pending)
         dispatcher = self._client.of(ask.compiled.agent.llm).dispatcher
         found: Turn | RolloutError | HandedBack = HandedBack(None)
-        if dispatcher.takes:
-            dispatcher.want_pending(self._opened(), wanted, ask)
-            try:
+        try:
+            if dispatcher.takes:
+                dispatcher.want_pending(self._opened(), wanted, ask)
                 found = await wanted.turn
-            except asyncio.CancelledError:
-                self.give_up(wanted)
-                raise
-        if isinstance(found, HandedBack):
-            try:
+            if isinstance(found, HandedBack):
                 (found,) = await self.ask(StateDraws(ask.leaf, ask.turn, ask.seed, [wanted]), None, found.attempt)
-            finally:
                 pending.forget()
-        else:
-            pending.found = [found]
-        if isinstance(found, RolloutError):
-            raise found
+            else:
+                pending.found = [found]
+            if isinstance(found, RolloutError):
+                raise found
+        except BaseException:
+            self.give_up(wanted)
+            pending.forget()
+            pending.drop()  # a reply that came was a call, though it is of no use
+            raise
         return pending
 
     async def _ask(

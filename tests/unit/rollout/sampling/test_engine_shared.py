@@ -12,7 +12,9 @@ from draws_table import Table, open_table
 from engine_table import Bench, answer, bench, choices, held, soon, until
 from fault_server import FaultServer, Peer, http, problem
 
+from trunkline.errors import LLMError
 from trunkline.llm.request import Sampling
+from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.rollout.task_budget import Reservation
 
 GREEDY = Sampling(temperature=0.0)
@@ -205,3 +207,28 @@ async def test_an_equal_request_outlives_the_tree_that_asked_first(held_back: bo
         assert [one.result().content for one in asked[1:]]
         assert len(server.seen) == 1 + held_back
         assert sorted(purse.calls()) == [0, 0, *[1] * (1 + held_back)]
+
+
+@pytest.mark.parametrize(("engine", "cancelled"), [(True, True), (True, False), (False, False)])
+async def test_a_reply_that_brings_a_program_no_turn_is_told_as_a_call(engine: bool, cancelled: bool):
+    async def too_many(peer: Peer) -> None:
+        reply = choices(peer.seen.body)
+        call = {"id": "", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        reply["choices"][0]["message"]["tool_calls"] = [call] * 1001
+        await peer.send(http(reply))
+
+    async with FaultServer(answer if cancelled else too_many) as server, bench(server.url, engine=engine) as made:
+        table = made.table
+        asked = asyncio.create_task(table.desk.ask_later(TurnRequest(table.compiled, 0, 1, 0, 7)))
+        if cancelled:
+            told = table.draws.dispatcher.turned
+
+            def turned(*found: Any) -> None:
+                told(*found)
+                asked.cancel()
+
+            table.draws.dispatcher.turned = turned  # type: ignore[method-assign]
+        await soon(asyncio.wait([asked]))
+        with pytest.raises(asyncio.CancelledError if cancelled else LLMError):
+            asked.result()
+        assert [(reply.attempts, reply.generated) for reply in table.sink.replies] == [(1, 10)]
