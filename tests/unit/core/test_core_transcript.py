@@ -48,7 +48,7 @@ def test_a_transcript_refuses_what_no_prompt_can_hold():
         transcript.add(0, b"\n", "text", b"")
     with pytest.raises(ArgumentError, match="member 0 has no frame"):
         transcript.prompt(0)
-    with pytest.raises(TreeError, match="control character"):
+    with pytest.raises(TreeError, match="a message must be"):
         transcript.frame(0, [[b"\n"]], None)
 
 
