@@ -64,6 +64,11 @@ class RequestLabels(NamedTuple):
 class TurnReceiver(Protocol):
     """What becomes of requests, for those who asked."""
 
+    @property
+    def stops(self) -> bool:
+        """Whether nothing may begin any more: what is asked for waits to be given up."""
+        ...
+
     def labels(self, taken: RequestedDraws) -> RequestLabels:
         """What a request is called by."""
 

@@ -119,6 +119,8 @@ class BatchTurnSender:
 
     def _send(self) -> None:
         self.asked = self._queue.expects = False
+        if self._receiver.stops:
+            return
         now, largest = time.monotonic(), self._queue.largest
         for flight, key, taken, body in self._engine.hand(self._model, now):
             labels, n = self._receiver.labels(taken), len(taken[3])

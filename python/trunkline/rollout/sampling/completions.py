@@ -156,6 +156,7 @@ class CompletionClient:
             self.engine,
             llm,
             self.weights,
+            self.turn_gate,
             self.one_draw_each,
             plain=cache is None and token_prompts is None,
             together=self.together,

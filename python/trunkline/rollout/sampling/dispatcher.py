@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trunkline.llm.http.turn_sender import TurnSender
     from trunkline.llm.receiver import AnsweredDraws, RequestedDraws
     from trunkline.llm.types import LLM
-    from trunkline.rollout.sampling.inflight import WeightGate
+    from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
     from trunkline.rollout.sampling.turns import PendingTurn, TurnRequest
     from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import KeptPrefix, TurnSink
@@ -106,6 +106,7 @@ class TurnDispatcher:
         engine: TurnEngine[WantedTurn],
         llm: LLM,
         weights: WeightGate,
+        turn_gate: TurnGate,
         estimated: Callable[[str], None],
         *,
         plain: bool,
@@ -115,6 +116,7 @@ class TurnDispatcher:
         self.engine = engine
         self._llm = llm
         self._weights = weights
+        self._turn_gate = turn_gate
         self._estimated = estimated
         self._seeded = seeded
         self._others = engine.model(True)
@@ -164,6 +166,11 @@ class TurnDispatcher:
             wanted.reservation.sent = True
         if not self.sender.asked:
             self.sender.wake()
+
+    @property
+    def stops(self) -> bool:
+        """Whether nothing may begin any more."""
+        return self._turn_gate.shut
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""

@@ -58,3 +58,19 @@ async def test_an_equal_request_goes_on_when_the_tree_that_asked_first_is_closed
     engine.gate.set()
     assert [(await soon(one)).content for one in follows]
     assert len(engine.sent) == 1
+
+
+async def test_nothing_new_is_generated_while_a_run_is_stopped():
+    engine = Gated(open=False)
+    table = open_table(BatchLLM(engine, max_wait=0).open(), 2)
+    first = ask(table, 0)
+    await turns()
+    draining = asyncio.create_task(table.draws.turn_gate.drained(60.0))
+    await turns(1)
+    second = ask(table, 1)
+    engine.gate.set()
+    assert (await soon(first)).content
+    await soon(draining)
+    assert len(engine.sent) == 1
+    second.cancel()
+    await asyncio.wait([second])
