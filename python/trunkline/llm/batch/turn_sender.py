@@ -98,7 +98,9 @@ class BatchTurnSender:
         if flight is None:
             return waiters, False
         self._drop(flight)
-        return [waiter for taken, _ in self._engine.release(flight) for waiter in taken[3]], True
+        waiters = [waiter for taken, _ in self._engine.release(flight) for waiter in taken[3]]
+        self._receiver.left()
+        return waiters, True
 
     def hold(self, *, abort: bool) -> None:
         """Hand back what is not in the queue, and with ``abort`` what is there and in calls."""

@@ -12,6 +12,8 @@ from engine_table import soon
 
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.request import Sampling
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.inflight import WeightGate
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -74,3 +76,16 @@ async def test_nothing_new_is_generated_while_a_run_is_stopped():
     assert len(engine.sent) == 1
     second.cancel()
     await asyncio.wait([second])
+
+
+async def test_weights_may_change_once_the_last_turn_in_a_call_is_given_up():
+    weights, quiet = WeightGate("1"), asyncio.Event()
+    llm = BatchLLM(Gated(open=False), max_wait=0).open()
+    table = open_table(llm, 1, CompletionClient(llm, None, None, weights))
+    asked = ask(table, 0)
+    await turns()
+    weights.hold(abort=False, quiet=quiet.set)
+    assert not quiet.is_set()
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert quiet.is_set()
