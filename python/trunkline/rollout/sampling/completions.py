@@ -221,6 +221,8 @@ class CompletionClient:
             with self._shared.lead(request) as shared:
                 alone = tap(part(request, 0, 1), shared.keep)
                 shared.outcome = await self._send(alone, turns, first, attempt)
+                if attempt is not None and attempt.made:
+                    await asyncio.sleep(0)  # those that shared the attempt ask in this pass
         else:
             await shared.done.wait()
         outcome = shared.outcome

@@ -226,7 +226,7 @@ class TurnDispatcher:
             )
         else:
             self._pay(url, turned, now)
-        if estimated:
+        if estimated and isinstance(self._llm, HttpLLM):  # a batch engine says what each draw took
             self._estimated(url)
         for wanted, outcome in outcomes:
             wanted.key = -1

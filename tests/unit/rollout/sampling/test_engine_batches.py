@@ -10,6 +10,7 @@ from batching import Gated, turns
 from draws_table import Table, open_table
 from engine_table import soon
 
+from trunkline.errors import LLMError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.request import Sampling
 from trunkline.rollout.sampling.completions import CompletionClient
@@ -89,3 +90,33 @@ async def test_weights_may_change_once_the_last_turn_in_a_call_is_given_up():
     asked.cancel()
     await asyncio.wait([asked])
     assert quiet.is_set()
+
+
+async def test_equal_greedy_requests_fail_together():
+    calls = []
+
+    async def broken(prompts: list[Any]) -> list[str]:
+        calls.append(len(prompts))
+        raise ValueError
+
+    table = open_table(BatchLLM(broken, max_wait=0).open(), 3, sampling=GREEDY)
+    found = await soon(asyncio.gather(*(ask(table, number) for number in range(3)), return_exceptions=True))
+    assert [type(one) for one in found] == [LLMError] * 3
+    assert calls == [1]
+    assert [reply.attempts for reply in table.sink.replies] == [1]
+
+
+async def test_a_batch_engine_is_asked_for_several_draws_whatever_it_counts():
+    draws = []
+
+    async def counts_too_few(prompts: list[Any]) -> list[Any]:
+        draws.extend(prompt.n for prompt in prompts)
+        usage = {"prompt_tokens": 9, "completion_tokens": 1}
+        return [[{"text": "some words", "usage": usage} for _ in range(prompt.n)] for prompt in prompts]
+
+    table = open_table(BatchLLM(counts_too_few, max_wait=0, supports_n=True).open(), 3)
+    for _ in range(2):
+        await soon(asyncio.gather(*(ask(table, number) for number in range(len(table.rollouts)))))
+        table.fork(3)
+        del table.rollouts[:3]
+    assert draws == [3, 3]

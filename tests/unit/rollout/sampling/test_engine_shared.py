@@ -12,7 +12,7 @@ from draws_table import Table, open_table
 from engine_table import Bench, answer, bench, choices, held, soon, until
 from fault_server import FaultServer, Peer, http, problem
 
-from trunkline.errors import LLMError
+from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.request import Sampling
 from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.rollout.task_budget import Reservation
@@ -232,3 +232,14 @@ async def test_a_reply_that_brings_a_program_no_turn_is_told_as_a_call(engine: b
         with pytest.raises(asyncio.CancelledError if cancelled else LLMError):
             asked.result()
         assert [(reply.attempts, reply.generated) for reply in table.sink.replies] == [(1, 10)]
+
+
+@pytest.mark.parametrize("engine", [True, False])
+async def test_equal_greedy_requests_that_a_server_refuses_are_not_sent_again(engine: bool):
+    refuses = http(problem("no such parameter"), 400)
+    async with FaultServer(refuses) as server, bench(server.url, sampling=GREEDY, engine=engine) as made:
+        tables = [made.table, *others(made, "q")]
+        found = await ask(*tables)
+        assert [type(one) for one in found] == [BadRequest] * 3
+        assert len(server.seen) == 1
+        assert [reply.attempts for table in tables for reply in table.sink.replies] == [1]
