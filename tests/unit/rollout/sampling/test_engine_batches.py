@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -120,3 +121,47 @@ async def test_a_batch_engine_is_asked_for_several_draws_whatever_it_counts():
         table.fork(3)
         del table.rollouts[:3]
     assert draws == [3, 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
+@pytest.mark.parametrize("supports_n", [True, False])
+async def test_whatever_a_batch_engine_does_no_turn_is_lost(seed: int, sampling: Sampling, supports_n: bool):
+    luck = random.Random(seed)
+
+    async def moody(prompts: list[Any]) -> object:
+        for _ in range(luck.randrange(6)):
+            await asyncio.sleep(0)
+        match luck.randrange(12):
+            case 0:
+                raise ValueError
+            case 1:
+                return ["too few"][: len(prompts) - 1]
+            case 2:
+                raise asyncio.CancelledError
+        said = [[luck.choice(["yes", "no", 17, {"text": "\ud800"}]) for _ in range(prompt.n)] for prompt in prompts]
+        return [choices if prompt.n > 1 else choices[0] for prompt, choices in zip(prompts, said, strict=True)]
+
+    weights = WeightGate("0")
+    llm = BatchLLM(moody, max_wait=0, supports_n=supports_n, max_batch=luck.choice([2, 64])).open()
+    client = CompletionClient(llm, None, None, weights)
+    for number in range(6):
+        tables = [open_table(llm, 4, client, sampling=sampling, task=task) for task in "ab"]
+        asked = [[ask(table, rollout) for rollout in range(4)] for table in tables]
+        await turns(luck.randrange(25))
+        quiet = asyncio.Event()
+        weights.hold(abort=luck.random() < 0.5, quiet=quiet.set)
+        for one in luck.sample(asked[1], 2):
+            one.cancel()
+        await soon(quiet.wait())
+        weights.change(str(number))
+        await turns(luck.randrange(5))
+        for one in asked[0]:
+            one.cancel()
+        await soon(asyncio.wait(asked[0]))
+        tables[0].desk.close()
+        await soon(asyncio.wait(asked[1]))
+        assert {type(one.exception()) for one in asked[1] if not one.cancelled()} <= {type(None), LLMError}
+        await turns(100)
+        assert client.engine.in_flight() == (0, None)
+        assert client.turn_gate.idle
