@@ -204,7 +204,7 @@ class Instant:
 
 
 class Ignored:
-    """Where calls are noted that nobody counts."""
+    """A sink that drops the calls that it is told of."""
 
     def called(self, _: object) -> None: ...
 

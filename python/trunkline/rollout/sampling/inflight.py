@@ -39,7 +39,7 @@ class Sender(Protocol):
 
 
 class Dispatcher(Protocol):
-    """Has requests sent by a turn engine; ``sender`` is None where the engine sends no requests."""
+    """The dispatcher of one LLM: a turn engine sends its requests, none where ``sender`` is None."""
 
     @property
     def engine(self) -> TurnEngine[Any]: ...

@@ -181,7 +181,7 @@ async def test_whatever_happens_each_claim_is_settled_once(seed: int, sampling: 
                 one.cancel()
             await soon(asyncio.wait(asked))
             await until(lambda: not made.table.draws.engine.in_flight()[0] and not made.table.desk.sent)
-            purse.calls()
+            assert len(purse.calls()) == len(purse.claims)
 
 
 @pytest.mark.parametrize("held_back", [True, False])
