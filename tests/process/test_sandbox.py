@@ -5,6 +5,7 @@ import fcntl
 import functools
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, ProgramResult, S
 SYSTEM = "/usr/bin/python3"
 LIMITS = ResourceLimits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)
 SOMEBODY = 54_321
+INHERITED = str(resource.getrlimit(resource.RLIMIT_NPROC)[1]).replace("-1", "unlimited")
 
 # How each way is had: as root, or as somebody else, for whom another interpreter may be needed.
 AS_ROOT = ("root", "uid")
@@ -165,21 +167,21 @@ def alone() -> Iterator[None]:
 
 
 async def held(way: str, bomb: str) -> ProgramResult:
-    """Run a bomb; there are never more processes than may be, and afterwards none.
+    """Run a bomb; there are never more processes than the kernel was told to allow, and afterwards none.
 
-    A limit alone counts all processes of a user: as those of other tests end, as many more may be started.
+    A limit alone counts all processes of a user, so what it was set to depends on the other tests that run.
     """
-    most: set[int] = set()
-    others = 0
+    most, allowed = 0, LIMITS.processes
 
     async def watch() -> None:
-        nonlocal most, others
+        nonlocal most, allowed
         while True:
             # Processes come and go while they are listed; those on two lists in a row were there together.
             first, second = [set(await asyncio.to_thread(descendants, os.getpid())) for _ in range(2)]
-            most = max(most, (first & second) - before, key=len)
-            threads = await asyncio.to_thread(confinement._threads)
-            others = max(others, sum(count for user, count in threads if user) if way == "limit" else 0)
+            limits = [limit for pid in (first & second) - before if (limit := process_limit(pid))]
+            most = max(most, len(limits))
+            if way not in AS_ROOT:
+                allowed = max([allowed, *limits])
             await asyncio.sleep(0.05)
 
     before = set(descendants(os.getpid()))
@@ -190,8 +192,19 @@ async def held(way: str, bomb: str) -> ProgramResult:
         assert len(set(descendants(os.getpid())) - before) <= 1
     watching.cancel()
     await asyncio.wait([watching])
-    assert len(most) <= LIMITS.processes + 3 + max(0, others - len(most))
+    assert watching.cancelled()
+    assert most <= allowed + 3
     return ran
+
+
+def process_limit(pid: int) -> int:
+    """How many processes the supervisor allows a program's user; 0 for a process that is not such a program."""
+    try:
+        text = Path(f"/proc/{pid}/limits").read_text()
+    except OSError:
+        return 0
+    soft, hard = next(line.split()[2:4] for line in text.splitlines() if line.startswith("Max processes"))
+    return int(soft) if soft == hard != INHERITED else 0
 
 
 @pytest.mark.usefixtures("alone")
