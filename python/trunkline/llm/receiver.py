@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 if TYPE_CHECKING:
     from trunkline._core import PendingReply
     from trunkline.errors import TrunklineError
@@ -51,7 +53,7 @@ class FirstAttempt(NamedTuple):
         return self.sent is not None or self.error is not None
 
 
-class RequestLabels(NamedTuple):
+class RequestLabels(msgspec.Struct, frozen=True, gc=False):
     """What a request is called by: see :class:`~trunkline.llm.types.Request`."""
 
     model: str

@@ -109,7 +109,8 @@ class Batcher:
             return part
         step, now = (labels.step, labels.asked), asyncio.get_running_loop().time()
         part.number = self._last = self._waiting.add(part, labels.model, labels.role, step, prompt.n, now)
-        self._stir()
+        if not self._looking:
+            self._stir()
         return part
 
     async def close(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,8 +18,7 @@ from trunkline.llm.response import read
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trunkline._internal.text import JSON
     from trunkline.llm.types import Request
@@ -70,7 +70,7 @@ class RequestTime(msgspec.Struct, frozen=True, gc=False):
 def completions(result: object, n: int, engine: str) -> list[Completion | TrunklineError]:
     """Check the completions of an engine for one prompt."""
     if n == 1:
-        return [_completion(result, engine)]
+        return [Completion(text=result) if type(result) is str else _completion(result, engine)]
     if not isinstance(result, list | tuple) or len(result) != n:
         given = f"{len(result)} of them" if isinstance(result, list | tuple) else short_repr(result)
         error = LLMError(f"{engine} must return a list of {n} completions for a prompt with n={n}, not {given}")
@@ -127,12 +127,21 @@ def _read(
     return [reply]
 
 
+_OPENS, _CLOSES = b'{"choices":[{"message":{"content":', b'},"finish_reason":"stop"}]}'
+
+
 def answer_body(completions: Sequence[Completion]) -> bytes:
     """Write draws of one prompt as the body of a chat completion; raises ReplyError where that is impossible."""
+    first = completions[0]
+    if len(completions) == 1 and first == Completion(text=first.text):
+        try:
+            return _OPENS + msgspec.json.encode(first.text) + _CLOSES
+        except UnicodeEncodeError:
+            pass
     body: JSON = {
         "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
         "usage": _usage(completions),
-        "prompt_token_ids": completions[0].prompt_token_ids,
+        "prompt_token_ids": first.prompt_token_ids,
     }
     try:
         return msgspec.json.encode(body)
@@ -284,8 +293,7 @@ def prompts(request: Request, largest: int) -> list[Prompt]:
     ]
 
 
-@dataclass(slots=True, eq=False)
-class PendingPrompt:
+class PendingPrompt(msgspec.Struct, eq=False):
     """A prompt that waits for its completions: ``told`` is called when its outcomes are there, one for each draw.
 
     ``sent`` is when it went into a call, in monotonic seconds; 0 before.

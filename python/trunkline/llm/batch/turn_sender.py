@@ -58,7 +58,10 @@ class _PromptsOut:
     @property
     def sent(self) -> float:
         """When the last of its prompts went into a call, in monotonic seconds; that it was asked where none did."""
-        return max(self.asked, *(part.sent for part in self.parts))
+        sent = self.asked
+        for part in self.parts:
+            sent = max(sent, part.sent)
+        return sent
 
     def told(self) -> None:
         """One of its prompts has its outcomes."""
@@ -160,8 +163,14 @@ class BatchTurnSender:
 
     def _split(self, request: _PromptsOut, waiting: dict[int, tuple[_PromptsOut, list[Completion]]]) -> None:
         """Fail draws that failed; the others of a request wait to become turns, those that are neighbours at once."""
-        outcomes = [outcome for part in request.parts for outcome in part.outcomes or ()]
-        flight, left = request.flight, len(outcomes)
+        outcomes: list[Any] = []
+        for each in request.parts:
+            outcomes += each.outcomes or ()
+        flight = request.flight
+        if {*map(type, outcomes)} == {Completion}:
+            waiting[flight] = request, outcomes
+            return
+        left = len(outcomes)
         for completed, group in groupby(outcomes, lambda outcome: isinstance(outcome, Completion)):
             draws: list[Any] = list(group)
             part = flight if len(draws) == left else self._engine.split(flight, len(draws))
