@@ -388,12 +388,12 @@ class CoreTree:
         """
 
     def observe_results(
-        self, rollout: int, agent: int, turn: int, results: list[tuple[str, int, bool]], /
+        self, rollout: int, agent: str, turn: int, results: Sequence[tuple[str, bool, int]], /
     ) -> tuple[int, int]:
         """Append the results of a turn's tool calls, in call order, as messages that name the calls by their ids.
 
-        ``turn`` counts the model turns before the one that made the calls; a result is its text, microseconds, and
-        whether the tool failed. Returns the last node and the bytes of all messages.
+        ``turn`` counts the model turns before the one that made the calls; a result is its text, whether the tool
+        returned, and microseconds. Returns the last node and the bytes of all messages.
         """
 
     def tell(self, rollout: int, message: Buffer, agent: int, tokens: TokenBuffer | None = None, /) -> int:

@@ -69,7 +69,7 @@ class BoundDialect:
                 f"the server parsed tool calls itself, although the dialect {self._name} sends no tools: switch its "
                 "tool parser off, or use dialect='native'"
             )
-        ours = type(self._dialect) is Native
+        ours = self.plain_results
         found = self._dialect.parse(choice, self._tools) if ours else self._parsed(choice)
         if found.calls and len(found.calls) > MOST_CALLS:
             return Parsed(problem=f"Error: this turn makes more than {MOST_CALLS} tool calls; none was run.")

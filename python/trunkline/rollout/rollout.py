@@ -116,14 +116,15 @@ class Rollout:
         reservation = None if self.task_budget is None else await self._pay(self.task_budget, compiled)
         kept, self._kept = self._kept, None
         wanted = WantedTurn(self.sampler, compiled, self.id, kept, reservation)
-        recorder, reserved, node = self.sampler.recorder, False, None
+        recorder, reserved = self.sampler.recorder, False
         started = 0 if recorder is None or not recorder.traced else recorder.now()
+        node: int | None = None
         failed: BaseException | None = None
         try:
             if self.activity is not UNREAD:
                 self.activity.ask(compiled.agent.llm)
-            self.place = "run file"
             if (waits := self.sink.reserve()) is not None:
+                self.place = "run file"
                 await waits
                 del waits  # it is over, and the reply may take long
             reserved, self.place = True, "model"
@@ -140,7 +141,7 @@ class Rollout:
                 reservation.drop()
             raise
         finally:
-            if recorder is not None and recorder.traced:
+            if started and recorder is not None:
                 recorder.turned(self.id, compiled, started, node, failed)
             if self.activity is not UNREAD:
                 self.activity.run()
@@ -181,27 +182,24 @@ class Rollout:
         gate = self.sampler.turn_gate
         if gate.shut:
             await gate.enter()
-        recorder, names = self.sampler.recorder, [call.name for call in calls]
-        started = 0 if recorder is None else recorder.now()
-        number = gate.began(names)
+        started = time.monotonic_ns() // 1000
+        number = gate.began(calls)
         try:
             observations = await compiled.toolbox.call_all(calls, environment, origin, self.effects.begin)
         finally:
             gate.ended(number)
-        if recorder is not None:
-            recorder.used(self.id, compiled.toolbox.names, names, observations, started)
+        if (recorder := self.sampler.recorder) is not None:
+            recorder.used(self.id, compiled.toolbox.names, calls, observations, started)
         if read:
             self.activity.run()
         self.place = "program"
-        agent = self.core.name(compiled.agent.name)
         if compiled.dialect.plain_results:
-            results = [(seen.text, seen.micros, not seen.ok) for seen in observations]
-            self.leaf, size = self.core.observe_results(self.id, agent, self.turn - 1, results)
+            self.leaf, size = self.core.observe_results(self.id, compiled.agent.name, origin.turn, observations)
         else:
-            size = 0
+            agent, size = self.core.name(compiled.agent.name), 0
             for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
                 # The ids in the history are made from the position: a server's may be missing, repeated or hostile.
-                message = compiled.dialect.observation(call, seen.text, messages.call_id(self.turn - 1, index))
+                message = compiled.dialect.observation(call, seen.text, messages.call_id(origin.turn, index))
                 self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
                 size += len(message)
         self.tool_calls += len(calls)

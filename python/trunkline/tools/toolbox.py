@@ -128,14 +128,11 @@ class Toolbox:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
             self._executors[item.name] = Executor(item, self._user_code, timeout, limit)
+        self.names = list(self._tools)
         self._acting = any(item.policy.side_effects for item in self._tools.values())
         self._limit = limit
         self._parallel = parallel
         self._definitions = msgspec.json.encode([item.definition for item in self._tools.values()])
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._tools)
 
     @property
     def hits(self) -> Mapping[str, int]:

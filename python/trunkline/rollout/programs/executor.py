@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline._core import base_seed
 from trunkline.llm import messages
-from trunkline.rollout.sampling.inflight import TraceRecorder
+from trunkline.rollout.sampling.inflight import Named, TraceRecorder
 from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.tools.calls import Origin
 
@@ -206,7 +206,7 @@ class ProgramExecutor:
         begin, origin = self._rollout.effects.begin, self._origin(turn)
         work = compiled.toolbox.call_all(list(calls), None, origin, begin)
         self._started[turn] = TraceRecorder.now()
-        return await self._away([call.name for call in calls], work)
+        return await self._away(calls, work)
 
     async def direct(self, tool: Tool[..., Any], toolbox: Toolbox, number: int, arguments: str) -> Observation:
         """Run a tool that no turn called.
@@ -229,7 +229,7 @@ class ProgramExecutor:
             return await toolbox.call(tool.name, arguments, None, call)
 
         self._started[_DIRECT + number] = TraceRecorder.now()
-        return await self._away([tool.name], work())
+        return await self._away([tool], work())
 
     def known(self, tool: Tool[..., Any], number: int, seen: Observation) -> None:
         """Note that what came of a tool is on record that no turn called.
@@ -239,19 +239,19 @@ class ProgramExecutor:
             number: As for :meth:`direct`.
             seen: What came of it.
         """
-        self._used((tool.name,), (tool.name,), (seen,), _DIRECT + number)
+        self._used((tool.name,), (tool,), (seen,), _DIRECT + number)
         self._rollout.effects.known(0, [_DIRECT + number])
 
-    def _used(self, tools: Collection[str], names: Sequence[str], seen: Sequence[Observation], began: int) -> None:
+    def _used(self, tools: Collection[str], calls: Sequence[Named], seen: Sequence[Observation], began: int) -> None:
         started, recorder = self._started.pop(began, 0), self._sampler.recorder
         if recorder is not None:
-            recorder.used(self._rollout.id, tools, names, seen, started)
+            recorder.used(self._rollout.id, tools, calls, seen, started)
 
     def _origin(self, turn: int) -> Origin:
         rollout = self._rollout
         return Origin(self._run_seed, rollout.task.id, rollout.id, self._path, turn)
 
-    async def _away(self, calls: list[str], work: Coroutine[Any, Any, T]) -> T:
+    async def _away(self, calls: Sequence[Named], work: Coroutine[Any, Any, T]) -> T:
         """Pay for some tool calls, and make them."""
         try:
             async with self._gate:
@@ -284,7 +284,7 @@ class ProgramExecutor:
             turn: Model turns before the one that made them.
         """
         agent = self.name(compiled.agent.name)
-        self._used(compiled.toolbox.names, [call.name for call in calls], seen, turn)
+        self._used(compiled.toolbox.names, calls, seen, turn)
         nodes = []
         for index, (call, one) in enumerate(zip(calls, seen, strict=True)):
             message = compiled.dialect.observation(call, one.text, messages.call_id(turn, index))

@@ -7,26 +7,29 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from trunkline._core import TurnEngine
+from trunkline.agent import CompiledAgent
 from trunkline.errors import LLMError
 from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.receiver import FirstAttempt, RequestLabels
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
-from trunkline.rollout.types import Turn
+from trunkline.rollout.sampling.turns import PendingTurn
+from trunkline.rollout.task_budget import Reservation
+from trunkline.rollout.types import KeptPrefix, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trunkline.agent import CompiledAgent
     from trunkline.llm.batch.turn_sender import BatchTurnSender
     from trunkline.llm.http.turn_sender import TurnSender
     from trunkline.llm.receiver import AnsweredDraws, RequestedDraws
     from trunkline.llm.types import LLM
     from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
-    from trunkline.rollout.sampling.turns import PendingTurn, TurnRequest
-    from trunkline.rollout.task_budget import Reservation
-    from trunkline.rollout.types import KeptPrefix, TurnSink
+    from trunkline.rollout.sampling.turns import TurnRequest
+    from trunkline.rollout.types import TurnSink
 
     TurnFuture: TypeAlias = asyncio.Future[Any]
 
@@ -40,31 +43,20 @@ class DrawSender(Protocol):
         """Send a request in a task of its own."""
 
 
-class WantedTurn:
+class WantedTurn(msgspec.Struct, eq=False):
     """A rollout that waits for its next turn, or a program's for one that is ``pending`` until it goes onto the tree.
 
     ``key`` is the engine's while the engine has it, else -1.
     """
 
-    __slots__ = ("compiled", "kept", "key", "pending", "reservation", "rollout", "sampler", "turn")
-
-    def __init__(
-        self,
-        sampler: DrawSender,
-        compiled: CompiledAgent,
-        rollout: int,
-        kept: KeptPrefix | None,
-        reservation: Reservation | None,
-        pending: PendingTurn | None = None,
-    ) -> None:
-        self.sampler = sampler
-        self.compiled = compiled
-        self.rollout = rollout
-        self.turn: TurnFuture = asyncio.get_running_loop().create_future()
-        self.kept = kept
-        self.reservation = reservation
-        self.pending = pending
-        self.key = -1
+    sampler: DrawSender
+    compiled: CompiledAgent
+    rollout: int
+    kept: KeptPrefix | None
+    reservation: Reservation | None
+    pending: PendingTurn | None = None
+    turn: TurnFuture = msgspec.field(default_factory=asyncio.Future)
+    key: int = -1
 
     def dropped(self, *, sent: bool) -> None:
         """Settle what was set aside for a turn that is given up."""

@@ -32,6 +32,13 @@ _QUIET = 3
 """Looks in a row that must find nothing."""
 
 
+class Named(Protocol):
+    """A tool, or a call of one."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Sender(Protocol):
     """Sends requests of a turn engine."""
 
@@ -62,7 +69,7 @@ class TurnGate:
         self._clock = clock
         # In the order in which they began: the first is the oldest.
         self._requests: dict[_Out, float] = {}
-        self._tools: dict[int, tuple[Sequence[str], float]] = {}
+        self._tools: dict[int, tuple[Sequence[Named], float]] = {}
         self._tool_turns = 0
         self.shut = False
         self.dispatchers: list[Dispatcher] = []
@@ -91,10 +98,10 @@ class TurnGate:
     def tools(self) -> tuple[int, str, float]:
         """How many tool calls run, and which runs longest, for how many seconds."""
         now = self._clock()
-        names, since = next(iter(self._tools.values()), ([""], now))
-        count = sum(len(names) for names, _ in self._tools.values())
+        calls, since = next(iter(self._tools.values()), ((), now))
+        count = sum(len(calls) for calls, _ in self._tools.values())
         # The model has named it, and may have made it up.
-        return count, printable(names[0], _MAX_CALL_NAME), now - since
+        return count, printable(calls[0].name, _MAX_CALL_NAME) if calls else "", now - since
 
     async def drained(self, within: float, waiting: Callable[[], int] = int) -> None:
         """Let nothing begin any more, and wait until what is underway has come back and is on the tree.
@@ -122,11 +129,11 @@ class TurnGate:
         """A request is out, for a ``with`` block."""
         return _Out(self._requests, self._clock())
 
-    def began(self, names: Sequence[str]) -> int:
+    def began(self, calls: Sequence[Named]) -> int:
         """Note that the tool calls of a turn run, at least one; returns a number for :meth:`ended`."""
-        self._tool_turns += 1
-        self._tools[self._tool_turns] = names, self._clock()
-        return self._tool_turns
+        number = self._tool_turns = self._tool_turns + 1
+        self._tools[number] = calls, self._clock()
+        return number
 
     def ended(self, number: int) -> None:
         """Note that they have ended."""
@@ -333,34 +340,25 @@ class TraceRecorder:
         return time.monotonic_ns() // 1000
 
     def used(
-        self, rollout: int, tools: Collection[str], names: Iterable[str], seen: Sequence[Observation], started: int
+        self, rollout: int, tools: Collection[str], calls: Iterable[Named], seen: Sequence[Observation], started: int
     ) -> None:
         """Note tool calls that began together.
 
         Args:
             rollout: Who made them.
             tools: The tools there are: a model may have made a name up.
-            names: Which it called.
+            calls: The calls, or the tools.
             seen: What came of them.
             started: When they began; see :meth:`now`.
         """
-        for name, one in zip(names, seen, strict=True):
-            known = name if name in tools else UNKNOWN
-            self.tools.append((rollout, known[:_MAX_SPAN_NAME], not one.ok, one.micros, started))
+        for call, (text, ok, micros) in zip(calls, seen, strict=True):
+            name = call.name if call.name in tools else UNKNOWN
+            self.tools.append((rollout, name, not ok, micros, started))
             if self.traced:
-                said = _safe(one.text) if self._content else ""
-                error = "" if one.ok else "tool_error"
-                self._records.append(
-                    SpanRecord(
-                        rollout,
-                        "tool",
-                        known[:_MAX_SPAN_NAME],
-                        self._epoch + started,
-                        one.micros,
-                        error=error,
-                        output=said,
-                    )
-                )
+                said = _safe(text) if self._content else ""
+                error = "" if ok else "tool_error"
+                start = self._epoch + started
+                self._records.append(SpanRecord(rollout, "tool", name, start, micros, error=error, output=said))
 
     def turned(
         self, rollout: int, compiled: CompiledAgent, started: int, node: int | None, error: BaseException | None

@@ -107,7 +107,7 @@ class Sampler:
         self._tree: int | None = None
         # The agent that asked last, and what has its requests sent.
         self._asked: CompiledAgent | None = None
-        self._dispatcher: TurnDispatcher | None = None
+        self._dispatcher: TurnDispatcher
 
     @property
     def inside(self) -> bool:
@@ -133,11 +133,10 @@ class Sampler:
 
     def want(self, wanted: WantedTurn) -> TurnFuture:
         """Ask for a rollout's next turn, together with other draws of its state; returns what to wait for."""
-        dispatcher = self._dispatcher
-        if dispatcher is None or self._asked is not wanted.compiled:
+        if self._asked is not wanted.compiled:
             self._asked = wanted.compiled
-            dispatcher = self._dispatcher = self._client.of(wanted.compiled.agent.llm).dispatcher
-        dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
+            self._dispatcher = self._client.of(wanted.compiled.agent.llm).dispatcher
+        self._dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
         return wanted.turn
 
     def _opened(self) -> int:

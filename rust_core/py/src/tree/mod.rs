@@ -4,6 +4,7 @@ mod access;
 pub mod view;
 
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyTuple};
 use trunkline_core as core;
 use trunkline_core::{
@@ -134,21 +135,22 @@ impl CoreTree {
             .map(NodeId::get)
     }
 
-    /// Append the results of a turn's tool calls as `(text, micros, failed)`; returns the last node and the bytes.
+    /// Append the results of a turn's tool calls as `(text, returned, micros)`; returns the last node and the bytes.
     #[pyo3(signature = (rollout, agent, turn, results, /))]
     fn observe_results(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = number)] rollout: u32,
-        #[pyo3(from_py_with = number)] agent: u32,
+        agent: Text<'_>,
         #[pyo3(from_py_with = number)] turn: u32,
-        results: Vec<(String, u64, bool)>,
+        results: Vec<(PyBackedStr, bool, u64)>,
     ) -> PyResult<(u32, usize)> {
         let results =
-            results.iter().map(|(text, micros, failed)| ToolResult { text, micros: *micros, failed: *failed });
+            results.iter().map(|(text, returned, micros)| ToolResult { text, micros: *micros, failed: !returned });
         let results = results.collect::<Vec<_>>();
         self.0.with(py, |tree| {
-            let (leaf, size) = tree.observe_results(rollout.into(), agent.into(), turn, &results)?;
+            let agent = tree.name(&agent)?;
+            let (leaf, size) = tree.observe_results(rollout.into(), agent, turn, &results)?;
             Ok((leaf.get(), size))
         })
     }

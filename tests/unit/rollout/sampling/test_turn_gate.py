@@ -8,13 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from trunkline.llm.types import ToolCall
 from trunkline.rollout.sampling.inflight import TurnGate
 
 
 @contextmanager
 def calling(gate: TurnGate, names: Sequence[str]) -> Iterator[None]:
     """The tool calls of a turn run."""
-    number = gate.began(names)
+    number = gate.began([ToolCall("", name, "{}") for name in names])
     try:
         yield
     finally:
