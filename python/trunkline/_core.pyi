@@ -80,7 +80,6 @@ __all__ = [
     "__version__",
     "add_sums",
     "align_ids",
-    "append_ids_reply",
     "append_reply",
     "base_seed",
     "branch_probability",
@@ -819,19 +818,8 @@ class Harvest:
 
 @final
 class PendingReply:
-    """A reply that can become a turn; ``calls`` are (id, name, arguments), -1 stands for unknown figures."""
+    """A reply that can become a turn; :func:`parse_reply` makes it."""
 
-    def __new__(
-        cls,
-        content: str,
-        reasoning: str | None,
-        calls: Sequence[tuple[str, str, str]],
-        finish: str,
-        prompt: int,
-        cached: int,
-        generated: int,
-        /,
-    ) -> PendingReply: ...
     def append_turn(
         self,
         tree: CoreTree,
@@ -1104,7 +1092,10 @@ def append_reply(
     turn: int,
     retries: int,
     micros: int,
+    node: int | None = None,
     context: int | None = None,
+    drift: tuple[str, int] | None = None,
+    kept: tuple[int, int, str] | None = None,
     /,
 ) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str, int]:
     """Read the body of a completion and append its choices to a tree as turns, in one crossing.
@@ -1113,6 +1104,15 @@ def append_reply(
     cached for all but the first, and so do retries. Generated tokens are those listed; where not every choice has them,
     the server's sum is shared out by the length of messages. ``turn`` is the number of model turns on the path before
     this one, which tool call ids are made of.
+
+    With a ``node`` it replies to the conversation there, and every token must be known: a choice without token ids, or
+    without a log-probability for each, makes no turn but a fault that says so; without ids of the prompt (where there
+    is a ``drift``) none makes a turn. ``context`` is the drift of a prompt that was sent as ids (:func:`request_ids`).
+    ``drift`` is policy and limit for the ids of a prompt that the server made, see :func:`settle_ids`; without it a
+    server that says it was given other ids than were sent is a fault. ``kept`` is ``(turn, tokens, text)`` where the
+    prompt continued the first ``tokens`` of an earlier turn at ``node``, which say ``text``: the choices become whole
+    turns that begin with them, as they were sampled then. The reply's own text and generated tokens do not include
+    them.
 
     Returns:
         ``(choices, prompt, cached, generated, served, estimated)`` with -1 for figures that the server did not report;
@@ -1124,34 +1124,6 @@ def append_reply(
     Raises:
         ReplyError: The bytes are no chat completion; the tree is unchanged.
         TreeError: A rollout has ended, or an id names nothing.
-    """
-
-def append_ids_reply(
-    tree: CoreTree,
-    rollouts: Sequence[int],
-    options: ReplyOptions,
-    data: Buffer,
-    agent: int,
-    namespace: int,
-    turn: int,
-    retries: int,
-    micros: int,
-    node: int,
-    context: int | None = None,
-    drift: tuple[str, int] | None = None,
-    kept: tuple[int, int, str] | None = None,
-    /,
-) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str, int]:
-    """:func:`append_reply` for a reply to the conversation at ``node`` whose every token must be known.
-
-    A choice without token ids, or without a log-probability for each, makes no turn but a fault that says so; without
-    ids of the prompt (where there is a ``drift``) none makes a turn.
-
-    ``context`` is the drift of a prompt that was sent as ids (:func:`request_ids`). ``drift`` is policy and limit for
-    the ids of a prompt that the server made, see :func:`settle_ids`; without it a server that says it was given other
-    ids than were sent is a fault. ``kept`` is ``(turn, tokens, text)`` where the prompt continued the first ``tokens``
-    of an earlier turn at ``node``, which say ``text``: the choices become whole turns that begin with them, as they
-    were sampled then. The reply's own text and generated tokens do not include them.
     """
 
 def request_ids(tree: CoreTree, node: int, head: Buffer, tail: Buffer, context: int | None = None, /) -> bytes:

@@ -79,7 +79,7 @@ mod _core {
     #[pymodule_export]
     use crate::turn::prompt_ids::{align_ids, drift, drift_of, give_ids, last_ids, request_ids, settle_ids};
     #[pymodule_export]
-    use crate::turn::{PendingReply, Transcript, append_ids_reply, append_reply, parse_reply};
+    use crate::turn::{PendingReply, Transcript, append_reply, parse_reply};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

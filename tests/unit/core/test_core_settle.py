@@ -13,7 +13,7 @@ from trunkline._core import (
     SAMPLED,
     CoreTree,
     ReplyOptions,
-    append_ids_reply,
+    append_reply,
     drift_of,
     harvest,
     last_ids,
@@ -83,7 +83,7 @@ def test_the_tree_holds_what_the_server_saw(policy: str, limit: int, steps: list
         at = tree.rollout(rollouts[rollout]).leaf
         prompt = server.prompt([json.loads(tree.message(node)) for node in tree.path(at)])
         data, own = server.reply(prompt, text, pairs)
-        ((choice,), *_) = append_ids_reply(
+        ((choice,), *_) = append_reply(
             tree, [rollouts[rollout]], reading, data, 0, 0, turn, 0, 1, at, None, (policy, limit)
         )
         node, fault = choice[4], choice[6]

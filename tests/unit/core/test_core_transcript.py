@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, ROOT, CoreTree, PendingReply, ReplyOptions, Transcript, parse_reply
+from trunkline._core import PROMPT, ROOT, CoreTree, ReplyOptions, Transcript, parse_reply
 from trunkline.errors import ArgumentError, ReplyError, TreeError
 from trunkline.llm.messages import CLOSES, OPENS, piece
 from trunkline.tree.records import Record, Records
@@ -76,17 +76,6 @@ def test_a_reply_lands_on_a_tree_with_the_record_that_readers_read():
     assert records.of(0) == [Record(0, "ask", 'so"l', 1, [[2, 1, None, 0], None, [True]], [2], "alone")]
     assert records.of(1) == [Record(1, "ask", 'so"l', 0, [[0, 1, None, 0], None], [2], "")]
     tree.check()
-
-
-def test_a_reply_that_an_llm_made_itself_lands_like_one_that_was_read():
-    trees = planted(), planted()
-    parsed = PendingReply("a", None, [], "stop", 7, -1, -1)
-    appended = [
-        reply.append_turn(tree, 0, "s", "m", None, 1, 5, 0, 0, 1, None, 0, None, True)
-        for reply, tree in zip((parsed, parse_reply(ReplyOptions(), BODY, 0)[0]), trees, strict=True)
-    ]
-    assert appended[0] == appended[1]
-    assert trees[0].delta() == trees[1].delta()
 
 
 def test_a_reply_that_cannot_be_a_turn_says_why_and_lands_nowhere():

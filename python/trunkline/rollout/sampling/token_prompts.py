@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import ROOT, TURN, align_ids, append_ids_reply, give_ids, last_ids, request_ids, settle_ids
+from trunkline._core import ROOT, TURN, align_ids, give_ids, last_ids, request_ids, settle_ids
 from trunkline.errors import BadRequest, ConfigError
 from trunkline.llm import request as bodies
 from trunkline.llm.dialects.builtin import Hermes
@@ -261,23 +261,9 @@ class TokenTurnReader(TurnReader):
         self._prompt = prompt
         self._leaf = leaf
 
-    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
-        compiled, name, prompt = self._compiled, self._name, self._prompt
-        return append_ids_reply(
-            self._core,
-            rollouts,
-            prompt.form.reading,
-            data,
-            name(compiled.agent.name),
-            name(compiled.namespace),
-            self._turn,
-            max(0, attempts - 1),
-            micros,
-            self._leaf,
-            prompt.context,
-            prompt.parting,
-            prompt.kept,
-        )
+    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int, *_: Any) -> Any:
+        form, context, parting, kept = self._prompt[2:]
+        return super()._take(rollouts, data, attempts, micros, form.reading, self._leaf, context, parting, kept)
 
     def _program_choice(self, choice: ReplyChoice) -> ReplyChoice:
         """A choice for the program, whole."""

@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import PendingReply, append_reply, parse_reply
+from trunkline._core import append_reply, parse_reply
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import LLMError, ReplyError, RolloutError
-from trunkline.llm import messages
-from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.types import DrawCallback, Turn, TurnSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import CoreTree
+    from trunkline._core import CoreTree, PendingReply, ReplyOptions
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.task_budget import Reservation
 
 
-__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "TurnRequest", "share"]
+__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "TurnRequest"]
 
 
 _MOST = 2**31
@@ -49,7 +47,6 @@ class TurnReader:
         called: Told of each reply in the step in which its turns go onto the tree, so that none can be sent without it.
             Who answered, and how long it waited, may be filled in by whoever received it, in the same step.
         told: Told of each draw what became of it, as soon as its request is over.
-        context: What was sent, where that is not the path of the rollouts.
 
     Attributes:
         found: For each draw its turn, or why there is none; None while neither is known.
@@ -64,7 +61,6 @@ class TurnReader:
         name: Callable[[str], int],
         called: Callable[[Reply], None],
         told: DrawCallback | None = None,
-        context: int | None = None,
     ) -> None:
         self.found: list[Turn | RolloutError | None] = [None] * len(rollouts)
         self._core = core
@@ -74,10 +70,15 @@ class TurnReader:
         self._name = name
         self._called = called
         self._told = told
-        self._context = context
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.types.ReplyReader`."""
+        reply = self._read(data, first, attempts, micros, most)
+        self._tell(reply)
+        return reply
+
+    def _read(self, data: bytes, first: int, attempts: int, micros: int, most: int | None) -> Reply:
+        """Read an answer's bytes and put its choices on the tree."""
         end = len(self._rollouts) if most is None else first + most
         if self.found[first] is not None:
             raise self._taken_twice(first, end)
@@ -93,9 +94,7 @@ class TurnReader:
             choice = self._program_choice(ReplyChoice(content, reasoning, [ToolCall(*call) for call in calls], finish))
             choices.append(choice)
             self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
-        reply = Reply(choices, prompt, cached, generated, attempts, micros, served, estimated=estimated)
-        self._tell(reply)
-        return reply
+        return Reply(choices, prompt, cached, generated, attempts, micros, served, estimated=estimated)
 
     def _tell(self, reply: Reply) -> None:
         """Tell of a reply: who asked whom for it, and that it is over."""
@@ -105,20 +104,28 @@ class TurnReader:
         reply.ended = time.monotonic_ns() // 1000
         self._called(reply)
 
-    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
+    def _take(
+        self,
+        rollouts: Sequence[int],
+        data: bytes,
+        attempts: int,
+        micros: int,
+        reading: ReplyOptions | None = None,
+        *exact: Any,
+    ) -> Any:
         """Read the bytes and put their choices on the tree."""
         compiled, name = self._compiled, self._name
         return append_reply(
             self._core,
             rollouts,
-            compiled.reading,
+            reading or compiled.reading,
             data,
             name(compiled.agent.name),
             name(compiled.namespace),
             self._turn,
             max(0, attempts - 1),
             micros,
-            self._context,
+            *exact,
         )
 
     def _program_choice(self, choice: ReplyChoice) -> ReplyChoice:
@@ -140,13 +147,7 @@ class TurnReader:
         if self.found[first] is not None and isinstance(reply, Reply) and isinstance(reply.choices, list):
             return reply
         checked = _checked(reply, llm)
-        lead = True
-        for sibling in self.missing(first, min(n, len(checked.choices))):
-            try:
-                self.found[first + sibling] = self._append(first + sibling, checked, sibling, lead=lead)
-                lead = False
-            except LLMError as error:
-                self.found[first + sibling] = error
+        self._read(_written(checked), first, checked.attempts, checked.micros, n)
         checked.endpoint = checked.endpoint or llm
         self._tell(checked)
         return checked
@@ -192,46 +193,6 @@ class TurnReader:
         self.found[first:end] = [error.shared() for _ in self.found[first:end]]
         return error
 
-    def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
-        """Append one choice as a turn; only the leading one had its prompt computed."""
-        choice = reply.choices[sibling]
-        message = self._message(choice)
-        compiled, name = self._compiled, self._name
-        node = self._core.turn(
-            self._rollouts[place],
-            message,
-            name(compiled.agent.name),
-            name(compiled.namespace),
-            name(choice.finish),
-            reply.prompt,
-            reply.cached if lead else reply.prompt,
-            share(reply.generated, sibling, len(reply.choices)),
-            max(0, reply.attempts - 1) if lead else 0,
-            reply.micros,
-            choice.reasoning.encode("utf-8", "replace") if choice.reasoning else None,
-            self._context,
-        )
-        return Turn(choice, node, len(message))
-
-    def _message(self, choice: ReplyChoice) -> bytes:
-        """The message that a choice leaves.
-
-        Raises:
-            LLMError: It cannot be a turn.
-        """
-        if len(choice.tool_calls) > MOST_CALLS:
-            raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {MOST_CALLS}")
-        message = messages.assistant(choice.content, choice.tool_calls, self._turn)
-        size = len(message) + len((choice.reasoning or "").encode("utf-8", "replace"))
-        if size > messages.LONGEST:
-            raise LLMError(f"the reply has {size} bytes; at most {messages.LONGEST} are kept")
-        return message
-
-
-def share(total: int, place: int, parts: int) -> int:
-    """Share a whole number out evenly; -1, not known, stays."""
-    return total if total < 0 else total * (place + 1) // parts - total * place // parts
-
 
 def _checked(reply: object, llm: str) -> Reply:
     """Return a reply that the tree can take: somebody's own LLM may return anything.
@@ -245,10 +206,6 @@ def _checked(reply: object, llm: str) -> Reply:
         raise LLMError(f"{llm} returned a reply that is none: {format_error(error)}") from None
     if found is None or not found.choices:
         raise LLMError(f"{llm} returned {short_repr(reply)}, not a Reply with a choice")
-    for choice in found.choices:
-        choice.content, choice.finish = scrub(choice.content), scrub(choice.finish)
-        for call in choice.tool_calls:
-            call.name, call.arguments = scrub(call.name), scrub(call.arguments)
     found.served, found.endpoint = scrub(found.served), scrub(found.endpoint)
     found.attempts = max(0, found.attempts) if found.attempts < _MOST else 1
     found.micros = found.micros if 0 <= found.micros <= _LONGEST else 0
@@ -257,6 +214,18 @@ def _checked(reply: object, llm: str) -> Reply:
             setattr(found, field, -1)
     found.estimated = min(max(0, found.estimated), max(0, found.generated))
     return found
+
+
+def _written(reply: Reply) -> bytes:
+    """A reply as the body of a chat completion."""
+    choices = []
+    for choice in reply.choices:
+        calls = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in choice.tool_calls]
+        message = {"content": choice.content, "reasoning": choice.reasoning, "tool_calls": calls}
+        choices.append({"message": message, "finish_reason": choice.finish})
+    prompt, cached, generated = reply.prompt, reply.cached, reply.generated
+    usage = {"prompt_tokens": prompt, "prompt_cache_hit_tokens": cached, "completion_tokens": generated}
+    return msgspec.json.encode(scrub({"choices": choices, "usage": usage}))
 
 
 class TurnRequest(NamedTuple):
@@ -354,25 +323,10 @@ class PendingTurn(TurnReader):
         self._called = called
         self._told = told
 
-    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
+    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int, *_: Any) -> Any:
         """Read the bytes."""
         self.parsed, told = parse_reply(self._compiled.reading, data, self._turn)
         return told
-
-    def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
-        """Keep a reply that an LLM made itself."""
-        choice = reply.choices[sibling]
-        message = self._message(choice)
-        self.parsed = PendingReply(
-            choice.content,
-            choice.reasoning.encode("utf-8", "replace").decode() if choice.reasoning else None,
-            [("", call.name, call.arguments) for call in choice.tool_calls],
-            choice.finish,
-            reply.prompt,
-            reply.cached,
-            share(reply.generated, sibling, len(reply.choices)),
-        )
-        return Turn(choice, 0, len(message))
 
     def answered(self, *call: Any) -> None:
         """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyList, PyTuple};
 use trunkline_core as core;
-use trunkline_core::reply::{ParsedChoice, ParsedReply, ReplyMessage, ToolCall, UsageCounts};
+use trunkline_core::reply::{ParsedChoice, ParsedReply};
 use trunkline_core::{AppendedChoice, AppendedTurn, ContextId, Error, FragmentId, KeptPrefix, RequestInfo, TurnRecord};
 
 use crate::error::raise;
@@ -15,10 +15,14 @@ use crate::input::{Data, Text, number, numbers};
 use crate::reply::{ReplyOptions, read};
 use crate::tree::CoreTree;
 
-/// Read the body of a completion and append its choices to a tree as turns: choice i to rollout i.
+/// Read the body of a completion and append its choices to a tree as turns: choice i to rollout i. With a node, it replies
+/// to the conversation there, and its every token must be known.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
-#[pyo3(signature = (tree, rollouts, options, data, agent, namespace, turn, retries, micros, context=None, /))]
+#[pyo3(signature = (
+    tree, rollouts, options, data, agent, namespace, turn, retries, micros, node=None, context=None, drift=None,
+    kept=None, /
+))]
 pub fn append_reply<'py>(
     py: Python<'py>,
     tree: &CoreTree,
@@ -30,43 +34,7 @@ pub fn append_reply<'py>(
     #[pyo3(from_py_with = number)] turn: u32,
     #[pyo3(from_py_with = number)] retries: u32,
     #[pyo3(from_py_with = number)] micros: u64,
-    #[pyo3(from_py_with = number)] context: Option<u32>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    let reply = read(py, &data, &options.0)?;
-    let rollouts = rollouts.into_iter().map(Into::into).collect::<Vec<_>>();
-    let request = RequestInfo {
-        agent: agent.into(),
-        namespace: namespace.into(),
-        context: context.map(ContextId::new),
-        turn,
-        retries,
-        micros,
-        exact: false,
-        kept: None,
-    };
-    let appended = tree.with(py, |tree| tree.append_reply(&rollouts, &reply, request))?;
-    summary(py, &reply, &appended)
-}
-
-/// The same for a reply to the conversation at a node whose every token must be known.
-#[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "as above")]
-#[pyo3(signature = (
-    tree, rollouts, options, data, agent, namespace, turn, retries, micros, node, context=None, drift=None,
-    kept=None, /
-))]
-pub fn append_ids_reply<'py>(
-    py: Python<'py>,
-    tree: &CoreTree,
-    #[pyo3(from_py_with = numbers)] rollouts: Vec<u32>,
-    options: &ReplyOptions,
-    data: Data<'_>,
-    #[pyo3(from_py_with = number)] agent: u32,
-    #[pyo3(from_py_with = number)] namespace: u32,
-    #[pyo3(from_py_with = number)] turn: u32,
-    #[pyo3(from_py_with = number)] retries: u32,
-    #[pyo3(from_py_with = number)] micros: u64,
-    #[pyo3(from_py_with = number)] node: u32,
+    #[pyo3(from_py_with = number)] node: Option<u32>,
     #[pyo3(from_py_with = number)] context: Option<u32>,
     drift: Option<(Text<'_>, u32)>,
     kept: Option<(u32, usize, Text<'_>)>,
@@ -82,10 +50,13 @@ pub fn append_ids_reply<'py>(
         turn,
         retries,
         micros,
-        exact: true,
+        exact: node.is_some(),
         kept: kept.as_ref().map(|(turn, tokens, text)| KeptPrefix { turn: (*turn).into(), tokens: *tokens, text }),
     };
-    let appended = tree.with(py, |tree| tree.append_ids_reply(&rollouts, &reply, request, node.into(), drift))?;
+    let appended = tree.with(py, |tree| match node {
+        Some(node) => tree.append_ids_reply(&rollouts, &reply, request, node.into(), drift),
+        None => tree.append_reply(&rollouts, &reply, request),
+    })?;
     summary(py, &reply, &appended)
 }
 
@@ -147,31 +118,6 @@ pub fn parse_reply<'py>(
 
 #[pymethods]
 impl PendingReply {
-    #[new]
-    #[pyo3(signature = (content, reasoning, calls, finish, prompt, cached, generated, /))]
-    fn new(
-        content: &str,
-        reasoning: Option<String>,
-        calls: Vec<(String, String, String)>,
-        finish: &str,
-        prompt: i64,
-        cached: i64,
-        generated: i64,
-    ) -> Self {
-        let calls = calls.into_iter().map(|(id, name, arguments)| ToolCall { id, name, arguments });
-        let message = ReplyMessage {
-            content: content.to_owned(),
-            reasoning,
-            tool_calls: calls.collect(),
-            ..ReplyMessage::default()
-        };
-        let count = |count: i64| u32::try_from(count).ok();
-        let counts =
-            UsageCounts { prompt: count(prompt), cached: count(cached), generated: count(generated), reasoning: None };
-        let choice = ParsedChoice { message, finish: finish.to_owned(), ..ParsedChoice::default() };
-        Self(ParsedReply { choices: vec![choice], counts, ..ParsedReply::default() })
-    }
-
     /// Append the turn to a tree, and the record of it.
     #[pyo3(signature = (
         tree, rollout, agent, namespace, sent, retries, micros, nth, asked, leaf, context, how, note, alone, /

@@ -269,6 +269,27 @@ async def test_an_llm_that_returns_more_than_it_took_costs_nobody_a_turn():
     assert calls(table) == [1, 1, 1]
 
 
+async def test_a_reply_that_an_llm_made_itself_lands_like_one_that_was_read():
+    call = {"id": "7", "function": {"name": "f", "arguments": '{"x":1}'}}
+    message = {"content": "a \ufffd", "reasoning": "hm", "tool_calls": [call]}
+    body = {
+        "choices": [{"message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 7, "prompt_cache_hit_tokens": 2, "completion_tokens": 3},
+    }
+
+    async def made(request: Request) -> Reply:
+        choice = ReplyChoice("a \ud800", "hm", [ToolCall("7", "f", '{"x":1}')], "tool_calls")
+        return Reply([choice], 7, 2, 3, 2, 10)
+
+    async def received(request: Request) -> Reply:
+        return request.take(json.dumps(body).encode(), 0, 2, 10)
+
+    tables = [open_table(Own(complete), 1) for complete in (made, received)]
+    first, second = [await ask_all(table) for table in tables]
+    assert first == second
+    assert tables[0].core.delta() == tables[1].core.delta()
+
+
 ODD = [
     Reply([ReplyChoice("x", None, [ToolCall("", "\ud800", "{\ud800}")], "stop")], 5, 0, 2, 1, 10),
     Reply([ReplyChoice("\ud800", "\ud800", [], "\ud800")], 5, 0, 2, 1, 10, "\ud800"),
