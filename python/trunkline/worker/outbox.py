@@ -154,7 +154,7 @@ class TreeSink:
         self.broke: str | None = None
         self.ending = _FINISHED
         self._outbox = outbox
-        self._recorder = recorder
+        self._recorder = recorder if recorder is not None and recorder.traced else None
         self._named = named
         self._seq = known
         self._opening = not known
@@ -205,16 +205,20 @@ class TreeSink:
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns; what merely opens it leaves with its first turn."""
-        if self._opening and not (size or turns or self.parts[1]):
-            return
-        self._opening = False
         outbox = self._outbox
-        outbox.dirty[self.index] = self
-        outbox.bytes += size
-        self._turns += turns
-        outbox.turns += turns
-        if outbox.wait and (outbox.wait > _FLUSH_AFTER or outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES):
-            outbox.schedule()
+        if self.index not in outbox.dirty:
+            if self._opening and not (size or turns or self.parts[1]):
+                return
+            self._opening = False
+            outbox.dirty[self.index] = self
+            if outbox.wait > _FLUSH_AFTER:
+                outbox.schedule()
+        if size or turns:
+            self._turns += turns
+            outbox.turns += turns
+            outbox.bytes += size
+            if outbox.wait and (outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES):
+                outbox.schedule()
 
     async def durable(self) -> None:
         """Wait until everything that was noted so far is in the run file."""
@@ -229,7 +233,7 @@ class TreeSink:
 
     def take(self, data: bytes, ended: int) -> Delta:
         """The delta of what changed since the last call, given its bytes and how many rollouts have ended."""
-        spans = self._recorder.take() if self._recorder is not None and self._recorder.traced else []
+        spans = [] if self._recorder is None else self._recorder.take()
         delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, spans)
         self._seq += 1
         self._opening = False
