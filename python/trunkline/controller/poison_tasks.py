@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ class _WorkerTasks(msgspec.Struct):
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
-    deaths: defaultdict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
+    deaths: Counter[int] = msgspec.field(default_factory=Counter)
     alone: bool = False
 
 
@@ -98,30 +98,26 @@ class PoisonTaskDetector:
             return slots
         return 0 if slots == 1 else max(0, _company(max(worker.deaths, default=0), slots) - len(worker.trial))
 
-    def take(self, worker_id: int, task: int) -> None:
+    def take(self, worker_id: int, tasks: Collection[int]) -> None:
+        """Note that a worker is given tasks: several of them without deaths, or one."""
         if worker_id not in self._workers:
             self._workers[worker_id] = _WorkerTasks()
         worker = self._workers[worker_id]
-        worker.alone = not worker.tasks
-        worker.tasks.add(task)
-        worker.trial.add(task)
-        deaths = self._deaths(task)
-        worker.deaths[deaths] += 1
-        if self._waiting and self.next == task:
+        worker.alone = not worker.tasks and len(tasks) == 1
+        worker.tasks.update(tasks)
+        worker.trial.update(tasks)
+        worker.deaths += self._by_deaths(tasks)
+        if self._waiting and self.next in tasks:
             heappop(self._waiting)
 
     def passed(self, worker_id: int, tasks: Iterable[int]) -> None:
         """Note that turns of some tasks are in the run file, which clears these."""
         worker = self._workers.get(worker_id)
-        if worker is None:
-            return
-        for task in tasks:
-            if task in worker.trial:
-                worker.trial.remove(task)
-                deaths = self._records.pop(task).deaths if task in self._records else 0
-                worker.deaths[deaths] -= 1
-                if not worker.deaths[deaths]:
-                    del worker.deaths[deaths]
+        if worker is not None and (cleared := worker.trial.intersection(tasks)):
+            worker.trial -= cleared
+            worker.deaths -= self._by_deaths(cleared)
+            for task in cleared & self._records.keys():
+                del self._records[task]
 
     def done(self, worker_id: int, tasks: Collection[int]) -> None:
         """Note that some tasks are over."""
@@ -143,6 +139,9 @@ class PoisonTaskDetector:
             else:
                 heappush(self._waiting, (-record.deaths, task * _STRIDE % 2**32, task))
         return DeathReport(sorted(worker.tasks - worker.trial), guilty, known)
+
+    def _by_deaths(self, tasks: Iterable[int]) -> Counter[int]:
+        return Counter([self._records[task].deaths if task in self._records else 0 for task in tasks])
 
     def _deaths(self, task: int) -> int:
         return self._records[task].deaths if task in self._records else 0

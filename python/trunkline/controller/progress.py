@@ -103,9 +103,8 @@ class ProgressCounter(Component):
         if batch.progressed:
             self._observers.grew()
         shot = self._snapshot
-        for delta in batch.deltas:
-            shot.calls += delta.turns
-            shot.rollouts_done += delta.rollouts
+        shot.calls += sum([delta.turns for delta in batch.deltas])
+        shot.rollouts_done += sum([delta.rollouts for delta in batch.deltas])
         new = set(batch.served) - self._served
         if new:
             self._served |= new
@@ -126,26 +125,28 @@ class ProgressCounter(Component):
         self._done([done])
 
     def _done(self, finished: Sequence[Done]) -> None:
+        shot, scored = self._snapshot, self._job.reward is not None
         for done in finished:
-            self._count(done)
+            self._task_queue.done(kept=kept(done.tree.error, done.rollouts, scored=scored))
+            self._count(done, self._taken.get(done.task))
+        shot.tasks_done += len(finished)
+        shot.kept = self._task_queue.kept
+        if shot.groups is None:
+            # The tasks' rollouts replace the most that their strategy could have made.
+            shot.rollouts += sum([len(done.rollouts) for done in finished]) - self._most * len(finished)
         self.finished.put_nowait([self._tasks[done.task].id for done in finished])
         self._observers.completed(finished)
 
-    def _count(self, done: Done) -> None:
-        shot, before = self._snapshot, self._taken.get(done.task)
-        self._task_queue.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
-        shot.tasks_done += 1
-        shot.kept = self._task_queue.kept
-        shot.failed -= 0 if before is None else before.failed
-        if shot.groups is None:
-            # The task's rollouts replace the most that its strategy could have made.
-            had = 0 if before is None else before.rollouts
-            shot.rollouts += len(done.rollouts) - had - self._most
+    def _count(self, done: Done, before: TakenRow | None) -> None:
+        shot = self._snapshot
+        if before is not None:
+            shot.failed -= before.failed
+            shot.rollouts -= before.rollouts if shot.groups is None else 0
         for row in done.rollouts:
             if row.termination in FAILED:
                 shot.failed += 1
-            if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
-                self._rejections.note(done.task, Failure.decode(row.error or "").message)
+                if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
+                    self._rejections.note(done.task, Failure.decode(row.error or "").message)
 
 
 def _is_old(row: RolloutRow, before: TakenRow | None) -> bool:

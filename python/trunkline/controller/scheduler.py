@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -48,32 +47,27 @@ class TaskDispatcher(Component):
         self._send = send
         self._detector = PoisonTaskDetector()
         self._begun = set(begun)
-        self._work: dict[int, list[tuple[int, bytes]]] = {}
-        self._sizes: Counter[int] = Counter()
 
     def feed(self) -> None:
         """Assign tasks one at a time, each to the worker that takes most."""
         avoided = self._suspects()
         free: dict[int, int] = {}
         room: dict[int, int] = {}
-        for worker_id, entry in self._registry.items():
-            if worker_id != avoided and entry.credits > 0:
-                free[worker_id], room[worker_id] = entry.credits, self._detector.room(worker_id, entry.slots)
-        open_to = sorted(worker_id for worker_id in free if room[worker_id])
-        while open_to and (index := self._task_queue.take()) is not None:
-            worker_id = open_to[0]
-            for other in open_to:
-                if free[other] > free[worker_id]:
-                    worker_id = other
-            self._give(worker_id, index)
+        given: dict[int, list[int]] = {}
+        for worker_id, entry in sorted(self._registry.items()):
+            most = min(entry.credits, self._detector.room(worker_id, entry.slots))
+            if worker_id != avoided and most > 0:
+                free[worker_id], room[worker_id], given[worker_id] = entry.credits, most, []
+        while free and (index := self._task_queue.take()) is not None:
+            worker_id = max(free, key=free.__getitem__)
+            tasks = given[worker_id]
+            tasks.append(index)
             free[worker_id] -= 1
-            room[worker_id] -= 1
-            if not (free[worker_id] and room[worker_id]):
-                open_to.remove(worker_id)
-        work, self._work = self._work, {}
-        self._sizes.clear()
-        for worker_id, tasks in work.items():
-            self._send(worker_id, AssignTasks(tasks))
+            if len(tasks) == room[worker_id]:
+                del free[worker_id]
+        for worker_id, tasks in given.items():
+            if tasks:
+                self._give(worker_id, tasks)
 
     def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
         trial = self._detector.trial(worker_id)
@@ -97,25 +91,28 @@ class TaskDispatcher(Component):
             worker_id = self._registry.freest(lambda worker_id, index=index: self._admits(worker_id, index))  # type: ignore[misc]
             if worker_id is None:
                 return self._registry.quietest()
-            self._give(worker_id, index)
+            self._give(worker_id, [index])
         return None
 
     def _admits(self, worker_id: int, index: int) -> bool:
         return self._detector.admits(worker_id, self._registry[worker_id].slots, index)
 
-    def _give(self, worker_id: int, index: int) -> None:
-        if index in self._begun or index in self._taken:
-            self._send_earlier(worker_id, index)
-        data = write_task(self._tasks[index])
-        self._registry[worker_id].tasks.add(index)
-        self._detector.take(worker_id, index)
-        if worker_id not in self._work:
-            self._work[worker_id] = []
-        self._work[worker_id].append((index, data))
-        self._sizes[worker_id] += len(data)
-        if self._sizes[worker_id] >= _WORK_BYTES:
-            self._send(worker_id, AssignTasks(self._work.pop(worker_id)))
-            self._sizes[worker_id] = 0
+    def _give(self, worker_id: int, indices: Sequence[int]) -> None:
+        self._registry[worker_id].tasks.update(indices)
+        self._detector.take(worker_id, indices)
+        work: list[tuple[int, bytes]] = []
+        size = 0
+        for index in indices:
+            if index in self._begun or index in self._taken:
+                self._send_earlier(worker_id, index)
+            data = write_task(self._tasks[index])
+            work.append((index, data))
+            size += len(data)
+            if size >= _WORK_BYTES:
+                self._send(worker_id, AssignTasks(work))
+                work, size = [], 0
+        if work:
+            self._send(worker_id, AssignTasks(work))
 
     def _send_earlier(self, worker_id: int, index: int) -> None:
         """Send the deltas of a task that was begun, in messages of a size that can be sent."""

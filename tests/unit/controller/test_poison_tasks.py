@@ -48,7 +48,7 @@ class Floor:
 
     def give(self, worker_id: int, task: int) -> None:
         assert all(task not in tasks for tasks in self.worker_ids.values()), "a tree has one owner"
-        self.blame.take(worker_id, task)
+        self.blame.take(worker_id, [task])
         self.worker_ids[worker_id].add(task)
 
     def kill(self, worker_id: int) -> None:
@@ -113,25 +113,25 @@ def test_exactly_those_who_kill_are_found_guilty_and_all_others_get_done(
 def test_a_turn_clears_a_suspect_of_everything():
     blame = PoisonTaskDetector()
     for worker_id in (0, 1):
-        blame.take(worker_id, 7)
+        blame.take(worker_id, [7])
         blame.passed(worker_id, [7])
         assert blame.died(worker_id, "killed from outside").guilty == {}
-    blame.take(2, 7)
+    blame.take(2, [7])
     assert blame.died(2, "first").guilty == {}
-    blame.take(3, 7)
+    blame.take(3, [7])
     assert blame.died(3, "second").guilty == {7: ["first", "second"]}
 
 
 def test_suspects_are_tried_in_ever_smaller_company():
     blame, slots = PoisonTaskDetector(), 16
     for task in range(16):
-        blame.take(0, task)
+        blame.take(0, [task])
     assert blame.died(0, "x").free == []
     admitted = []
     for worker_id in (1, 2):
         group = []
         while (task := blame.next) is not None and blame.admits(worker_id, slots, task):
-            blame.take(worker_id, task)
+            blame.take(worker_id, [task])
             group.append(task)
         admitted.append(group)
     assert [len(group) for group in admitted] == [4, 4]
@@ -139,20 +139,20 @@ def test_suspects_are_tried_in_ever_smaller_company():
     assert blame.died(1, "x").known, "those of a death that was expected are not the place's fault"
     worst = blame.next
     assert worst in admitted[0], "whoever is suspected most comes first"
-    blame.take(3, worst)
+    blame.take(3, [worst])
     assert not blame.admits(3, slots, admitted[1][0])
     assert not blame.admits(3, slots, 99), "nor does anybody else join"
     blame.passed(3, [worst])
     for innocent in (98, 99):
         assert blame.admits(3, slots, innocent)
-        blame.take(3, innocent)
+        blame.take(3, [innocent])
 
 
 def test_the_last_task_of_a_busy_worker_did_not_have_it_for_itself():
     blame = PoisonTaskDetector()
     for worker_id in (0, 1):
-        blame.take(worker_id, 1)
-        blame.take(worker_id, 2)
+        blame.take(worker_id, [1])
+        blame.take(worker_id, [2])
         blame.done(worker_id, [2])
         assert blame.died(worker_id, "x").guilty == {}
 
@@ -183,11 +183,11 @@ def test_ten_thousand_tasks_are_handed_out_without_looking_at_all_of_them_each_t
     began = time.process_time()
     for task in range(slots):
         assert blame.admits(0, slots, task)
-        blame.take(0, task)
+        blame.take(0, [task])
     blame.died(0, "x")
     tried = 0
     while (task := blame.next) is not None and blame.admits(1, slots, task):
-        blame.take(1, task)
+        blame.take(1, [task])
         tried += 1
     assert tried == slots // 4
     assert time.process_time() - began < 5  # 0.1 s; 20 s where it grows with the square
