@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import astuple
 
 from trunkline import _core
 from trunkline.scoring.answers import action
 from trunkline.scoring.notes import replays
 from trunkline.store.schema import CallRow, RolloutRow, TakenRow, ToolRow, TreeEnding, TreeRow
 from trunkline.tree.records import Failure
-from trunkline.tree.tokens import Tokens, count
+from trunkline.tree.tokens import count
 from trunkline.types import FAILED, Usage
 
 if TYPE_CHECKING:
@@ -53,22 +54,24 @@ def rows(
         if columns[_ERROR]:
             columns[_RETRIES] += Failure.decode(columns[_ERROR]).attempts - 1
         rollouts.append(RolloutRow(*columns))
-    tokens = Tokens(*totals) if not totals[-1] else count(core)
+    flat, shared, flat_generated, tree_generated, longest, unreported, exact = (
+        astuple(count(core)) if totals[-1] else totals
+    )
     tree = TreeRow(
-        nodes=nodes,
-        rollouts=len(rollouts),
-        digest=digest,
-        flat=tokens.flat,
-        tree=tokens.tree,
-        longest=tokens.longest,
-        flat_generated=tokens.flat_generated,
-        tree_generated=tokens.tree_generated,
-        unreported=tokens.unreported,
-        exact=int(tokens.exact),
-        error=error,
-        ended=ending.word if error is None else "broken",
-        why=ending.why,
-        refused=ending.refused,
+        nodes,
+        len(rollouts),
+        digest,
+        flat,
+        shared,
+        longest,
+        flat_generated,
+        tree_generated,
+        unreported,
+        int(exact),
+        error,
+        ending.word if error is None else "broken",
+        ending.why,
+        ending.refused,
     )
     return tree, rollouts
 
