@@ -53,10 +53,11 @@ class BoundDialect:
 
     def opening(self, system: str, conversation: Sequence[Message]) -> list[bytes]:
         """Encode a tree's first messages; the dialect's prompt ends the system prompt, the agent's or the task's."""
-        first, *rest = conversation
-        if self.prompt and not system and first.get("role") == "system" and isinstance(first.get("content"), str):
-            merged = {**first, "content": _joined(str(first["content"]), self.prompt)}
-            return [messages.encode(message) for message in (merged, *rest)]
+        if self.prompt and not system:
+            first, *rest = conversation
+            if first.get("role") == "system" and isinstance(first.get("content"), str):
+                merged = {**first, "content": _joined(str(first["content"]), self.prompt)}
+                return [messages.encode(message) for message in (merged, *rest)]
         if system not in self._systems:
             full = _joined(system, self.prompt)
             self._systems[system] = [messages.system(full)] if full else []

@@ -77,6 +77,11 @@ def accepted(name: str, value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(answer for answer in map(str, listed) if answer.strip()))
 
 
+_FIELD_TYPES = (str, list, tuple, dict)
+_OBJECTS = {dict}
+_TEXTS = {str}
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One problem to be tried.
 
@@ -96,9 +101,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, JSON] = {}
 
     def __post_init__(self) -> None:
-        plain = type(self.id) is str and type(self.messages) is list and type(self.reference) is tuple
-        known = plain and {*map(type, self.messages)} == {dict} and {*map(type, self.reference)} <= {str}
-        if not (known and type(self.metadata) is dict and self.id.strip()):
+        if not (
+            tuple(map(type, msgspec.structs.astuple(self))) == _FIELD_TYPES
+            and {*map(type, self.messages)} == _OBJECTS
+            and _TEXTS.issuperset(map(type, self.reference))
+            and self.id.strip()
+        ):
             self._check()
 
     def _check(self) -> None:

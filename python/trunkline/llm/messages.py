@@ -36,6 +36,10 @@ _FIELDS: Final = ("role", "content", "reasoning_content", "refusal", "name", "to
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
+_PLAIN_ROLES: Final = ("user", "system", "assistant", "developer")
+_PLAIN_FIELDS: Final = ("role", "content")
+_TEXTS: Final = {str}
+
 _HEADS: Final = {role: f'{{"role":"{role}","content":'.encode() for role in ROLES}
 """How a message begins that has a role and a text alone."""
 
@@ -121,11 +125,10 @@ def rename_calls(conversation: Sequence[Message]) -> None:
 
 def encode(message: Message) -> bytes:
     """Encode one message of a task; raises ConfigError for what cannot be sent."""
-    if type(message) is not dict and not isinstance(message, dict):
+    if _is_plain(message):
+        return _encoded(message)
+    if not isinstance(message, dict):
         raise ConfigError(f"a message must be an object with role and content, not {type_phrase(message)}")
-    match message:
-        case {"role": "system" | "developer" | "user" | "assistant" as role, "content": str(text), **rest} if not rest:
-            return _HEADS[role] + _encoded(text) + b"}"
     role = message.get("role")
     if role not in ROLES:
         raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {short_repr(role)}")
@@ -158,12 +161,20 @@ def _is_short(conversation: Sequence[Message]) -> bool:
     """Whether all messages have a role and a text alone, and are short enough however their texts are escaped."""
     size = 0
     for message in conversation:
-        match message:
-            case {"role": "system" | "developer" | "user" | "assistant", "content": str(text), **rest} if not rest:
-                size += _HEAD_SIZE + _ESCAPED_SIZE * len(text)
-            case _:
-                return False
+        if not _is_plain(message):
+            return False
+        size += _HEAD_SIZE + _ESCAPED_SIZE * len(message["content"])
     return size <= LONGEST
+
+
+def _is_plain(message: object) -> bool:
+    """Whether a message has a role and a text alone, in this order."""
+    return (
+        type(message) is dict
+        and tuple(message) == _PLAIN_FIELDS
+        and {*map(type, message.values())} == _TEXTS
+        and message["role"] in _PLAIN_ROLES
+    )
 
 
 def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
