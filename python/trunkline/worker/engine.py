@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import time
-from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -42,7 +41,7 @@ from trunkline.worker.leases import LeaseClient
 from trunkline.worker.outbox import IN_FLIGHT, Outbox, TreeSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.types import LLM
@@ -194,10 +193,12 @@ class Engine:
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
+        self._sources = None
+        if self._run_account is not None or job.task_budget is not None:
+            self._sources = BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm)
+        self._named = job.profiled
         # Tasks of the engine; those that grow a tree with its runner.
         self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
-        self._forget = self._tasks.pop
-        self._context = copy_context()
         self._growing = 0
         self._stopping = False
 
@@ -216,7 +217,9 @@ class Engine:
                 )
                 self._send(messages.Pong(state))
             case messages.StopRun(grace):
-                self._spawn(self._stop(grace))
+                stop = asyncio.get_running_loop().create_task(self._stop(grace))
+                self._tasks[stop] = None
+                stop.add_done_callback(self._tasks.pop)
             case messages.CutTasks(word, why):
                 for runner in self._runners():
                     runner.cut(word, why)
@@ -267,7 +270,9 @@ class Engine:
         for task in tasks:
             task.cancel()
         if tasks:
-            _, left = await asyncio.wait(tasks, timeout=_LEAVE_WITHIN)
+            ended, left = await asyncio.wait(tasks, timeout=_LEAVE_WITHIN)
+            for task in ended:
+                self._tasks.pop(task, None)  # it was cancelled before its first step
             if left:
                 logger.warning("%d tasks did not end within %.0f s of being cancelled", len(left), _LEAVE_WITHIN)
 
@@ -278,10 +283,7 @@ class Engine:
             known = 0 if begun is None else len(begun.deltas)
             job = self._job
             recorder = TraceRecorder(core, job.traced)
-            sink = TreeSink(self._outbox, index, Tree(task, core), known, recorder, named=job.profiled)
-            sources = None
-            if self._run_account is not None or job.task_budget is not None:
-                sources = BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm)
+            sink = TreeSink(self._outbox, index, Tree(task, core), known, recorder, named=self._named)
             runner = TreeRunner(
                 sink.tree,
                 self._compiled,
@@ -292,26 +294,22 @@ class Engine:
                 sink,
                 filters=job.filters,
                 stopping=job.stopping,
-                sources=sources,
+                sources=self._sources,
                 taken=taken,
                 program=self._program,
                 recorder=recorder,
             )
             self._growing += 1
-            runner.task = self._spawn(runner.run(partial(self._over, runner, sink)), runner)
-
-    def _spawn(self, work: Coroutine[None, None, None], runner: TreeRunner | None = None) -> asyncio.Task[None]:
-        # Named at once, so that thousands of tasks hold no text of a number each.
-        task = asyncio.get_running_loop().create_task(work, name=None if runner is None else runner.tree.task.id)
-        self._tasks[task] = runner
-        task.add_done_callback(self._forget, context=self._context)
-        return task
+            grow = runner.run(partial(self._over, runner, sink))
+            # Named at once, so that thousands of tasks hold no text of a number each.
+            runner.task = asyncio.get_running_loop().create_task(grow, name=task.id)
+            self._tasks[runner.task] = runner
 
     def _over(self, runner: TreeRunner, sink: TreeSink, problem: BaseException | None) -> None:
         """Hand a tree over for the run file that has grown, or broke."""
         own = runner.task
         assert own is not None
-        self._tasks[own] = None  # nothing of it can be cut any more
+        del self._tasks[own]  # this is its last step
         self._growing -= 1
         if problem is not None:
             if cancelled() if isinstance(problem, asyncio.CancelledError) else not raised_by_user_code(problem, own):
