@@ -11,6 +11,7 @@ from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
 from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prompt, stepwise
+from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -52,6 +53,8 @@ class BoundStrategy:
         # Without these hooks nothing forks but the prompt.
         hooks = self.hooks["ended"] is not None or self.hooks["stepped"] is not None
         self.branches = bool(getattr(strategy, "branches", hooks))
+        # One plain fork of the prompt, and nothing follows.
+        self.single = type(strategy) is Chain and strategy.n == 1 and not strategy.temperatures
 
 
 def moves(strategy: BoundStrategy, hook: str, view: View) -> list[Move]:

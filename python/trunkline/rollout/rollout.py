@@ -77,18 +77,18 @@ class Rollout:
         task_budget: TaskBudget | None = None,
     ) -> None:
         facts = core.rollout(id)
-        turn = facts.path[-2]
+        path = facts.path
         self.id = id
         self.began = time.monotonic()
         self.place = "program"
         self.player: asyncio.Task[None] | None = None
         self.task = task
-        self.turn = self.start = turn
+        self.turn = self.start = path[-2]
         self.steps: int | None = None
         self.leaf = facts.point
         self.tool_calls = 0
         self.core = core
-        self._path = facts.path
+        self._path = path
         self.seed = seed
         self.sampler = sampler
         self.sink = sink

@@ -22,7 +22,7 @@ from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
 from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
-from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.base import Scored, full_name
 from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
@@ -30,7 +30,7 @@ from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.environments import EnvironmentHandle
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.task_budget import BudgetSources
     from trunkline.scoring.filters.base import Filter
-    from trunkline.scoring.rewards import Reward, Scored
+    from trunkline.scoring.rewards import Reward
     from trunkline.store.schema import TreeEnding
     from trunkline.strategies.base import Drop, Move, Strategy
     from trunkline.tree.views import Tree
@@ -48,26 +48,37 @@ if TYPE_CHECKING:
 class RoundScorer:
     """Asks the reward about the rollouts of one tree, and a strategy's value function about those out of steps."""
 
-    __slots__ = ("_grader", "_scored", "_tree", "_value")
+    __slots__ = ("_earlier", "_grader", "_scored", "_tree", "_value")
 
     def __init__(self, tree: Tree, reward: Reward | Grader | None, value: Reward | None) -> None:
         self._tree = tree
         self._grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self._value = value
         self._scored: dict[int, tuple[str, Scored]] = {}
+        self._earlier = tree.core.rollouts  # only these may have grades
 
-    async def ask(self, number: int, termination: Termination, *, spent: bool) -> None:
-        """Score an ended rollout; ``spent`` says that it used all the steps it was given."""
+    def ask(self, number: int, termination: Termination, *, spent: bool) -> Awaitable[None] | None:
+        """Score an ended rollout, which ``spent`` all the steps it was given; returns what to wait for, if anything."""
         trajectory = Trajectory(self._tree, number)
+        said: Scored | Awaitable[Scored]
         if spent and self._value is not None:
-            name, said = full_name(self._value), await score(self._value, trajectory, cut=True)
+            name, said = full_name(self._value), score(self._value, trajectory, cut=True)
         elif not spent and self._grader is not None and termination not in UNSCORED:
-            name, said = self._grader.name, await self._grader.ask(trajectory)
+            name, said = self._grader.name, self._grader.ask(trajectory)
         else:
-            return
+            return None
+        if not isinstance(said, Scored):
+            return self._wait(trajectory, name, said)
+        self._keep(trajectory, name, said)
+        return None
+
+    async def _wait(self, trajectory: Trajectory, name: str, said: Awaitable[Scored]) -> None:
+        self._keep(trajectory, name, await said)
+
+    def _keep(self, trajectory: Trajectory, name: str, said: Scored) -> None:
         if said.problem is not None:
             report(trajectory, said)
-        self._scored[number] = name, said
+        self._scored[trajectory.id] = name, said
 
     def write(self) -> bool:
         """Write a round's scores in logical order, as sums of rewards decide ties and must not depend on timing."""
@@ -77,7 +88,7 @@ class RoundScorer:
         for number in sorted(scored):
             name, said = scored[number]
             core.score(number, said.value)
-            if said.parts or said.problem is not None or core.rollout(number).note:
+            if said.parts or said.problem is not None or number < self._earlier:
                 grade(core, number, *as_noted(name, said))
         return True
 
@@ -103,7 +114,6 @@ class TreeRunner:
     # A worker has thousands of these at once.
     __slots__ = (
         "_barrier",
-        "_begun",
         "_checkpoint",
         "_compiled",
         "_done",
@@ -191,10 +201,8 @@ class TreeRunner:
         self._scorer = RoundScorer(tree, reward, strategy.value)
         self._planned = taken.rollouts + strategy.planned
         # A single rollout that waits for nothing of its tree needs no task of its own.
-        own_way = sources is None and not strategy.stepwise
-        self._single = own_way and self._planned == 1 and not core.rollouts
+        self._single = strategy.single and sources is None and not core.rollouts
         self._group: asyncio.TaskGroup | None = None
-        self._begun: Rollout | None = None  # the single one
 
     async def run(self, over: Callable[[BaseException | None], None] = _raised) -> None:
         """Grow and score all rollouts, then filter them, and tell ``over`` of the error that ended it, or of None.
@@ -207,11 +215,9 @@ class TreeRunner:
         try:
             self._end = write_prompt(self.tree, self._compiled.agent, self._compiled.dialect)
             if self._single:
-                if wanted := self._first():
-                    self._begin_round(*self._sorted(wanted), ())
-                if self._begun is not None:
-                    await self._play(self._begun)
-                await self._grow()
+                if not self._is_over():
+                    await self._play(self._begin_single())
+                self._scorer.write()  # it is told of with the ending
             else:
                 async with asyncio.TaskGroup() as self._group:
                     if self.tree.core.rollouts:
@@ -295,8 +301,7 @@ class TreeRunner:
         return moves(self._strategy, hook, View(self.tree, rollouts, self._seed, self._taken.rollouts, calls))
 
     def _first(self) -> list[Move]:
-        over = self._running.over if self._stopping.settled is None else self._is_over()
-        return [] if over else self._moves("start", ())
+        return [] if self._is_over() else self._moves("start", ())
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         if self._running.over:
@@ -355,12 +360,28 @@ class TreeRunner:
             group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
-        await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
+        waits = self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
+        if waits is not None:
+            await waits
         self._barrier.end()
 
     def _sorted(self, wanted: Sequence[Move]) -> tuple[list[Fork], dict[int, str], list[Drop]]:
         core, taken, program = self.tree.core, self._taken.rollouts, self._driver is not None
         return sort_moves(self._strategy, wanted, core, taken, self._live, self._sampler, program=program)
+
+    def _begin_single(self) -> Rollout:
+        """Begin the only round of a single chain, as :meth:`_begin_round` does."""
+        core, task = self.tree.core, self.tree.task
+        number = core.fork(self._end, 1)
+        core.mark(plain_round(0))
+        rollout = self._live[number] = Rollout(core, number, task, self._seed, self._sampler, self._sink)
+        if self._driver is not None:
+            self._driver.opened(number)
+        if self._environments is not None:
+            self._environments.next_round()
+            rollout.environment = self._environments.of(rollout)
+        self._sink.grew()
+        return rollout
 
     def _begin_round(
         self, forks: Sequence[Fork], stopped: Mapping[int, str], drops: Sequence[Drop], told: Sequence[int]
@@ -406,10 +427,8 @@ class TreeRunner:
             rollout.tool_calls = made
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
-            if self._group is None:
-                self._begun = rollout
-            else:
-                self._start(rollout, self._group)
+            assert self._group is not None
+            self._start(rollout, self._group)
 
     def _made(self, number: int, fork: ForkRecord | None, *, silent: bool = True) -> Rollout:
         """Make a rollout as its fork says; sampling and prefix count only before its first turn."""
@@ -463,10 +482,14 @@ class TreeRunner:
         except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
             termination = self._close(rollout, error, own)
         if termination is not None:
-            await self._scorer.ask(number, termination, spent=number in self._spent)
+            waits = self._scorer.ask(number, termination, spent=number in self._spent)
+            if waits is not None or not self._single:
+                self._sink.grew()  # else its score is written in this step
+            if waits is not None:
+                await waits
         del self._live[number]
-        self._ended.append(number)
-        if self._group is not None:
+        if not self._single:
+            self._ended.append(number)
             self._barrier.end()
 
     async def _in_environment(self, rollout: Rollout, environment: EnvironmentHandle) -> None:
@@ -493,18 +516,17 @@ class TreeRunner:
         self._done += end.termination not in UNSCORED
         if self._stopping.enough is not None:
             self._cut_if_enough(self._stopping.enough)
-        self._sink.grew()
         return end.termination
 
     def _ending(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Ending:
         """Return how a rollout ended; a cut or refused budget finishes it. Errors that are not its own are raised."""
         match error:
-            case InfrastructureError() | UsageError():
-                raise error
             case OutOfBudget():
                 self._running.refuse(error.reason)
             case Finished():
                 pass
+            case InfrastructureError() | UsageError():
+                raise error
             case asyncio.CancelledError():
                 try:
                     error = self._running.caught(rollout.id)

@@ -44,10 +44,12 @@ class Finished(Exception):
     """Ends the program of a rollout; ``reason`` is recorded where the termination does not say it all."""
 
     def __init__(self, termination: Termination, answer: str | None = None, reason: str = "") -> None:
-        super().__init__(reason or str(termination))
         self.termination = termination
         self.answer = answer
         self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or str(self.termination)
 
 
 class Ending(msgspec.Struct, frozen=True):

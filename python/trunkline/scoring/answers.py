@@ -99,11 +99,9 @@ def action(turn: Message) -> str:
     calls: list[tuple[str, str]] = []
     if "tool_calls" in turn:
         calls = [(str(call.get("name")), str(call.get("arguments"))) for call in called_functions(turn)]
-    match turn:
-        case {"content": str(text)}:
-            pass
-        case _:
-            text = message_text(turn)
+    text = turn.get("content")
+    if type(text) is not str:
+        text = message_text(turn)
     said = spoken(text)
     if not calls and ("<tool_call>" in said or "<search>" in said):
         calls = _written(text)

@@ -84,34 +84,41 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
     return result
 
 
-async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[object, str | None]:
+def _called(reward: Reward, given: Any) -> tuple[object, str | None]:
     """Call a reward in this thread; an exception of it becomes the returned problem."""
-    seconds = REWARD_TIMEOUT if policy.timeout is None else policy.timeout
-    own: asyncio.Task[Any] | None = None
-    deadline: asyncio.Timeout | None = None
     try:
-        result: object = reward(given)
-        if type(result) not in _VALUES and inspect.isawaitable(result):
-            own, deadline = asyncio.current_task(), asyncio.timeout(None if math.isinf(seconds) else seconds)
-            async with deadline:
-                result = await result
+        return reward(given), None
     except BaseException as problem:
         if isinstance(problem, asyncio.CancelledError) and cancelled():
             raise
-        if isinstance(problem, GeneratorExit) and deadline is not None and not raised_by_user_code(problem, own):
+        return None, f"{_name(reward)} raised {describe_error(problem)}"
+
+
+async def _awaited(reward: Reward, result: Awaitable[object], policy: RewardPolicy) -> tuple[object, str | None]:
+    """Wait for what a reward returned; an exception of it becomes the returned problem."""
+    seconds = REWARD_TIMEOUT if policy.timeout is None else policy.timeout
+    own, deadline = asyncio.current_task(), asyncio.timeout(None if math.isinf(seconds) else seconds)
+    try:
+        async with deadline:
+            found = await result
+    except BaseException as problem:
+        if isinstance(problem, asyncio.CancelledError) and cancelled():
             raise
-        if deadline is None or not deadline.expired():
+        if isinstance(problem, GeneratorExit) and not raised_by_user_code(problem, own):
+            raise
+        if not deadline.expired():
             return None, f"{_name(reward)} raised {describe_error(problem)}"
-    if deadline is not None and deadline.expired():
+    if deadline.expired():
         return None, f"{_name(reward)} gave no result within {seconds:g} s"
-    return result, None
+    return found, None
 
 
 async def _asked(
     reward: Reward, given: Any, policy: RewardPolicy, threads: Threads | None
 ) -> tuple[object, str | None]:
     if not policy.thread:
-        return await _awaited(reward, given, policy)
+        result, problem = _called(reward, given)
+        return await _awaited(reward, result, policy) if inspect.isawaitable(result) else (result, problem)
     own = Threads(1) if threads is None else threads
     try:
         return await _threaded(reward, given, policy, own)
@@ -123,6 +130,8 @@ async def _asked(
 def _read(name: Callable[[], str], result: object) -> Scored:
     """Read the result of a reward for one trajectory."""
     match result:
+        case float():
+            value = float(result)
         case None:
             return Scored(math.nan)
         case Scored():
@@ -175,12 +184,20 @@ def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
     return _read(name, value)._replace(parts=tuple(parts))
 
 
-async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None) -> Scored:
-    """Ask a reward about one trajectory."""
-    if policy.batch is not None:
-        return (await ask_all(reward, [trajectory], policy, threads))[0]
-    call = _asked(reward, trajectory, policy, threads) if policy.thread else _awaited(reward, trajectory, policy)
-    result, problem = await call
+def ask(
+    reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None
+) -> Scored | Awaitable[Scored]:
+    """Ask a reward about one trajectory; returns what to wait for where the result is not there at once."""
+    if policy.thread:
+        return _scored(reward, _asked(reward, trajectory, policy, threads))
+    result, problem = _called(reward, trajectory)
+    if type(result) not in _VALUES and inspect.isawaitable(result):
+        return _scored(reward, _awaited(reward, result, policy))
+    return _read(lambda: _name(reward), result) if problem is None else Scored(math.nan, problem)
+
+
+async def _scored(reward: Reward, asked: Awaitable[tuple[object, str | None]]) -> Scored:
+    result, problem = await asked
     return _read(lambda: _name(reward), result) if problem is None else Scored(math.nan, problem)
 
 
@@ -210,7 +227,11 @@ async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
         return early
     live = opened(reward)
     try:
-        return await ask(live, trajectory, policy_of(live))
+        policy = policy_of(live)
+        if policy.batch is not None:
+            return (await ask_all(live, [trajectory], policy))[0]
+        said = ask(live, trajectory, policy)
+        return said if isinstance(said, Scored) else await said
     finally:
         if live is not reward:
             await close(live)
@@ -266,12 +287,12 @@ class Grader:
         self._reward = opened(reward)
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
-        self.ask: Callable[[Trajectory], Awaitable[Scored]] = (
+        self.ask: Callable[[Trajectory], Scored | Awaitable[Scored]] = (
             partial(ask, self._reward, policy=self._policy, threads=self._threads)
             if self._policy.batch is None
             else partial(self._gathered, most=self._policy.batch)
         )
-        """Scores a trajectory that rewards are shown."""
+        """Scores a trajectory that rewards are shown; returns what to wait for where the score is not there at once."""
         self._waiting: list[_Waiting] = []
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -285,7 +306,8 @@ class Grader:
 
     async def score(self, trajectory: Trajectory, *, cut: bool = False) -> Scored:
         early = unseen(trajectory, cut=cut)
-        return await self.ask(trajectory) if early is None else early
+        said = self.ask(trajectory) if early is None else early
+        return said if isinstance(said, Scored) else await said
 
     async def score_all(self, trajectories: Sequence[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
         """Score trajectories in full batches, or one by one, ``at_once`` calls at a time."""
@@ -298,7 +320,8 @@ class Grader:
             for positions in batches:
                 listed = [trajectories[position] for position in positions]
                 if self._policy.batch is None:
-                    said = [await ask(self._reward, listed[0], self._policy, self._threads)]
+                    asked = self.ask(listed[0])
+                    said = [asked if isinstance(asked, Scored) else await asked]
                 else:
                     said = await ask_all(self._reward, listed, self._policy, self._threads)
                 for position, one in zip(positions, said, strict=True):

@@ -179,7 +179,8 @@ async def test_parts_stand_in_the_note_and_are_not_told_twice() -> None:
     note(tree.core, 0, Verdict("one", "mask"), Graded("before", 0.25, None, "an earlier reward"))
     for part, value in ((broken, math.nan), (half, 1.25)):
         scores = RoundScorer(tree, weighted({"exact": exact_match, "other": (part, 0.5)}), None)
-        await scores.ask(0, Termination.ANSWER, spent=False)
+        if (waits := scores.ask(0, Termination.ANSWER, spent=False)) is not None:
+            await waits
         scores.write()
         assert tree.rollouts[0].reward == pytest.approx(value, nan_ok=True)
     assert graded(tree.rollouts[0].note) == [
@@ -204,7 +205,8 @@ def test_differences_of_ones_own(given: float, value: float) -> None:
 
 async def asked(trajectory: Trajectory, reward: Any, *, value: Any = None) -> Trajectory:
     scores = RoundScorer(trajectory.tree, reward, value)
-    await scores.ask(0, Termination.ANSWER, spent=value is not None)
+    if (waits := scores.ask(0, Termination.ANSWER, spent=value is not None)) is not None:
+        await waits
     scores.write()
     return trajectory.tree.rollouts[0]
 
