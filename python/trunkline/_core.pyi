@@ -156,20 +156,17 @@ _Taken: TypeAlias = tuple[int, int, int, list[_Waiter]]
 """What a request is for: a leaf, the model turns before it, the first draw's seed, and what waits for each draw."""
 
 _Turned: TypeAlias = tuple[
-    tuple[int, int, float, float, float],
-    bool,
-    tuple[int, int, int, int],
-    str,
-    int,
-    list[tuple[_Waiter, Any]],
-    PendingReply | None,
-    dict[bytes, bytes] | None,
+    tuple[int, int, int, int, int, int, int, int, int], str, int, list[tuple[_Waiter, Any]], PendingReply | None
 ]
-"""A request whose choices are turns. First its target, its agent, and seconds from asking to sending, from sending to
-the head of the answer, and from asking to the end. Then whether it was sent: if not, its reply is that to an equal
-one. Tokens: of the prompt, of these cached, generated (-1 where not known), and of these estimated. Then what the
-server says it ran, the number of draws, each waiter with its turn or the text of what is wrong with it, the reply
-where it is on no tree yet, and the answer's headers where they were wanted."""
+"""A request whose choices are turns. First the figures of its call: draws; tokens of the prompt, of these cached,
+generated (-1 where not known); attempts, 0 where its reply is that to an equal request; microseconds from asking to
+sending, from sending to the head of the answer (-1 where it was not sent), and from asking to the end; and when it was
+asked for. Then what the server says it ran, tokens that are estimated, each waiter with its turn or an error that says
+what is wrong with it, and the reply where it is on no tree yet."""
+
+_TurnedOf: TypeAlias = tuple[int, tuple[list[_Turned[_Waiter]], list[tuple[float, int]], list[dict[bytes, bytes]]]]
+"""A target and its requests whose choices are turns; for each that was sent, seconds from sending to the end and the
+tokens of a draw, 0 where not known; and the answers' headers where they are wanted."""
 
 _Missed: TypeAlias = tuple[
     int, _Taken[_Waiter], tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
@@ -185,10 +182,10 @@ class TurnEngine(Generic[_Waiter]):
     A waiter is any object; it comes back with the outcome of its draw. ``now`` is in seconds of a monotonic clock.
     """
 
-    def __new__(cls, choice: Any, call: Any, turn: Any, /) -> Self:
-        """Take what makes a choice (content, reasoning, calls, finish), a call (id, name, arguments), and a turn.
+    def __new__(cls, choice: Any, call: Any, turn: Any, fault: Any, /) -> Self:
+        """Take what makes a choice (content, reasoning, calls, finish), a call (id, name, arguments), a turn, an error.
 
-        A turn is made of its choice, its node, and the bytes of its message.
+        A turn is made of its choice, its node, and the bytes of its message; an error of what is wrong with a choice.
         """
 
     def model(self, siblings: bool, /) -> int:
@@ -287,7 +284,7 @@ class TurnEngine(Generic[_Waiter]):
     ) -> tuple[
         list[tuple[int, int, dict[bytes, bytes], bytes, float]],
         list[tuple[int, str, str]],
-        list[_Turned[_Waiter]],
+        list[_TurnedOf[_Waiter]],
         list[_Missed[_Waiter]],
         list[tuple[_Taken[_Waiter], float]],
     ]:

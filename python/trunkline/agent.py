@@ -65,6 +65,8 @@ class BoundDialect:
 
     def read(self, choice: ReplyChoice) -> Parsed:
         """Read a reply."""
+        if self.plain_results and len(choice.tool_calls) <= MOST_CALLS:  # as Native.parse does
+            return Parsed(choice.tool_calls, None if choice.tool_calls else choice.content)
         if choice.tool_calls and not self.native:
             raise LLMError(
                 f"the server parsed tool calls itself, although the dialect {self._name} sends no tools: switch its "

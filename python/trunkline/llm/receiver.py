@@ -7,27 +7,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trunkline._core import PendingReply
     from trunkline.errors import TrunklineError
     from trunkline.llm.http.transport import Answer, TransportError
     from trunkline.llm.limits.router import Endpoint
 
-__all__ = ["AnsweredDraws", "FirstAttempt", "RequestLabels", "RequestedDraws", "TurnReceiver", "UnansweredDraws"]
+__all__ = [
+    "AnsweredDraws",
+    "CallFigures",
+    "FirstAttempt",
+    "RequestLabels",
+    "RequestedDraws",
+    "TurnReceiver",
+    "UnansweredDraws",
+]
 
 
 RequestedDraws: TypeAlias = "tuple[int, int, int, list[Any]]"
-"""What a request is for; this alias and the next two are explained in the stub of the core's turn engine."""
+"""What a request is for; this alias and the next three are explained in the stub of the core's turn engine."""
 
-AnsweredDraws: TypeAlias = """tuple[
-    tuple[int, int, float, float, float],
-    bool,
-    tuple[int, int, int, int],
-    str,
-    int,
-    list[tuple[Any, Any]],
-    PendingReply | None,
-    dict[bytes, bytes] | None,
-]"""
+CallFigures: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+
+AnsweredDraws: TypeAlias = "tuple[CallFigures, str, int, list[tuple[Any, Any]], PendingReply | None]"
 
 UnansweredDraws: TypeAlias = """tuple[
     int, RequestedDraws, tuple[float, float, float], tuple[int, dict[bytes, bytes], bytes] | None, tuple[str, str]
@@ -74,7 +77,7 @@ class TurnReceiver(Protocol):
     def labels(self, taken: RequestedDraws) -> RequestLabels:
         """What a request is called by."""
 
-    def turned(self, url: str, turned: AnsweredDraws, now: float) -> None:
+    def turned(self, url: str, answers: Sequence[AnsweredDraws]) -> None:
         """The endpoint with this URL, or what else answers, has answered: turns are on their trees."""
 
     def missed(self, taken: RequestedDraws, attempt: FirstAttempt) -> None:

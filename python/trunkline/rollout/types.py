@@ -25,6 +25,8 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from trunkline.llm.receiver import CallFigures
+
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -71,6 +73,15 @@ def ending_of(end: BaseException) -> Ending:
     return Ending(termination, None, Failure.of(end).encode())
 
 
+def reply_of(llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> Reply:
+    """Return what a request of the turn engine cost, as a reply without contents."""
+    draws, prompt, cached, generated, attempts, queue, first, micros, started = figures
+    choices = [ReplyChoice("", None, [], "")] * draws
+    reply = Reply(choices, prompt, cached, generated, attempts, micros, served, endpoint, queue, first, agent)
+    reply.ended, reply.llm, reply.estimated = started + micros, llm, estimated
+    return reply
+
+
 class KeptPrefix(NamedTuple):
     """The turn that a fork continues, and how many of its tokens are kept."""
 
@@ -93,42 +104,9 @@ class TurnSink(Protocol):
         """Record the cost of a request in the step that appends its turns."""
         ...
 
-    def answered(
-        self,
-        llm: str,
-        endpoint: str,
-        agent: str,
-        draws: int,
-        prompt: int,
-        cached: int,
-        generated: int,
-        queue: int,
-        first: int,
-        micros: int,
-        ended: int,
-        served: str,
-        estimated: int,
-    ) -> None:
-        """Record the cost of a request that the turn engine sent once; see :class:`Reply`."""
-        choices = [ReplyChoice("", None, [], "")] * draws
-        self.called(
-            Reply(
-                choices,
-                prompt,
-                cached,
-                generated,
-                1,
-                micros,
-                served,
-                endpoint,
-                queue,
-                first,
-                agent,
-                ended,
-                llm,
-                estimated,
-            )
-        )
+    def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
+        """Record the cost of a request of the turn engine; see :class:`Reply`."""
+        self.called(reply_of(llm, endpoint, agent, figures, served, estimated))
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Count bytes and reserved model turns that the tree grew by."""

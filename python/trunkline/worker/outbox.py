@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline._core import CoreTree
+    from trunkline.llm.receiver import CallFigures
     from trunkline.llm.types import Reply
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.tree.views import Tree
@@ -170,26 +171,10 @@ class TreeSink:
         """Give back a reservation whose turn did not happen."""
         self._outbox.release(1)
 
-    def answered(
-        self,
-        llm: str,
-        endpoint: str,
-        agent: str,
-        draws: int,
-        prompt: int,
-        cached: int,
-        generated: int,
-        queue: int,
-        first: int,
-        micros: int,
-        ended: int,
-        served: str,
-        estimated: int,
-    ) -> None:
+    def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
         """Note what a request of the turn engine cost, whose figures need no check."""
-        asked = _name(agent) if self._named else ""
         place = _place(llm, endpoint)
-        self.parts[1].append((place, draws, prompt, cached, generated, 1, queue, first, micros, ended - micros, asked))
+        self.parts[1].append((place, *figures, _name(agent) if self._named else ""))
         if served not in self._outbox.served:
             self._outbox.met(served)
         if estimated:

@@ -1,5 +1,6 @@
 //! `TurnEngine`.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +12,7 @@ use trunkline_core::engine::{
     AgentPlan, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan, TurnsLanded,
     Unsent, is_ours,
 };
-use trunkline_core::http::BufferPool;
+use trunkline_core::http::{BufferPool, Micros};
 use trunkline_core::reply::ParsedChoice;
 use trunkline_core::{AppendedChoice, Result, Source, Tree};
 
@@ -33,10 +34,17 @@ impl SharedTree for Shared {
 /// Leaf, turns and seed of a request, and what waits for its draws.
 type Taken = (u32, u32, i64, Vec<Py<PyAny>>);
 
-/// What came of a request: times, whether it was sent, tokens, what was served, its draws; for each the waiter with its turn or what
-/// is wrong with it; the reply, where it is on no tree yet; and the headers, where they are wanted.
-type Turned =
-    (Times, bool, Counts, String, usize, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PendingReply>>, Option<Py<PyDict>>);
+/// What came of a request: the figures of its call, what was served, tokens that are estimated; each waiter with its turn or what
+/// is wrong with it; and the reply, where it is on no tree yet.
+type Turned = (Figures, String, u32, Vec<(Py<PyAny>, Py<PyAny>)>, Option<Py<PendingReply>>);
+
+/// Draws; tokens of the prompt, of these cached, generated; attempts; microseconds queued, to the head of the answer and in all;
+/// and when it was asked for.
+type Figures = (usize, i64, i64, i64, u8, u64, i64, u64, u64);
+
+/// What the answers of a target became; for each that was sent, the seconds from sending and the tokens of a draw; and headers,
+/// where they are wanted.
+type TurnedOf = (Vec<Turned>, Vec<(f64, u32)>, Vec<Py<PyDict>>);
 
 /// What waited for a request that is given up, with its target and whether it was sent.
 type Abandoned = (Vec<Py<PyAny>>, Option<(u32, bool)>);
@@ -47,15 +55,9 @@ type HandedOut<'py> = (usize, u32, Taken, Bound<'py, PyBytes>);
 /// What came of answers: turns, the requests whose answers are of no use, with the reason, and what shared others in vain.
 type Read = (Vec<Turned>, Vec<(usize, String)>, Vec<(Taken, f64)>);
 
-/// Target and agent of a request; seconds queued, to the head of the answer, and in all.
-type Times = (u32, u32, f64, f64, f64);
-
-/// Tokens of the prompt, of these cached, generated, and of these estimated.
-type Counts = (i64, i64, i64, u32);
-
 /// What a pass brought: answers and failures of requests that Python sent, turns, requests without turns, and what shared
 /// such requests.
-type Brought<'py> = (Vec<Answered<'py>>, Vec<Unanswered>, Vec<Turned>, Vec<Missed>, Vec<(Taken, f64)>);
+type Brought<'py> = (Vec<Answered<'py>>, Vec<Unanswered>, Vec<(u32, TurnedOf)>, Vec<Missed>, Vec<(Taken, f64)>);
 
 /// A request that brought no turns: its target; what it was for, with what waits for its draws; seconds queued, to the head
 /// of the answer, and from sending to the end; the answer as status, headers and body, or the fault with its detail.
@@ -69,6 +71,7 @@ pub struct TurnEngine {
     choice: Py<PyAny>,
     call: Py<PyAny>,
     turn: Py<PyAny>,
+    fault: Py<PyAny>,
 }
 
 /// Bytes from which on a request is made when it is written, in memory that other requests were in.
@@ -104,10 +107,10 @@ impl LongRequest {
 #[pymethods]
 impl TurnEngine {
     #[new]
-    #[pyo3(signature = (choice, call, turn, /))]
-    fn new(choice: Py<PyAny>, call: Py<PyAny>, turn: Py<PyAny>) -> Self {
+    #[pyo3(signature = (choice, call, turn, fault, /))]
+    fn new(choice: Py<PyAny>, call: Py<PyAny>, turn: Py<PyAny>, fault: Py<PyAny>) -> Self {
         let (engine, buffers) = (Guard::new(core::engine::TurnEngine::default()), Arc::default());
-        Self { engine, buffers, choice, call, turn }
+        Self { engine, buffers, choice, call, turn, fault }
     }
 
     /// Open the queue of a model.
@@ -320,7 +323,7 @@ impl TurnEngine {
             }
             Ok(engine.take_unsent())
         })?;
-        let turned = turned.into_iter().map(|turns| self.turned(py, turns, false)).collect::<PyResult<_>>()?;
+        let turned = turned.into_iter().map(|turns| self.turned(py, turns, micros(now))).collect::<PyResult<_>>()?;
         Ok((turned, refused, left.into_iter().map(unsent).collect()))
     }
 
@@ -372,8 +375,20 @@ impl TurnEngine {
             })
         };
         let (landed, failed, passed) = self.engine.with_long(py, |_| large, land)?;
-        let turned =
-            passed.landed.into_iter().map(|landed| self.turned(py, landed, watched)).collect::<PyResult<_>>()?;
+        let mut turned = BTreeMap::<u32, TurnedOf>::new();
+        for landed in passed.landed {
+            let (turns, replies, headers) = turned.entry(landed.target).or_default();
+            if landed.sent {
+                let draws = u32::try_from(landed.landed.turns.len()).unwrap_or(u32::MAX).max(1);
+                let tokens = landed.landed.reply.counts.generated.unwrap_or(0) / draws;
+                replies.push((seconds(landed.took.saturating_sub(landed.queued)), tokens));
+                if watched {
+                    headers.push(http::headers(py, &landed.headers)?.unbind());
+                }
+            }
+            turns.push(self.turned(py, landed, micros(now))?);
+        }
+        let turned = turned.into_iter().collect();
         let missed = passed.faulted.into_iter().map(|faulted| missed(py, faulted)).collect::<PyResult<_>>()?;
         let unsent = passed.unsent.into_iter().map(unsent).collect();
         Ok((http::answered(py, landed)?, failed.into_iter().map(http::unanswered).collect(), turned, missed, unsent))
@@ -434,10 +449,9 @@ impl TurnEngine {
 }
 
 impl TurnEngine {
-    fn turned(&self, py: Python<'_>, found: TurnsLanded<Py<PyAny>>, watched: bool) -> PyResult<Turned> {
-        let TurnsLanded { target, sent, agent, queued, first, took, headers, landed } = found;
+    fn turned(&self, py: Python<'_>, found: TurnsLanded<Py<PyAny>>, now: Micros) -> PyResult<Turned> {
+        let TurnsLanded { sent, queued, first, took, landed, .. } = found;
         let Landed { reply, parked, turns, .. } = landed;
-        let headers = watched.then(|| http::headers(py, &headers)).transpose()?.map(Bound::unbind);
         let draws = turns.len();
         let mut outcomes = Vec::with_capacity(draws);
         for ((waiter, _, appended), choice) in turns.into_iter().zip(&reply.choices) {
@@ -445,18 +459,20 @@ impl TurnEngine {
         }
         let count = |count: Option<u32>| count.map_or(-1, i64::from);
         let counts = reply.counts;
-        let tokens = (count(counts.prompt), count(counts.cached), count(counts.generated), reply.estimated);
-        let times = (target, agent, seconds(queued), seconds(first), seconds(took));
-        let served = reply.served.clone();
+        let (prompt, cached, generated) = (count(counts.prompt), count(counts.cached), count(counts.generated));
+        let first = if sent { first.cast_signed() } else { -1 };
+        let started = now.saturating_sub(took);
+        let figures = (draws, prompt, cached, generated, u8::from(sent), queued, first, took, started);
+        let (served, estimated) = (reply.served.clone(), reply.estimated);
         let parked = parked.then(|| Py::new(py, PendingReply(reply))).transpose()?;
-        Ok((times, sent, tokens, served, draws, outcomes, parked, headers))
+        Ok((figures, served, estimated, outcomes, parked))
     }
 
-    /// A turn as the rollout gets it, or the text of what is wrong with its choice.
+    /// A turn as the rollout gets it, or an error that says what is wrong with its choice.
     fn outcome(&self, py: Python<'_>, choice: &ParsedChoice, appended: &AppendedChoice) -> PyResult<Py<PyAny>> {
         let (node, size) = match appended {
             AppendedChoice::Turn(node, size) => (node.get(), *size),
-            AppendedChoice::Fault(fault) => return Ok(fault.into_pyobject(py)?.into_any().unbind()),
+            AppendedChoice::Fault(fault) => return self.fault.call1(py, (fault,)),
         };
         let message = &choice.message;
         let calls =

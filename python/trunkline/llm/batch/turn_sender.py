@@ -193,8 +193,7 @@ class BatchTurnSender:
             except ReplyError as error:
                 refused.append((flight, str(error)))
         turned, unread, unsent = self._engine.answer(answers, now)
-        for one in turned:
-            self._receiver.turned(ENDPOINT, one, now)
+        self._receiver.turned(ENDPOINT, turned)
         for taken, asked in unsent:
             self._receiver.missed(taken, FirstAttempt(asked))
         again: dict[int, tuple[_PromptsOut, list[Completion]]] = {}

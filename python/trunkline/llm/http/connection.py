@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 from trunkline.llm.http.transport import NO_ANSWER, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trunkline._core import ExchangeTable
     from trunkline.llm.http.origin import HttpOrigin
@@ -148,11 +148,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines([head, body])
         else:
             transport.write(head + body)
-
-    def send(self, request: bytes | memoryview) -> None:
-        """Write a whole request, unless the connection is closing."""
-        if not self.transport.is_closing():
-            self.transport.write(request)
 
     def unacknowledged(self) -> int:
         """Bytes of requests that the other side has not acknowledged; 0 where the system does not say."""
@@ -290,26 +285,26 @@ class ConnectionDriver:
 
     def _write(self, writes: Writes, now: float) -> None:
         connections = self._open
-        spoiled = self._readable([slot for slot, _, _, used in writes if used])
+        spoiled = self._readable({connections[slot].descriptor: slot for slot, _, _, used in writes if used})
         for slot, token, head, _ in writes:
             if slot in spoiled:
                 self.table.unasked(slot, now)
                 self.wake()
-            elif head is None:
-                assert self.turns is not None
-                connections[slot].send(self.turns.request(token))
-            elif token >= TURNS:
-                connections[slot].send(head)
-            else:
+            elif head is not None and token < TURNS:
                 body = self._body(token)
                 if body is not None:
                     connections[slot].write(head, body)
+            elif not (transport := connections[slot].transport).is_closing():
+                transport.write(self._long(token) if head is None else head)
 
-    def _readable(self, slots: Sequence[int]) -> set[int]:
-        """Those connections that have brought something, or are closed, before a request is written to them."""
-        if not slots:
+    def _long(self, token: int) -> memoryview:
+        assert self.turns is not None
+        return self.turns.request(token)
+
+    def _readable(self, places: Mapping[int, int]) -> set[int]:
+        """Those connections, by their descriptors, that have brought something, or are closed, before a request."""
+        if not places:
             return set()
-        places = {self._open[slot].descriptor: slot for slot in slots}
         poll = select.poll()
         for descriptor in places:
             poll.register(descriptor, select.POLLIN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trunkline.llm.http.transport import CONNECTION_BROKE, Answer, Headers, TransportError
 from trunkline.llm.limits.router import SILENT
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from trunkline.llm.receiver import AnsweredDraws, RequestedDraws, TurnReceiver, UnansweredDraws
 
 __all__ = ["TurnSender"]
+
+AnsweredOf: TypeAlias = "tuple[int, tuple[list[AnsweredDraws], list[tuple[float, int]], list[dict[bytes, bytes]]]]"
+"""What the answers of a target became; see the stub of the core's turn engine."""
 
 
 class TurnSender:
@@ -172,28 +175,19 @@ class TurnSender:
         for one, asked in taken:
             self._receiver.missed(one, FirstAttempt(asked))
 
-    def _turned(self, answers: Sequence[AnsweredDraws], now: float) -> None:
-        replies: dict[Endpoint, list[tuple[float, int]]] = {}
-        for turned in answers:
-            (target, _, queued, _, took), sent, (_, _, generated, _), _, draws, _, _, headers = turned
+    def _turned(self, landed: Sequence[AnsweredOf], now: float) -> None:
+        for target, (answers, replies, headers) in landed:
             endpoint = self._endpoints[target]
-            if sent:
-                if headers is not None:
-                    self._watch(endpoint, headers)
-                endpoint.refusals = 0
-                if endpoint.ejected or endpoint.failures:
-                    self._router.served(endpoint)
-                reply = (took - queued, generated // draws if generated > 0 else 0)
-                if endpoint in replies:
-                    replies[endpoint] += (reply,)
-                else:
-                    replies[endpoint] = [reply]
-                self.in_flight -= 1
-            self._receiver.turned(endpoint.base_url, turned, now)
-        for endpoint, came in replies.items():
             queue = endpoint.queue
-            queue.window.replied(came, queue.in_flight, now)
-            self._limiter.leave(queue, count=len(came))
+            for one in headers:
+                self._watch(endpoint, one)
+            endpoint.refusals = 0
+            if endpoint.ejected or endpoint.failures:
+                self._router.served(endpoint)
+            self.in_flight -= len(replies)
+            self._receiver.turned(endpoint.base_url, answers)
+            queue.window.replied(replies, queue.in_flight, now)
+            self._limiter.leave(queue, count=len(replies))
 
     def _watch(self, endpoint: Endpoint, headers: dict[bytes, bytes]) -> None:
         """Read the headers of an endpoint's first answers."""

@@ -91,26 +91,25 @@ class Window:
         """Note replies that came together: their seconds and tokens, and the requests in flight with the first one."""
         if not self.adaptive:
             return
+        if self._grown == math.inf:
+            self._grown = now
         for took, generated in replies:
             if self.size < self._restart:
                 self.size += 1.0
-            if self._grown == math.inf:
-                self._grown = now
             pace = took / (generated + _OFFSET)
-            best = self._best
-            if self._replies < 0:
-                self._replies += 1
-            elif self._replies < _SETTLED:
-                self._replies += 1
-                self._mean += (pace - self._mean) / self._replies
-                self._best = self._mean
-            else:
-                mean = self._mean = self._mean + (pace - self._mean) / _SETTLED
+            if self._replies >= _SETTLED:
+                best, mean = self._best, self._mean
+                mean += (pace - mean) / _SETTLED
                 # The window can be the cause only where it is in use.
-                used = 2 * in_flight >= self.size
-                if took > _QUICK and mean > self._slowdown * best and used and now >= self._cut + HOLD:
+                used = took > _QUICK and 2 * in_flight >= self.size
+                if used and mean > self._slowdown * best and now >= self._cut + HOLD:
                     self._shrink(now, self.cap * _FLOOR)
-                self._best = mean if mean < best else best + (mean - best) / _DRIFT
+                self._mean, self._best = mean, mean if mean < best else best + (mean - best) / _DRIFT
+            else:
+                self._replies += 1
+                if self._replies > 0:
+                    self._mean += (pace - self._mean) / self._replies
+                    self._best = self._mean
             in_flight -= 1
 
     def restart(self) -> None:

@@ -18,7 +18,7 @@ from trunkline.llm.receiver import FirstAttempt, RequestLabels
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.sampling.turns import PendingTurn
 from trunkline.rollout.task_budget import Reservation
-from trunkline.rollout.types import KeptPrefix, Turn
+from trunkline.rollout.types import KeptPrefix, Turn, reply_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,22 +122,25 @@ class TurnDispatcher:
     def want(self, tree: int, wanted: WantedTurn) -> None:
         """Ask for a rollout's next turn at the end of this pass."""
         compiled, sender, weights = wanted.compiled, self.sender, self._weights
-        plain = sender is not None and not weights.held and wanted.kept is None
-        if plain and weights.version is not None:
+        if sender is None or weights.held or wanted.kept is not None:
+            agent = self._agents.get((compiled, False))
+            if agent is None:
+                agent = self._register(compiled, plain=False)
+            wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted, wanted.kept)
+            if not self._waiting:
+                self._waiting = True
+                asyncio.get_running_loop().call_soon(self._send)
+            return
+        if weights.version is not None:
             compiled = compiled.under(weights.version)
-        agent = self._agents.get((compiled, plain))
+        agent = self._agents.get((compiled, True))
         if agent is None:
-            agent = self._register(compiled, plain=plain)
-        wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted, wanted.kept)
-        if plain:
-            assert sender is not None
-            if wanted.reservation is not None:
-                wanted.reservation.sent = True
-            if not sender.asked:
-                sender.wake()
-        elif not self._waiting:
-            self._waiting = True
-            asyncio.get_running_loop().call_soon(self._send)
+            agent = self._register(compiled, plain=True)
+        wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted)
+        if wanted.reservation is not None:
+            wanted.reservation.sent = True
+        if not sender.asked:
+            sender.wake()
 
     @property
     def takes(self) -> bool:
@@ -194,51 +197,31 @@ class TurnDispatcher:
         ask = first.pending.ask
         return RequestLabels(agent.model, agent.name, ask.step, ask.asked, self._seeded)
 
-    def turned(self, url: str, turned: AnsweredDraws, now: float) -> None:
+    def turned(self, url: str, answers: Sequence[AnsweredDraws]) -> None:
         """Turns are on their trees: hand them to their rollouts."""
-        times, sent, (prompt, cached, generated, estimated), served, draws, outcomes, parsed, _ = turned
-        (_, _, queued, first, took), leader = times, outcomes[0][0]
-        if sent and leader.reservation is None:
-            agent = leader.compiled.agent
-            note = leader.sampler.sink.answered if leader.pending is None else leader.pending.answered
-            note(
-                agent.llm,
-                url,
-                agent.name,
-                draws,
-                prompt,
-                cached,
-                generated,
-                int(queued * 1e6),
-                int(first * 1e6),
-                int(took * 1e6),
-                int(now * 1e6),
-                served,
-                estimated,
-            )
-        else:
-            self._pay(url, turned, now)
-        if estimated and isinstance(self._llm, HttpLLM):  # a batch engine says what each draw took
-            self._estimated(url)
-        for wanted, outcome in outcomes:
-            wanted.key = -1
-            if wanted.pending is not None:
-                wanted.pending.parsed = parsed
-            if not wanted.turn.done():
-                wanted.turn.set_result(LLMError(outcome) if isinstance(outcome, str) else outcome)
+        for figures, served, estimated, outcomes, parsed in answers:
+            leader, _ = outcomes[0]
+            call = leader.compiled.agent.llm, url, leader.compiled.agent.name, figures, served, estimated
+            if leader.reservation is not None:
+                self._pay(reply_of(*call), outcomes)
+            elif leader.pending is None:
+                leader.sampler.sink.answered(*call)
+            else:
+                leader.pending.answered(call)
+            if estimated and isinstance(self._llm, HttpLLM):  # a batch engine says what each draw took
+                self._estimated(url)
+            for wanted, outcome in outcomes:
+                wanted.key = -1
+                if parsed is not None:
+                    wanted.pending.parsed = parsed
+                if not wanted.turn.done():
+                    wanted.turn.set_result(outcome)
         if self._weights.held:
             self._weights.settle()
 
-    def _pay(self, url: str, turned: AnsweredDraws, now: float) -> None:
-        """Note a request whose draws have reservations, or that was not sent as an equal one was, and settle them."""
-        times, sent, (prompt, cached, generated, estimated), served, draws, outcomes, _, _ = turned
-        micros = [int(seconds * 1e6) for seconds in times[2:]]
-        queue, first, took = micros if sent else (0, -1, micros[2])
-        leader = outcomes[0][0]
-        agent = leader.compiled.agent
-        choices = [ReplyChoice("", None, [], "")] * draws
-        reply = Reply(choices, prompt, cached, generated, int(sent), took, served, url, queue, first)
-        reply.agent, reply.llm, reply.ended, reply.estimated = agent.name, agent.llm, int(now * 1e6), estimated
+    def _pay(self, reply: Reply, outcomes: Sequence[tuple[WantedTurn, object]]) -> None:
+        """Note a request whose draws have reservations, and settle them."""
+        leader, _ = outcomes[0]
         if leader.pending is None:
             leader.sampler.sink.called(reply)
         else:
@@ -308,7 +291,7 @@ class TurnDispatcher:
 
 def turn_engine() -> TurnEngine[WantedTurn]:
     """Make the engine of a worker."""
-    return TurnEngine(ReplyChoice, ToolCall, Turn)
+    return TurnEngine(ReplyChoice, ToolCall, Turn, LLMError)
 
 
 def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree, PendingReply, ReplyOptions
     from trunkline.agent import CompiledAgent
+    from trunkline.llm.receiver import CallFigures
     from trunkline.rollout.task_budget import Reservation
 
 
@@ -305,7 +306,7 @@ class PendingTurn(TurnReader):
         self._rollouts = _DRAW
         self._sink = sink
         self._reply: Reply | None = None
-        self._call: Any = None
+        self._call: tuple[str, str, str, CallFigures, str, int] | None = None
         self.parsed: PendingReply | None = None
         self.found: list[Turn | RolloutError | None] = [None]
         self._compiled = compiled
@@ -328,7 +329,7 @@ class PendingTurn(TurnReader):
         self.parsed, told = parse_reply(self._compiled.reading, data, self._turn)
         return told
 
-    def answered(self, *call: Any) -> None:
+    def answered(self, call: tuple[str, str, str, CallFigures, str, int]) -> None:
         """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""
         self._call = call
 
@@ -370,10 +371,11 @@ class PendingTurn(TurnReader):
         """
         parsed, reply, compiled = self.parsed, self._reply, self._compiled
         assert parsed is not None
-        if reply is None:
-            retries, micros = 0, self._call[9]
-        else:
+        if reply is not None:
             retries, micros = max(0, reply.attempts - 1), reply.micros
+        else:
+            assert self._call is not None
+            retries, micros = 0, self._call[3][7]
         agent = compiled.agent.name
         appended = parsed.append_turn(
             core, rollout, agent, compiled.namespace, sent, retries, micros, nth, *asked, note, alone
