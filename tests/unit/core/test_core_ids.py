@@ -209,7 +209,7 @@ def test_a_reply_settles_its_prompt_and_brings_its_turns():
     leaf = tree.append(0, PROMPT, b"{}")
     rollouts = [tree.open(leaf, [0, draw]) for draw in range(2)]
     data = chat([1, 2], [[3, END], [4, END]])
-    choices, *_ = append_reply(tree, rollouts, ReplyOptions(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
+    choices, *_ = append_reply(tree, rollouts, ReplyOptions(), data, "", "", 0, 0, 9, leaf, None, ("bridge", 9))
     assert [choice[4] for choice in choices] == [2, 3]
     assert runs(tree) == [[1, 2], [3, END], [4, END]]
     assert list(tree.tokens_of(2).flags) == [SAMPLED, SAMPLED]
@@ -236,7 +236,7 @@ def test_a_reply_that_lacks_ids_makes_no_turn(data: bytes, parting: tuple[str, i
     leaf = tree.append(0, PROMPT, b"{}", 0, TokenBuffer([1]))
     rollout = tree.open(leaf, [0])
     ((*_, node, _, fault),), *_ = append_reply(
-        tree, [rollout], ReplyOptions(), data, 0, 0, 0, 0, 9, leaf, None, parting
+        tree, [rollout], ReplyOptions(), data, "", "", 0, 0, 9, leaf, None, parting
     )
     assert node == -1
     assert says in fault
@@ -248,7 +248,7 @@ def test_a_choice_that_lacks_ids_costs_its_siblings_nothing():
     leaf = tree.append(0, PROMPT, b"{}")
     rollouts = [tree.open(leaf, [0, draw]) for draw in range(3)]
     data = chat([1], [[3, END], None, [2**32 - 1, END]])
-    choices, *_ = append_reply(tree, rollouts, ReplyOptions(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
+    choices, *_ = append_reply(tree, rollouts, ReplyOptions(), data, "", "", 0, 0, 9, leaf, None, ("bridge", 9))
     assert [choice[4] for choice in choices] == [2, -1, 3]
     assert "no token ids of what it generated" in choices[1][6]
     assert runs(tree) == [[1], [3, END], [2**32 - 1, END]]

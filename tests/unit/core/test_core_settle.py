@@ -84,7 +84,7 @@ def test_the_tree_holds_what_the_server_saw(policy: str, limit: int, steps: list
         prompt = server.prompt([json.loads(tree.message(node)) for node in tree.path(at)])
         data, own = server.reply(prompt, text, pairs)
         ((choice,), *_) = append_reply(
-            tree, [rollouts[rollout]], reading, data, 0, 0, turn, 0, 1, at, None, (policy, limit)
+            tree, [rollouts[rollout]], reading, data, "", "", turn, 0, 1, at, None, (policy, limit)
         )
         node, fault = choice[4], choice[6]
         assert not fault

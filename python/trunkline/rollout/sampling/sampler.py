@@ -27,24 +27,10 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.dispatcher import TurnDispatcher, TurnFuture
     from trunkline.rollout.sampling.inflight import TraceRecorder
-    from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.types import DrawCallback, Turn, TurnSink
 
 
 __all__ = ["Sampler"]
-
-
-class _NumberedNames(dict[str, int]):
-    """Strings of a tree and their numbers, each asked for once."""
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: CoreTree) -> None:
-        self._core = core
-
-    def __missing__(self, text: str) -> int:
-        number = self[text] = self._core.name(text)
-        return number
 
 
 class Sampler:
@@ -71,7 +57,6 @@ class Sampler:
         "_core",
         "_dispatcher",
         "_key",
-        "_names",
         "_seed",
         "_task",
         "_tree",
@@ -92,7 +77,6 @@ class Sampler:
         *,
         seed: int = 0,
     ) -> None:
-        self._names: _NumberedNames | None = None
         self.recorder = recorder
         self.activity = client.activity
         self.turn_gate = client.turn_gate
@@ -113,11 +97,6 @@ class Sampler:
     def inside(self) -> bool:
         """Whether a rollout can fork inside a turn."""
         return self._client.token_prompts is not None and self._client.token_prompts.inside
-
-    def _number(self) -> Callable[[str], int]:
-        if self._names is None:
-            self._names = _NumberedNames(self._core)
-        return self._names.__getitem__
 
     def recorded(self, compiled: CompiledAgent, turn: int) -> ReplyChoice:
         """Return a turn of the tree as the program was given it, or would have been."""
@@ -242,19 +221,14 @@ class Sampler:
         attempt: FirstAttempt | None = None,
     ) -> list[Turn | RolloutError]:
         """Ask under the weights in force; what is given up for others is asked again under these."""
-        token_prompts, weights = self._client.token_prompts, self._client.weights
+        weights = self._client.weights
         found: list[Turn | RolloutError | None] = [None] * len(draws.wanted)
         sent_under, sent = weights.version, attempt is not None and attempt.made
         with await weights.begin(sent=sent) as asked:
             if sent and weights.version != sent_under:
                 attempt = None
             compiled = draws.wanted[0].compiled.under(weights.version)
-            if (pending := draws.wanted[0].pending) is not None:
-                request, turns = self._later(pending, compiled, called, told)
-            elif token_prompts is None:
-                request, turns = self._plain(compiled, draws, called, told)
-            else:
-                request, turns = await self._exact(token_prompts, compiled, draws, called, told)
+            request, turns = await self._request(compiled, draws, called, told)
             found = turns.found
             await self._client.of(compiled.agent.llm).ask(request, turns, attempt)
         if asked.given_up:
@@ -278,85 +252,39 @@ class Sampler:
         missing = [place for place, outcome in enumerate(found) if outcome is None]
         await gathered(once_more(first, count) for first, count in runs(missing))
 
-    def _later(
-        self,
-        pending: PendingTurn,
-        compiled: CompiledAgent,
-        called: Callable[[Reply], None],
-        told: DrawCallback | None,
-    ) -> tuple[Request, TurnReader]:
-        """The request for a draw that goes onto the tree later."""
-        ask = pending.ask
-        pending.begin(compiled, called, told)
-        end = ending(ask.seed, 1)
-        tail = compiled.constant + end
-        if ask.context is None:
-            content = self._core.request(ask.leaf, compiled.head, tail)
-        else:
-            content = self._core.request_context(ask.context, compiled.head, tail)
-        constant = len(content) - len(end)
-        return self._request(compiled, content, 1, ask.seed, constant, pending, ask.step, ask.asked), pending
-
-    def _plain(
+    async def _request(
         self, compiled: CompiledAgent, draws: StateDraws, called: Callable[[Reply], None], told: DrawCallback | None
     ) -> tuple[Request, TurnReader]:
-        """The request for some draws, with messages."""
-        leaf, turn, seed, wanted = draws
-        end = ending(seed, len(wanted))
-        content = self._core.request(leaf, compiled.head, compiled.constant + end)
-        rollouts = [one.rollout for one in wanted]
-        turns = TurnReader(self._core, compiled, rollouts, turn, self._number(), called, told)
-        return self._request(compiled, content, len(wanted), seed, len(content) - len(end), turns, turn), turns
-
-    async def _exact(
-        self,
-        token_prompts: TokenPromptBuilder,
-        compiled: CompiledAgent,
-        draws: StateDraws,
-        called: Callable[[Reply], None],
-        told: DrawCallback | None,
-    ) -> tuple[Request, TurnReader]:
-        """The request for some draws whose every token will be known."""
-        leaf, turn, seed, wanted = draws
-        n, kept = len(wanted), wanted[0].kept
-        if kept is None:
-            prompt = await token_prompts.prompt(self._core, compiled, leaf, seed, n)
+        """The request for some draws, and what reads its reply."""
+        leaf, step, seed, wanted = draws
+        core, n, who = self._core, len(wanted), compiled.agent
+        end = ending(seed, n)
+        tail, size, asked, route = compiled.constant + end, len(end), 0, CHAT
+        pending, token_prompts = wanted[0].pending, self._client.token_prompts
+        rest = core, compiled, [one.rollout for one in wanted], step, called, told
+        turns: TurnReader
+        if pending is not None:
+            pending.begin(compiled, called, told)
+            turns, context, step, asked = pending, pending.ask.context, pending.ask.step, pending.ask.asked
+            if context is None:
+                content = core.request(leaf, compiled.head, tail)
+            else:
+                content = core.request_context(context, compiled.head, tail)
+        elif token_prompts is None:
+            turns = TurnReader(*rest)
+            content = core.request(leaf, compiled.head, tail)
         else:
-            prompt = await token_prompts.within(self._core, compiled, leaf, kept, seed, n)
-        rollouts = [one.rollout for one in wanted]
-        turns = TokenTurnReader(prompt, leaf, self._core, compiled, rollouts, turn, self._number(), called, told)
-        constant = len(prompt.content) - prompt.end
-        return self._request(compiled, prompt.content, n, seed, constant, turns, turn, route=prompt.form.route), turns
-
-    def _request(
-        self,
-        compiled: CompiledAgent,
-        content: bytes,
-        n: int,
-        seed: int,
-        constant: int,
-        take: TurnReader,
-        step: int,
-        asked: int = 0,
-        route: str = CHAT,
-    ) -> Request:
-        """A request of this tree."""
-        who = compiled.agent
-        return Request(
-            content,
-            self._key,
-            n,
-            seed,
-            constant,
-            compiled.greedy,
-            take,
-            route,
-            compiled.version,
-            who.model,
-            who.name,
-            step,
-            asked,
+            if (kept := wanted[0].kept) is None:
+                prompt = await token_prompts.prompt(core, compiled, leaf, seed, n)
+            else:
+                prompt = await token_prompts.within(core, compiled, leaf, kept, seed, n)
+            turns = TokenTurnReader(prompt, leaf, *rest)
+            content, size, route = prompt.content, prompt.end, prompt.form.route
+        constant, greedy, version = len(content) - size, compiled.greedy, compiled.version
+        request = Request(
+            content, self._key, n, seed, constant, greedy, turns, route, version, who.model, who.name, step, asked
         )
+        return request, turns
 
 
 class _Watch:

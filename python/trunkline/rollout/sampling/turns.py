@@ -44,7 +44,6 @@ class TurnReader:
         compiled: Who speaks.
         rollouts: Ids of the rollouts, in the order of their draws.
         turn: Model turns on the path so far.
-        name: Interns a string in the tree.
         called: Told of each reply in the step in which its turns go onto the tree, so that none can be sent without it.
             Who answered, and how long it waited, may be filled in by whoever received it, in the same step.
         told: Told of each draw what became of it, as soon as its request is over.
@@ -59,7 +58,6 @@ class TurnReader:
         compiled: CompiledAgent,
         rollouts: Sequence[int],
         turn: int,
-        name: Callable[[str], int],
         called: Callable[[Reply], None],
         told: DrawCallback | None = None,
     ) -> None:
@@ -68,7 +66,6 @@ class TurnReader:
         self._compiled = compiled
         self._rollouts = rollouts
         self._turn = turn
-        self._name = name
         self._called = called
         self._told = told
 
@@ -115,14 +112,14 @@ class TurnReader:
         *exact: Any,
     ) -> Any:
         """Read the bytes and put their choices on the tree."""
-        compiled, name = self._compiled, self._name
+        compiled = self._compiled
         return append_reply(
             self._core,
             rollouts,
             reading or compiled.reading,
             data,
-            name(compiled.agent.name),
-            name(compiled.namespace),
+            compiled.agent.name,
+            compiled.namespace,
             self._turn,
             max(0, attempts - 1),
             micros,

@@ -29,8 +29,8 @@ pub fn append_reply<'py>(
     #[pyo3(from_py_with = numbers)] rollouts: Vec<u32>,
     options: &ReplyOptions,
     data: Data<'_>,
-    #[pyo3(from_py_with = number)] agent: u32,
-    #[pyo3(from_py_with = number)] namespace: u32,
+    agent: Text<'_>,
+    namespace: Text<'_>,
     #[pyo3(from_py_with = number)] turn: u32,
     #[pyo3(from_py_with = number)] retries: u32,
     #[pyo3(from_py_with = number)] micros: u64,
@@ -43,19 +43,21 @@ pub fn append_reply<'py>(
     let drift = drift.map_err(|error| raise(py, &error))?;
     let reply = read(py, &data, &options.0)?;
     let rollouts = rollouts.into_iter().map(Into::into).collect::<Vec<_>>();
-    let request = RequestInfo {
-        agent: agent.into(),
-        namespace: namespace.into(),
-        context: context.map(ContextId::new),
-        turn,
-        retries,
-        micros,
-        exact: node.is_some(),
-        kept: kept.as_ref().map(|(turn, tokens, text)| KeptPrefix { turn: (*turn).into(), tokens: *tokens, text }),
-    };
-    let appended = tree.with(py, |tree| match node {
-        Some(node) => tree.append_ids_reply(&rollouts, &reply, request, node.into(), drift),
-        None => tree.append_reply(&rollouts, &reply, request),
+    let appended = tree.with(py, |tree| {
+        let request = RequestInfo {
+            agent: tree.name(&agent)?,
+            namespace: tree.name(&namespace)?,
+            context: context.map(ContextId::new),
+            turn,
+            retries,
+            micros,
+            exact: node.is_some(),
+            kept: kept.as_ref().map(|(turn, tokens, text)| KeptPrefix { turn: (*turn).into(), tokens: *tokens, text }),
+        };
+        match node {
+            Some(node) => tree.append_ids_reply(&rollouts, &reply, request, node.into(), drift),
+            None => tree.append_reply(&rollouts, &reply, request),
+        }
     })?;
     summary(py, &reply, &appended)
 }
