@@ -182,14 +182,14 @@ class Rollout:
         gate = self.sampler.turn_gate
         if gate.shut:
             await gate.enter()
-        started = time.monotonic_ns() // 1000
-        number = gate.began(calls)
+        began = time.monotonic()
+        gate.calls[self] = calls, began
         try:
             observations = await compiled.toolbox.call_all(calls, environment, origin, self.effects.begin)
         finally:
-            gate.ended(number)
+            del gate.calls[self]
         if (recorder := self.sampler.recorder) is not None:
-            recorder.used(self.id, compiled.toolbox.names, calls, observations, started)
+            recorder.used(self.id, compiled.toolbox.names, calls, observations, int(began * 1e6))
         if read:
             self.activity.run()
         self.place = "program"

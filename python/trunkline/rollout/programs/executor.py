@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline._core import base_seed
@@ -262,11 +263,11 @@ class ProgramExecutor:
             gate = self._sampler.turn_gate
             if gate.shut:
                 await gate.enter()
-            number = gate.began(calls)
+            gate.calls[work] = calls, time.monotonic()
             try:
                 return await work
             finally:
-                gate.ended(number)
+                del gate.calls[work]
         finally:
             work.close()
             if not self._out:

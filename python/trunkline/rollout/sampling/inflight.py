@@ -63,21 +63,23 @@ class TurnGate:
 
     Args:
         clock: Monotonic seconds.
+
+    Attributes:
+        calls: Tool calls that run, at least one each, by whatever began them, and when they began.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         # In the order in which they began: the first is the oldest.
         self._requests: dict[_Out, float] = {}
-        self._tools: dict[int, tuple[Sequence[Named], float]] = {}
-        self._tool_turns = 0
+        self.calls: dict[object, tuple[Sequence[Named], float]] = {}
         self.shut = False
         self.dispatchers: list[Dispatcher] = []
 
     @property
     def idle(self) -> bool:
         """Whether nothing is underway."""
-        return not self._requests and not self._tools and not self._sent()
+        return not self._requests and not self.calls and not self._sent()
 
     def _sent(self) -> int:
         """How many requests of turn engines are on their way."""
@@ -98,8 +100,8 @@ class TurnGate:
     def tools(self) -> tuple[int, str, float]:
         """How many tool calls run, and which runs longest, for how many seconds."""
         now = self._clock()
-        calls, since = next(iter(self._tools.values()), ((), now))
-        count = sum(len(calls) for calls, _ in self._tools.values())
+        calls, since = next(iter(self.calls.values()), ((), now))
+        count = sum(len(calls) for calls, _ in self.calls.values())
         # The model has named it, and may have made it up.
         return count, printable(calls[0].name, _MAX_CALL_NAME) if calls else "", now - since
 
@@ -118,7 +120,7 @@ class TurnGate:
                 while quiet < _QUIET:
                     await asyncio.sleep(_LOOK)
                     out = len(self._requests) + self._sent() - waiting()
-                    quiet = 0 if out > 0 or self._tools else quiet + 1
+                    quiet = 0 if out > 0 or self.calls else quiet + 1
 
     async def enter(self) -> None:
         """Return at once while something may begin; else never: whoever waits is to be cancelled."""
@@ -128,16 +130,6 @@ class TurnGate:
     def request(self) -> _Out:
         """A request is out, for a ``with`` block."""
         return _Out(self._requests, self._clock())
-
-    def began(self, calls: Sequence[Named]) -> int:
-        """Note that the tool calls of a turn run, at least one; returns a number for :meth:`ended`."""
-        number = self._tool_turns = self._tool_turns + 1
-        self._tools[number] = calls, self._clock()
-        return number
-
-    def ended(self, number: int) -> None:
-        """Note that they have ended."""
-        del self._tools[number]
 
 
 class _Out:

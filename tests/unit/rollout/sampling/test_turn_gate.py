@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -13,13 +13,13 @@ from trunkline.rollout.sampling.inflight import TurnGate
 
 
 @contextmanager
-def calling(gate: TurnGate, names: Sequence[str]) -> Iterator[None]:
+def calling(gate: TurnGate, *names: str, since: float = 0.0) -> Iterator[None]:
     """The tool calls of a turn run."""
-    number = gate.began([ToolCall("", name, "{}") for name in names])
+    gate.calls[names] = [ToolCall("", name, "{}") for name in names], since
     try:
         yield
     finally:
-        gate.ended(number)
+        del gate.calls[names]
 
 
 def test_the_oldest_of_each_kind_is_told():
@@ -28,9 +28,9 @@ def test_the_oldest_of_each_kind_is_told():
     assert (gate.requests, gate.tools, gate.idle) == ((0, 0.0), (0, "", 0.0), True)
     with gate.request():
         now = 101.0
-        with calling(gate, ["visit", "search"]):
+        with calling(gate, "visit", "search", since=now):
             now = 104.0
-            with gate.request(), calling(gate, ["count"]):
+            with gate.request(), calling(gate, "count", since=now):
                 assert gate.requests == (2, 4.0)
                 assert gate.tools == (3, "visit", 3.0)
         assert gate.tools == (0, "", 0.0)
@@ -64,14 +64,14 @@ async def test_nothing_begins_once_it_drains_and_what_is_out_is_waited_for():
 
 async def test_a_drain_ends_with_its_time_whatever_is_out():
     gate = TurnGate()
-    with calling(gate, ["sleep"]):
+    with calling(gate, "sleep"):
         await asyncio.wait_for(gate.drained(0.05), 10)
         assert not gate.idle
 
 
 async def test_a_call_that_fails_is_out_no_more():
     gate = TurnGate()
-    with pytest.raises(ValueError, match="x"), gate.request(), calling(gate, ["a"]):
+    with pytest.raises(ValueError, match="x"), gate.request(), calling(gate, "a"):
         raise ValueError("x")
     assert gate.idle
 
@@ -89,7 +89,7 @@ async def test_a_drain_does_not_wait_for_what_is_never_sent():
 
 def test_a_name_that_a_model_made_up_is_told_in_a_form_that_can_be_printed():
     gate = TurnGate()
-    with calling(gate, ["\x1b[2J\ud800" + "x" * 10**6]):
+    with calling(gate, "\x1b[2J\ud800" + "x" * 10**6):
         _, name, _ = gate.tools
     assert name.startswith("\\x1b[2J\\ud800xxx")
     assert len(name) == 60
