@@ -31,7 +31,7 @@ from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.types import ReplyChoice
 from trunkline.rollout.programs.context import ContextRef, ModelTurn, ProgramContext
 from trunkline.rollout.programs.replay import as_json
-from trunkline.rollout.sampling.turns import AskRecord, PendingTurn, TurnRequest
+from trunkline.rollout.sampling.turns import PendingTurn, TurnRequest
 from trunkline.team.team import Team, TeamPlay
 
 ROUNDS = {8: 400, 256: 25}
@@ -155,7 +155,7 @@ class Live:
         nth = self._round
         for play, pending, context in zip(self._plays, self._waiting, self._contexts, strict=True):
             executor = play._executor
-            asked = AskRecord(nth, play._leaf, context, executor.name(pending._compiled.namespace))
+            asked = nth, play._leaf, context, executor.name(pending._compiled.namespace)
             note = as_json([True, True, 1, 0.1], "what is noted of a reply")
             play._leaf = executor.land(pending, context, nth, asked, note, alone=True).node
 

@@ -118,10 +118,13 @@ class Prompts:
         """Return a member's prompt, None for the rollout's own path; ProgramError for wrong slots."""
         name = member.name
         if slots or name not in self._ready:
-            check_slots(member, slots)
+            if slots or member.role.slots:
+                check_slots(member, slots)
             if member.template is None:
                 return None
-            values = {slot: str(text) for slot, text in slots.items()} | {"question": self.question, "step": str(step)}
+            values = {"question": self.question, "step": str(step)}
+            if slots:
+                values |= {slot: str(text) for slot, text in slots.items()}
             if not self._team.context_fragments:
                 own = member.role.system
                 first: list[Message] = [{"role": "system", "content": own}] if own else self._system
@@ -192,8 +195,6 @@ def before_question(task: Task) -> tuple[list[Message], list[Message]]:
 
 def check_slots(member: Member, slots: Mapping[str, str]) -> None:
     """Raise ProgramError unless the texts are those of the role's own slots."""
-    if not (slots or member.role.slots):
-        return
     wanted = set(member.role.slots)
     for name, value in slots.items():
         if name not in wanted:

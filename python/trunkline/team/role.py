@@ -169,6 +169,8 @@ class Member:
             found = self.role.reads.read(text, reasoning)
         except Exception as problem:
             raise ProgramError(f"role {short_repr(self.name)}: reads raised {describe_error(problem)}") from problem
+        if type(found) is Projected and type(found.text) is str and (found.valid is True or found.valid is False):
+            return found
         if not isinstance(found, Projected):
             raise ProgramError(f"role {short_repr(self.name)}: reads must return a Projected, not {short_repr(found)}")
         if not isinstance(found.text, str) or not isinstance(found.valid, bool):

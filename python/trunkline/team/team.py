@@ -157,7 +157,8 @@ class TeamPlay:
                 turn = await self._play.ask(member.agent, messages, note=reading.note)
         if not active:
             return RoleReply.of(member.name, "", turn, valid=False)
-        text = reading.text(turn)
+        found = reading.found or member.read(turn.text, turn.reasoning)  # a recorded reply is read again
+        text = found.text
         self._prompts.add(member, text)
         return RoleReply.of(member.name, text, turn, valid=turn.note[1])
 
@@ -227,20 +228,15 @@ class _Reading:
         self._others = others
         self._active = active
         self._step = step
-        self._found: Projected | None = None
+        self.found: Projected | None = None
 
     def note(self, choice: ReplyChoice) -> list[Any]:
         """Return what is recorded of a reply: active, valid, step, penalty."""
-        self._found = self._member.read(choice.content, choice.reasoning)
+        self.found = found = self._member.read(choice.content, choice.reasoning)
         for other in self._others:
             with suppress(ProgramError):
                 other.read(choice.content, choice.reasoning)
-        return [self._active, self._found.valid, self._step, self._member.role.penalty]
-
-    def text(self, turn: ModelTurn) -> str:
-        """Return the text of a reply; a recorded one is read again."""
-        found = self._found or self._member.read(turn.text, turn.reasoning)
-        return found.text
+        return [self._active, found.valid, self._step, self._member.role.penalty]
 
 
 def _bound(tool: Tool[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:

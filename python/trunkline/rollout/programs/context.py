@@ -17,7 +17,6 @@ from trunkline.llm.messages import encode
 from trunkline.rollout.programs.replay import as_json, difference, failed, shown
 from trunkline.rollout.programs.state import ReplayState
 from trunkline.rollout.rollout import usable
-from trunkline.rollout.sampling.turns import AskRecord
 from trunkline.rollout.types import Finished
 from trunkline.tools.toolbox import Observation
 from trunkline.tree.records import Failure, Record
@@ -207,38 +206,38 @@ class ProgramContext(ReplayState):
             self._check()
         compiled = self._program.of(self.agent if agent is None else agent, sampling)
         leaf, context = self._leaf, messages.context if type(messages) is ContextRef else self._sent(messages)
-        with self._replay.place("ask", compiled.agent.name) as place:
-            step, asked_before = self.step, place.nth - self._since.setdefault(compiled.agent.name, place.nth)
+        executor, role = self._executor, compiled.agent.name
+        with self._replay.place("ask", role) as place:
+            step, asked_before = self.step, place.nth - self._since.setdefault(role, place.nth)
             if (record := place.record) is not None:
                 return await self._asked_before(compiled, place, record, leaf, context)
             if self._asked >= self.agent.max_turns:
                 await self._turn(place)
                 self.finish(None, Termination.MAX_TURNS)
             self._asked += 1
-            number, compiled = self._executor.numbered(compiled)
-            asked = AskRecord(number, leaf, context, self._executor.name(compiled.namespace))
+            number, compiled = executor.numbered(compiled)
+            asked = number, leaf, context, executor.name(compiled.namespace)
             place.data = asked, None
-            send = partial(self._executor.send, compiled, leaf, context, step, asked_before, number, joins=place.joins)
+            send = partial(executor.send, compiled, leaf, context, step, asked_before, number, joins=place.joins)
             try:
-                pending = await self._turn(place, send, self._executor.drop)
+                pending = await self._turn(place, send, executor.drop)
             except LLMError as error:
                 failure = Failure.of(error).encode()
                 self._write(place, [], asked, failure)
                 raise failed(failure) from error
+            choice = pending.choice
             try:
-                noted = None if note is None else note(pending.choice)
+                noted = None if note is None else note(choice)
                 kept = None if note is None else as_json(noted, "what is noted of a reply")
                 sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
-                appended = self._executor.land(pending, sent, place.nth, asked, kept, alone=self._alone(place))
+                appended = executor.land(pending, sent, place.nth, asked, kept, alone=self._alone(place))
             except BaseException:
-                self._executor.drop(pending)
+                executor.drop(pending)
                 raise
-            choice = pending.choice
-            recorded = self._executor.recorded
             if not appended.first or choice.reasoning is not None:
                 # As a replay reads it from the tree.
-                choice = recorded(compiled, appended.node)
-            later = recorded if choice.tool_calls else None
+                choice = executor.recorded(compiled, appended.node)
+            later = executor.recorded if choice.tool_calls else None
             return self._model_turn(compiled, appended.node, choice, appended, noted, later)
 
     async def _asked_before(

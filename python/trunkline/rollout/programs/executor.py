@@ -118,7 +118,7 @@ class ProgramExecutor:
     async def _send_limited(self, ask: TurnRequest, *, joins: bool) -> PendingTurn:
         """Ask for a turn once the strategy and the budget allow it."""
         async with self._gate:
-            ask = ask._replace(reservation=await self._allowed(ask, joins=joins))
+            ask.reservation = await self._allowed(ask, joins=joins)
             if self._task_budget is not None and self._task_budget.orders_turns:
                 return await self._fly(ask)
         return await self._fly(ask)
@@ -172,14 +172,10 @@ class ProgramExecutor:
         rollout = self._rollout
         appended = pending.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
         rollout.leaf, rollout.turn = appended.node, appended.turns
-        self.grew(appended.size, 1)
-        return appended
-
-    def grew(self, size: int = 0, turns: int = 0) -> None:
-        """Note that the tree grew: by turns, or by a record alone; :meth:`flush` says so."""
         self.has_grown = True
-        self._size += size
-        self._turns += turns
+        self._size += appended.size
+        self._turns += 1
+        return appended
 
     def flush(self) -> None:
         """Say that the tree grew, on the worker's loop."""

@@ -115,10 +115,17 @@ class ReplaySlot:
         left: Whether it has left the line.
     """
 
-    __slots__ = (
-        "_line", "alone", "context", "data", "drop", "error", "joins", "key", "kind", "left", "nth", "number", "over",
-        "record", "result", "task", "turn", "work",
-    )  # fmt: skip
+    context: Context | None = None
+    data: Sequence[object] = ()
+    drop: Callable[[Any], None] | None = None
+    error: BaseException | None = None
+    left = False
+    over = True
+    record: Record | None = None
+    result: Any = None
+    task: asyncio.Task[None] | None = None
+    turn: asyncio.Future[None] | None = None
+    work: Callable[[], Coroutine[Any, Any, Any]] | None = None
 
     def __init__(
         self, line: Replay, kind: str, key: str, nth: int, number: int | None, *, alone: bool, joins: bool
@@ -130,17 +137,8 @@ class ReplaySlot:
         self.number = number
         self.alone = alone
         self.joins = joins
-        self.record: Record | None = None if number is None else line.records[number]
-        self.left = False
-        self.data: Sequence[object] = ()
-        self.turn: asyncio.Future[None] | None = None
-        self.work: Callable[[], Coroutine[Any, Any, Any]] | None = None
-        self.drop: Callable[[Any], None] | None = None
-        self.context: Context | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.over = True
-        self.result: Any = None
-        self.error: BaseException | None = None
+        if number is not None:
+            self.record = line.records[number]
 
     @property
     def name(self) -> str:
@@ -220,10 +218,11 @@ class Replay:
 
     def place(self, kind: str, key: str) -> ReplaySlot:
         """Put the next thing of a kind in line."""
-        nth = self._begun[kind, key]
-        self._begun[kind, key] = nth + 1
+        which = kind, key
+        nth = self._begun[which]
+        self._begun[which] = nth + 1
         alone, joins = not self.known and not self.new, self._asks > 0
-        number = self._numbers.get((kind, key, nth))
+        number = None if self.over else self._numbers.get((kind, key, nth))
         place = ReplaySlot(self, kind, key, nth, number, alone=alone, joins=joins)
         self._asks += kind == "ask"
         if number is None:

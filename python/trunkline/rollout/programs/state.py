@@ -111,7 +111,7 @@ class ReplayState:
         """Put on record what came of something, in the step in which its nodes were appended."""
         how: How = "alone" if self._alone(place) else ""
         self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, data, nodes, how))
-        self._executor.grew()
+        self._executor.has_grown = True
 
     def _alone(self, place: ReplaySlot) -> bool:
         """Whether nothing else stood in line from its beginning to its end."""
@@ -122,12 +122,12 @@ class ReplayState:
         if self._host.stopped:
             return
         self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, place.data, (), "given up"))
-        self._executor.grew()
+        self._executor.has_grown = True
 
     def _fired(self, timer: int) -> None:
         """Put on record that a timer fires."""
         self._journal.write(Record(self._rollout.id, TIMER, "", timer, (), ()))
-        self._executor.grew()
+        self._executor.has_grown = True
 
     async def play(self, program: Coroutine[Any, Any, Any]) -> Any:
         """Run the program, and return what it returns."""

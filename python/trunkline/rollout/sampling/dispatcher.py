@@ -147,16 +147,15 @@ class TurnDispatcher:
         """Whether the engine can send what a program asks for."""
         return self.sender is not None and not self._weights.held
 
-    def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest) -> None:
+    def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest, compiled: CompiledAgent) -> None:
         """Ask for what a program wants at the end of this pass; only where :meth:`takes` says so."""
         assert self.sender is not None
-        compiled = wanted.compiled.under(self._weights.version)
         agent = self._agents.get((compiled, True))
         if agent is None:
             agent = self._register(compiled, plain=True)
-        context = ask.context is not None
-        place = ask.leaf if ask.context is None else ask.context
-        wanted.key = self.engine.ask_pending(tree, place, context, ask.turn, ask.seed, agent, wanted)
+        context = ask.context
+        place = ask.leaf if context is None else context
+        wanted.key = self.engine.ask_pending(tree, place, context is not None, ask.turn, ask.seed, agent, wanted)
         if wanted.reservation is not None:
             wanted.reservation.sent = True
         if not self.sender.asked:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from trunkline.errors import LLMError, RolloutError, copied
@@ -191,13 +191,16 @@ class Sampler:
             LLMError: If no usable reply came.
             EndpointError: The endpoint serves nobody.
         """
-        pending = PendingTurn(ask.compiled.under(self._client.weights.version), ask, self.sink)
+        compiled, version = ask.compiled, self._client.weights.version
+        if version is not None:
+            compiled = compiled.under(version)
+        pending = PendingTurn(compiled, ask, self.sink)
         wanted = WantedTurn(self, ask.compiled, ask.rollout, None, ask.reservation, pending)
-        dispatcher = self._client.of(ask.compiled.agent.llm).dispatcher
-        found: Turn | RolloutError | HandedBack = HandedBack(None)
+        dispatcher = self._client.of(compiled.agent.llm).dispatcher
+        found: Turn | RolloutError | HandedBack = _NOT_SENT
         try:
             if dispatcher.takes:
-                dispatcher.want_pending(self._opened(), wanted, ask)
+                dispatcher.want_pending(self._opened() if self._tree is None else self._tree, wanted, ask, compiled)
                 found = await wanted.turn
             if isinstance(found, HandedBack):
                 (found,) = await self.ask(StateDraws(ask.leaf, ask.turn, ask.seed, [wanted]), None, found.attempt)
@@ -285,6 +288,9 @@ class Sampler:
             content, self._key, n, seed, constant, greedy, turns, route, version, who.model, who.name, step, asked
         )
         return request, turns
+
+
+_NOT_SENT: Final = HandedBack(None)
 
 
 class _Watch:

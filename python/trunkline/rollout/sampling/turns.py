@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from trunkline._core import append_reply, parse_reply
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import short_repr
+from trunkline.agent import CompiledAgent
 from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
+from trunkline.rollout.task_budget import Reservation
 from trunkline.rollout.types import DrawCallback, Turn, TurnSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import CoreTree, PendingReply, ReplyOptions
-    from trunkline.agent import CompiledAgent
     from trunkline.llm.receiver import CallFigures
-    from trunkline.rollout.task_budget import Reservation
 
 
 __all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "TurnRequest"]
@@ -226,7 +226,7 @@ def _written(reply: Reply) -> bytes:
     return msgspec.json.encode(scrub({"choices": choices, "usage": usage}))
 
 
-class TurnRequest(NamedTuple):
+class TurnRequest(msgspec.Struct):
     """What a program asks for.
 
     Attributes:
@@ -252,23 +252,12 @@ class TurnRequest(NamedTuple):
     asked: int = 0
 
 
-class AskRecord(NamedTuple):
-    """How a program asked for a turn, as its record has it.
-
-    Attributes:
-        number: Turns that it had asked for before.
-        leaf: Where its path ended.
-        context: What it asked to be sent; None for its path.
-        how: Model and sampling, as the tree knows their name.
-    """
-
-    number: int
-    leaf: int
-    context: int | None
-    how: int
+AskRecord: TypeAlias = "tuple[int, int, int | None, int]"
+"""How a program asked for a turn, as its record has it: turns that it had asked for before, where its path ended, what
+it asked to be sent (None for its path), and model and sampling, as the tree knows their name."""
 
 
-class AppendedTurn(NamedTuple):
+class AppendedTurn(msgspec.Struct, frozen=True, gc=False):
     """A turn that has landed.
 
     Attributes:
@@ -297,22 +286,24 @@ class PendingTurn(TurnReader):
         sink: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
     """
 
+    found: list[Turn | RolloutError | None]
+    parsed: PendingReply | None = None
+    _rollouts = (0,)
+    _reply: Reply | None = None
+    _call: tuple[str, str, str, CallFigures, str, int] | None = None
+    _told: DrawCallback | None = None
+
     def __init__(self, compiled: CompiledAgent, ask: TurnRequest, sink: TurnSink) -> None:
         self.ask = ask
         self._turn = ask.turn
-        self._rollouts = _DRAW
         self._sink = sink
-        self._reply: Reply | None = None
-        self._call: tuple[str, str, str, CallFigures, str, int] | None = None
-        self.parsed: PendingReply | None = None
-        self.found: list[Turn | RolloutError | None] = [None]
         self._compiled = compiled
-        self.forget()
+        self._called = sink.called
 
     def forget(self) -> None:
         """Let go of what is told of requests, which may refer to this."""
         self._called = self._sink.called
-        self._told: DrawCallback | None = None
+        self._told = None
 
     def begin(self, compiled: CompiledAgent, called: Callable[[Reply], None], told: DrawCallback | None) -> None:
         """Ask for the draw in a request of its own, or again; see :class:`TurnReader`."""
@@ -386,7 +377,3 @@ class PendingTurn(TurnReader):
             self._sink.called(self._reply)
         elif self._call is not None:
             self._sink.answered(*self._call)
-
-
-_DRAW = (0,)
-"""The one draw, on no tree yet."""
