@@ -223,7 +223,11 @@ def _written(reply: Reply) -> bytes:
         choices.append({"message": message, "finish_reason": choice.finish})
     prompt, cached, generated = reply.prompt, reply.cached, reply.generated
     usage = {"prompt_tokens": prompt, "prompt_cache_hit_tokens": cached, "completion_tokens": generated}
-    return msgspec.json.encode(scrub({"choices": choices, "usage": usage}))
+    body = {"choices": choices, "usage": usage}
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(scrub(body))
 
 
 class TurnRequest(msgspec.Struct):
