@@ -11,6 +11,7 @@ mod seed;
 mod shared;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -326,48 +327,33 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             self.file(vec![key], now);
             return;
         }
-        let order = asked.iter().enumerate().map(|(place, &key)| (key, place)).collect::<HashMap<_, _>>();
-        let mut groups = Vec::<Vec<AskKey>>::new();
-        let mut places = HashMap::new();
-        for key in asked {
-            let Some(Ask { state, .. }) = self.asks.get(key) else { continue };
-            let Source::Path(leaf) = state.source else {
-                groups.push(vec![key]);
-                continue;
-            };
-            let alone = state.parked.then_some(key);
-            let same = (state.tree, state.agent, leaf, state.kept, alone);
-            let place = *places.entry(same).or_insert(groups.len());
-            match groups.get_mut(place) {
-                Some(group) => group.push(key),
-                None => groups.push(vec![key]),
-            }
-        }
-        let mut requests = Vec::<Vec<AskKey>>::new();
-        for mut group in groups {
-            group.sort_by_key(|&key| self.asks[key].state.seed);
-            while !group.is_empty() {
-                let rest = group.split_off(self.together(&group));
-                requests.push(group);
-                group = rest;
+        let mut asked = asked.into_iter().enumerate().collect::<Vec<_>>();
+        asked.sort_by_key(|&(_, key)| {
+            let State { tree, agent, source, kept, parked, seed, .. } = self.asks[key].state;
+            (tree, agent, source, kept, parked, seed)
+        });
+        let mut requests = Vec::<Range<usize>>::new();
+        for (place, &(_, key)) in asked.iter().enumerate() {
+            match requests.last_mut() {
+                Some(request) if self.continues(&asked[request.clone()], key) => request.end += 1,
+                _ => requests.push(place..place + 1),
             }
         }
         // First come, first served, whatever their seeds.
-        requests.sort_by_key(|request| request.iter().map(|key| order[key]).min());
+        requests.sort_by_key(|request| asked[request.clone()].iter().map(|&(order, _)| order).min());
         for request in requests {
-            self.file(request, now);
+            self.file(asked[request].iter().map(|&(_, key)| key).collect(), now);
         }
     }
 
-    /// How many of the first wishes go into one request.
-    fn together(&self, group: &[AskKey]) -> usize {
-        let first = self.asks[group[0]].state;
-        let Some(plan) = self.agents.get(first.agent as usize) else { return 1 };
-        if plan.greedy || !self.models.get(plan.model as usize).is_some_and(|model| model.siblings) {
-            return 1;
-        }
-        let seeds = group.iter().zip(first.seed..);
-        seeds.take_while(|&(&key, seed)| self.asks[key].state.seed == seed).count()
+    /// Whether a wish goes into the request of those before it: it is the next draw of their state.
+    fn continues(&self, request: &[(usize, AskKey)], key: AskKey) -> bool {
+        let (first, next) = (self.asks[request[0].1].state, self.asks[key].state);
+        let Some(plan) = self.agents.get(first.agent as usize) else { return false };
+        let siblings = !plan.greedy && self.models.get(plan.model as usize).is_some_and(|model| model.siblings);
+        let alone = !siblings || first.parked || !matches!(first.source, Source::Path(_));
+        let same = |state: State| (state.tree, state.agent, state.source, state.kept, state.parked);
+        !alone && same(first) == same(next) && (first.seed..).nth(request.len()) == Some(next.seed)
     }
 
     fn file(&mut self, asks: Vec<AskKey>, now: Micros) {

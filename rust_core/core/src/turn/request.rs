@@ -8,7 +8,7 @@ use crate::turn::drift::PathIds;
 use crate::wire::rules::known;
 
 /// What is between the head and the tail of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// The messages from the root to a node.
     Path(NodeId),
