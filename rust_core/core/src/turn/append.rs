@@ -7,6 +7,7 @@ use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::turn::prompt_ids;
 use crate::wire::op::Call;
+use crate::wire::rules::known;
 
 /// Tool calls a turn may make; no model means more.
 pub const MOST_CALLS: usize = 1000;
@@ -104,7 +105,8 @@ impl Tree {
         let mut first = true;
         for (place, message) in messages.into_iter().enumerate() {
             // Whoever asked may have been stopped while the reply was on its way; its siblings still want theirs.
-            let ended = self.rollout(rollouts[place])?.termination.is_some();
+            known("rollout", rollouts[place].get(), self.rollouts.count())?;
+            let ended = self.rollouts.termination(rollouts[place]).is_some();
             let message = match message.and_then(|message| if ended { Err(ENDED.to_owned()) } else { Ok(message) }) {
                 Ok(message) => message,
                 Err(fault) => {
@@ -171,7 +173,8 @@ impl Tree {
         turn: u32,
         results: &[ToolResult<'_>],
     ) -> Result<(NodeId, usize)> {
-        let mut leaf = self.rollout(rollout)?.leaf;
+        known("rollout", rollout.get(), self.rollouts.count())?;
+        let mut leaf = self.rollouts.leaf(rollout);
         let mut size = 0;
         for (index, result) in results.iter().enumerate() {
             let message = tool_result(turn, index, result.text)?;
