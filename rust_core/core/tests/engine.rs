@@ -353,11 +353,11 @@ impl World {
 
     /// Wishes that shared requests without turns are told, once.
     fn unsent(&mut self, unsent: Vec<Unsent<usize>>) {
-        for Unsent { view, waiter, given_up, asked } in unsent {
+        for Unsent { view, waiter, asked } in unsent {
             assert_eq!(self.shared.remove(&waiter), Some(None));
             let Wish { turns, seed, agent, .. } = self.wishes[waiter];
             assert_eq!((view.turns, view.seed, view.agent, view.n), (turns, seed, agent, 1));
-            assert_eq!(given_up, self.wishes[waiter].given_up);
+            assert!(!self.wishes[waiter].given_up);
             assert!(asked <= self.now);
             self.end(waiter);
         }
@@ -499,7 +499,9 @@ impl World {
         }
         let (waiters, target) = self.engine.abandon(key, &mut self.table, self.now).unwrap();
         self.wishes[wish].given_up = true;
-        if stage == Stage::Asked {
+        // One that shared a request without turns, and has not been told so, waits alone.
+        let told_later = self.shared.remove(&wish).is_some();
+        if stage == Stage::Asked || told_later {
             self.asked.retain(|&one| one != wish);
             self.end(wish);
             assert_eq!((waiters, target), (vec![wish], None));

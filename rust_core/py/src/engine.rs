@@ -496,8 +496,8 @@ fn waiting(view: FlightView, waiters: Vec<(Py<PyAny>, bool)>) -> Taken {
 }
 
 fn unsent(found: Unsent<Py<PyAny>>) -> (Taken, f64) {
-    let Unsent { view, waiter, given_up, asked } = found;
-    (waiting(view, vec![(waiter, given_up)]), seconds(asked))
+    let Unsent { view, waiter, asked } = found;
+    (waiting(view, vec![(waiter, false)]), seconds(asked))
 }
 
 fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {

@@ -211,7 +211,7 @@ pub struct TurnEngine<T, W> {
     /// Requests whose draws are equal, by what is quick to compare.
     equal: HashMap<shared::Print, Vec<FlightKey>>,
     /// Wishes that shared a request which brought no turns.
-    unsent: Vec<Unsent<W>>,
+    unsent: Vec<(AskKey, Micros)>,
 }
 
 impl<T, W> Default for TurnEngine<T, W> {
@@ -531,6 +531,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         ask.given_up = true;
         let Some(flight) = ask.flight else {
             self.asked.retain(|&other| other != key);
+            self.unsent.retain(|&(other, _)| other != key);
             return Ok(GivenUp::Unsent(vec![self.asks.remove(key).waiter], None));
         };
         if !self.flights[flight].sharing.is_empty() {

@@ -20,8 +20,6 @@ pub struct Unsent<W> {
     pub view: FlightView,
     /// Who waits for it.
     pub waiter: W,
-    /// Whether that was given up.
-    pub given_up: bool,
     /// When it was asked for.
     pub asked: Micros,
 }
@@ -105,14 +103,18 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         Some(self.landed(reply, vec![key], appended))
     }
 
-    /// Take a wish out of a request that brings it no turn.
+    /// Take a wish out of a request that brings it no turn; until it is taken, it can be given up.
     pub(super) fn leave(&mut self, key: AskKey, asked: Micros) {
-        let Ask { state, waiter, given_up, .. } = self.asks.remove(key);
-        self.unsent.push(Unsent { view: FlightView::of(state, 1), waiter, given_up, asked });
+        self.asks[key].flight = None;
+        self.unsent.push((key, asked));
     }
 
     /// Take the wishes that shared a request which brought no turns.
     pub fn take_unsent(&mut self) -> Vec<Unsent<W>> {
-        std::mem::take(&mut self.unsent)
+        let unsent = std::mem::take(&mut self.unsent).into_iter().map(|(key, asked)| {
+            let Ask { state, waiter, .. } = self.asks.remove(key);
+            Unsent { view: FlightView::of(state, 1), waiter, asked }
+        });
+        unsent.collect()
     }
 }
