@@ -139,6 +139,7 @@ def encode(message: Message) -> bytes:
         _check_calls(role, message["tool_calls"])
     ordered: dict[str, Any] = {field: message.get(field) for field in _FIELDS if field in message or field == "content"}
     extra = sorted((key for key in message if key not in _FIELDS), key=str)
+    ordered["role"] = str.__str__(role)  # an enumeration or another subclass is its text
     ordered.update((key, message[key]) for key in extra)
     return _canonical(role, ordered)
 

@@ -183,7 +183,7 @@ class Rollout:
         if gate.shut:
             await gate.enter()
         began = time.monotonic()
-        gate.calls[self] = calls, began
+        gate.calls[self] = len(calls), calls[0].name if calls else "", began
         try:
             observations = await compiled.toolbox.call_all(calls, environment, origin, self.effects.begin)
         finally:

@@ -224,6 +224,7 @@ class TreeRunner:
                         self._take_over(self._group)
                     await self._grow()
             if self._running.over and self._sampler.sent:
+                self._sink.grew()  # the end does not wait for what is on its way
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
             if self._filters and not self._checkpoint.judged:
                 self._judge()

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
+from scripted import Say, Scripted, look
 from spending import Clerk, spend
 
 from trunkline import _core
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
+from trunkline.llm.types import Reply, Request
+from trunkline.protocol.messages import Batch
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.base import Fork
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.types import Termination
+from trunkline.tree.views import Tree
+from trunkline.types import Task, Termination
+from trunkline.worker.outbox import Outbox, TreeSink
 
 ANSWER, CENSORED = Termination.ANSWER, Termination.CENSORED
 
@@ -235,3 +244,44 @@ def test_what_a_value_function_says_settles_nothing():
     core.close(rollout, Termination.CENSORED.value, None, None)
     core.score(rollout, 5.0)
     assert Stopping(settled=1.0).is_settled(core, 4) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_cut_leaves_for_the_file_while_an_llm_keeps_its_request(count: int):
+    asked, kept, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Stubborn:
+        siblings = False
+
+        async def complete(self, request: Request) -> Reply:
+            if len(json.loads(request.body)["messages"]) == 1:
+                return await Scripted(lambda messages, seed: Say("x")).complete(request)
+            asked.set()
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                kept.set()
+                await gate.wait()
+                raise
+
+        async def close(self) -> None: ...
+
+    sent: list[Batch] = []
+    outbox = Outbox(8, sent.append, pytest.fail)
+    tree = Tree(Task.ask("what?", "1", id="q"), _core.CoreTree())
+    agent, client = CompiledAgent(Agent(model="m", tools=[look])), CompletionClient(Stubborn())
+    runner = TreeRunner(tree, agent, Chain(count), exact_match, 11, client, TreeSink(outbox, 0, tree))
+    runner.task = asyncio.create_task(runner.run(lambda problem: None))
+    await asked.wait()
+    outbox.flush()
+    runner.cut("deadline", "the time is over")
+    await kept.wait()
+    file = _core.CoreTree()
+    while not (file.rollouts and all(file.rollout(number).termination for number in range(file.rollouts))):
+        await asyncio.sleep(0.01)
+        for delta in (delta for batch in sent for delta in batch.deltas):
+            file.apply(delta.data)
+        sent.clear()
+    assert not runner.task.done()
+    gate.set()
+    await runner.task

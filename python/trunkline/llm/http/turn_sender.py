@@ -175,8 +175,8 @@ class TurnSender:
         for one, asked in taken:
             self._receiver.missed(one, FirstAttempt(asked))
 
-    def _turned(self, landed: Sequence[AnsweredOf], now: float) -> None:
-        for target, (answers, replies, headers) in landed:
+    def _turned(self, answered: Sequence[AnsweredOf], now: float) -> None:
+        for target, (answers, replies, headers) in answered:
             endpoint = self._endpoints[target]
             queue = endpoint.queue
             for one in headers:

@@ -145,7 +145,14 @@ class TurnReader:
         if self.found[first] is not None and isinstance(reply, Reply) and isinstance(reply.choices, list):
             return reply
         checked = _checked(reply, llm)
-        self._read(_written(checked), first, checked.attempts, checked.micros, n)
+        attempts, cached = checked.attempts, checked.cached
+        for draw in self.missing(first, min(n, len(checked.choices))):
+            try:
+                self._read(_written(checked, draw, cached), first + draw, attempts, checked.micros, 1)
+                if isinstance(self.found[first + draw], Turn):
+                    attempts, cached = 1, checked.prompt  # only the first had its prompt computed
+            except ReplyError as error:
+                self.found[first + draw] = LLMError(str(error))
         checked.endpoint = checked.endpoint or llm
         self._tell(checked)
         return checked
@@ -214,16 +221,14 @@ def _checked(reply: object, llm: str) -> Reply:
     return found
 
 
-def _written(reply: Reply) -> bytes:
-    """A reply as the body of a chat completion."""
-    choices = []
-    for choice in reply.choices:
-        calls = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in choice.tool_calls]
-        message = {"content": choice.content, "reasoning": choice.reasoning, "tool_calls": calls}
-        choices.append({"message": message, "finish_reason": choice.finish})
-    prompt, cached, generated = reply.prompt, reply.cached, reply.generated
-    usage = {"prompt_tokens": prompt, "prompt_cache_hit_tokens": cached, "completion_tokens": generated}
-    body = {"choices": choices, "usage": usage}
+def _written(reply: Reply, place: int, cached: int) -> bytes:
+    """A choice of a reply as the body of a chat completion, with its share of the tokens."""
+    choice, total, parts = reply.choices[place], reply.generated, len(reply.choices)
+    generated = total if total < 0 else total * (place + 1) // parts - total * place // parts
+    calls = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in choice.tool_calls]
+    message = {"content": choice.content, "reasoning": choice.reasoning, "tool_calls": calls}
+    usage = {"prompt_tokens": reply.prompt, "prompt_cache_hit_tokens": cached, "completion_tokens": generated}
+    body = {"choices": [{"message": message, "finish_reason": choice.finish}], "usage": usage}
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:

@@ -84,14 +84,15 @@ async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: T
     return result
 
 
-def _called(reward: Reward, given: Any) -> tuple[object, str | None]:
-    """Call a reward in this thread; an exception of it becomes the returned problem."""
+def _called(reward: Reward, given: Any) -> tuple[object, str | None, bool]:
+    """Call a reward in this thread: result, problem (an exception becomes one), and whether to wait for the result."""
     try:
-        return reward(given), None
+        result = reward(given)
+        return result, None, type(result) not in _VALUES and inspect.isawaitable(result)
     except BaseException as problem:
         if isinstance(problem, asyncio.CancelledError) and cancelled():
             raise
-        return None, f"{_name(reward)} raised {describe_error(problem)}"
+        return None, f"{_name(reward)} raised {describe_error(problem)}", False
 
 
 async def _awaited(reward: Reward, result: Awaitable[object], policy: RewardPolicy) -> tuple[object, str | None]:
@@ -117,8 +118,8 @@ async def _asked(
     reward: Reward, given: Any, policy: RewardPolicy, threads: Threads | None
 ) -> tuple[object, str | None]:
     if not policy.thread:
-        result, problem = _called(reward, given)
-        return await _awaited(reward, result, policy) if inspect.isawaitable(result) else (result, problem)
+        result, problem, waits = _called(reward, given)
+        return await _awaited(reward, cast("Any", result), policy) if waits else (result, problem)
     own = Threads(1) if threads is None else threads
     try:
         return await _threaded(reward, given, policy, own)
@@ -130,8 +131,6 @@ async def _asked(
 def _read(name: Callable[[], str], result: object) -> Scored:
     """Read the result of a reward for one trajectory."""
     match result:
-        case float():
-            value = float(result)
         case None:
             return Scored(math.nan)
         case Scored():
@@ -190,9 +189,9 @@ def ask(
     """Ask a reward about one trajectory; returns what to wait for where the result is not there at once."""
     if policy.thread:
         return _scored(reward, _asked(reward, trajectory, policy, threads))
-    result, problem = _called(reward, trajectory)
-    if type(result) not in _VALUES and inspect.isawaitable(result):
-        return _scored(reward, _awaited(reward, result, policy))
+    result, problem, waits = _called(reward, trajectory)
+    if waits:
+        return _scored(reward, _awaited(reward, cast("Any", result), policy))
     return _read(lambda: _name(reward), result) if problem is None else Scored(math.nan, problem)
 
 

@@ -363,6 +363,19 @@ async def test_draws_may_be_read_in_any_order():
     assert calls(table) == [1, 1, 1]
 
 
+async def test_of_a_reply_made_beside_bytes_each_other_draw_gets_its_choice_and_an_even_share():
+    async def complete(request: Request) -> Reply:
+        request.take(completion(["by bytes"]), 1, 1, 5, 1)
+        return Reply([ReplyChoice("word " * (9 * i + 1), None, [], "stop") for i in range(3)], 40, 5, 6, 1, 10)
+
+    table = open_table(Own(complete, siblings=True), 3)
+    turns = await ask_all(table)
+    assert [len(turn.choice.content.split()) for turn in turns] == [1, 2, 19]
+    assert calls(table) == [1, 1, 1]
+    assert [table.core.rollout(number).usage[1:4] for number in (0, 2)] == [(40, 5, 2), (40, 40, 2)]
+    assert [reply.estimated for reply in table.sink.replies] == [0, 0]
+
+
 @pytest.mark.parametrize("damage", ["gone", "locked"])
 async def test_a_cache_that_breaks_in_the_middle_is_left_out(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

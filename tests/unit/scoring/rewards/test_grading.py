@@ -246,6 +246,20 @@ async def test_what_goes_wrong_in_a_batch_leaves_all_of_it_unscored(answer: Any,
     assert all(problem in (one.problem or "") for one in said)
 
 
+async def test_a_result_that_raises_when_it_is_looked_at_leaves_its_rollout_unscored() -> None:
+    class Unbound:
+        @property
+        def __class__(self) -> type:
+            raise RuntimeError("no context")
+
+    class Odd(float):
+        def __float__(self) -> float:
+            raise RuntimeError("no number")
+
+    assert "RuntimeError: no context" in str((await score(lambda _: Unbound(), ending("a"))).problem)
+    assert "expected a finite number" in str((await score(lambda _: Odd(1.0), ending("a"))).problem)
+
+
 async def test_one_bad_result_of_a_batch_is_one_unscored_rollout() -> None:
     answers = (1, None, "1", Scored(math.nan, "no idea"))
     said = await grade(together(answers), [ending(name) for name in "abcd"])
