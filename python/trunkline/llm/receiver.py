@@ -26,7 +26,7 @@ __all__ = [
 
 
 RequestedDraws: TypeAlias = "tuple[int, int, int, list[Any]]"
-"""What a request is for; this alias and the next three are explained in the stub of the core's turn engine."""
+"""What a request is for; this alias and the next three are explained at `TurnEngine` in `_core.pyi`."""
 
 CallFigures: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 

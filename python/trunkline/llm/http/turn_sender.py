@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["TurnSender"]
 
 AnsweredOf: TypeAlias = "tuple[int, tuple[list[AnsweredDraws], list[tuple[float, int]], list[dict[bytes, bytes]]]]"
-"""What the answers of a target became; see the stub of the core's turn engine."""
+"""What the answers of a target became; see `TurnEngine` in `_core.pyi`."""
 
 
 class TurnSender:
