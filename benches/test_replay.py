@@ -24,7 +24,7 @@ from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
@@ -112,7 +112,10 @@ async def grow(program: Plays, core: CoreTree, model: Model, sink: Sink) -> floa
     compiled = CompiledAgent(Agent(model="m", max_turns=10 * TURNS))
     shared = Program(program, compiled)
     session = TreeRunner(
-        tree, compiled, Chain(1), None, 7, CompletionClient(model), sink, program=shared, taken=CarriedOver()
+        tree,
+        TreeSettings(compiled, Chain(1), None, 7, CompletionClient(model), program=shared),
+        sink,
+        taken=CarriedOver(),
     )
     start = time.process_time()
     await session.run()

@@ -11,7 +11,7 @@ from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
@@ -46,7 +46,7 @@ async def path(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
 
     async def play(number: int | None) -> None:
         tree = Tree(_task(number, question(number)))
-        await TreeRunner(tree, compiled, Chain(1), None, 1, draws, Silent()).run()
+        await TreeRunner(tree, TreeSettings(compiled, Chain(1), None, 1, draws), Silent()).run()
         assert tree.rollouts[0].answer == "42"
 
     try:

@@ -10,7 +10,7 @@ from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.renderers import renderers
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import search, visit
@@ -49,6 +49,9 @@ class Open(TurnSink):
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Nothing is sent."""
+
+    def used(self, *_: object) -> None:
+        """Nothing is recorded."""
 
     async def durable(self) -> None:
         """Nothing is written anywhere."""
@@ -102,7 +105,7 @@ async def grow(
     tree = Tree(task, core)
     mode = ids if isinstance(ids, TokenMode) else _IDS
     draws = CompletionClient(llm, token_prompts=TokenPromptBuilder(mode, renderers(mode, llm.call)) if ids else None)
-    await TreeRunner(tree, compiled, strategy, guide, seed, draws, Open()).run()
+    await TreeRunner(tree, TreeSettings(compiled, strategy, guide, seed, draws), Open()).run()
     label(tree)
     return tree
 

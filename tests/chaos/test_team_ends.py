@@ -19,7 +19,7 @@ from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.side_effects import unresolved_effects
 from trunkline.rollout.task_budget import BudgetSources
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_search import TreeSearch
@@ -44,7 +44,10 @@ def session(
     compiled = CompiledAgent(Agent(model="lead", name="lead"))
     shared = Program(team, compiled)
     made = TreeRunner(
-        tree, compiled, Chain(n), None, 7, CompletionClient(llm), recorder, program=shared, taken=CarriedOver(), **given
+        tree,
+        TreeSettings(compiled, Chain(n), None, 7, CompletionClient(llm), program=shared, **given),
+        recorder,
+        taken=CarriedOver(),
     )
     return made, recorder
 

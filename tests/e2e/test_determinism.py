@@ -15,7 +15,7 @@ from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
@@ -96,7 +96,9 @@ async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     found = {}
     try:
         for task in tasks:
-            session = TreeRunner(Tree(task), compiled, Waves(sizes), exact_match, 5, CompletionClient(llm), Counting())
+            session = TreeRunner(
+                Tree(task), TreeSettings(compiled, Waves(sizes), exact_match, 5, CompletionClient(llm)), Counting()
+            )
             await session.run()
             found[task.id] = session.tree.digest()
     finally:

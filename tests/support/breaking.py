@@ -27,7 +27,7 @@ from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.task_budget import BudgetSources
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.scoring.notes import Verdict, read
 from trunkline.scoring.rewards import Reward
 from trunkline.store.schema import TreeEnding
@@ -127,15 +127,17 @@ class Setting(NamedTuple):
         compiled = CompiledAgent(Agent(model="sim-agent", tools=self.tools, sampling=self.sampling, **self.agent))
         session = TreeRunner(
             Tree(self.task, core),
-            compiled,
-            self.strategy,
-            self.reward,
-            11,
-            CompletionClient(asked, None, exact),
+            TreeSettings(
+                compiled,
+                self.strategy,
+                self.reward,
+                11,
+                CompletionClient(asked, None, exact),
+                filters=self.filters,
+                stopping=self.stopping,
+                sources=None if self.budget is None else BudgetSources(self.budget, None, self.prices),
+            ),
             recorder,
-            filters=self.filters,
-            stopping=self.stopping,
-            sources=None if self.budget is None else BudgetSources(self.budget, None, self.prices),
             taken=taken,
         )
         async with asyncio.timeout(30):

@@ -94,7 +94,7 @@ class Table(NamedTuple):
         first = self.core.rollouts
         numbers = [self.core.open(1, (0, draw), draw) for draw in range(first, first + n)]
         for number in numbers:
-            self.rollouts.append(Rollout(self.core, number, self.task, 3, self.desk, self.sink))
+            self.rollouts.append(Rollout(self.desk, number))
 
 
 def open_table(
@@ -111,9 +111,8 @@ def open_table(
     core.append(0, _core.PROMPT, b'{"role":"user","content":"2 + 2?"}')
     draws, sink = draws or CompletionClient(llm, cache), Noted()
     compiled = CompiledAgent(Agent(model="m", sampling=sampling or Sampling()))
-    table = Table(
-        core, compiled, draws, Sampler(core, task, draws, sink, seed=3), sink, Task.ask("2 + 2?", id=task), []
-    )
+    asked = Task.ask("2 + 2?", id=task)
+    table = Table(core, compiled, draws, Sampler(core, asked, draws, sink, seed=3), sink, asked, [])
     table.fork(n)
     return table
 

@@ -20,7 +20,7 @@ from trunkline.llm.token_ids.renderers import renderers
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
@@ -117,7 +117,10 @@ async def grow(
     )
     compiled = CompiledAgent(agent)
     asker = CompletionClient(llm, cache, TokenPromptBuilder(mode, renderers(mode, llm.call)))
-    sessions = [TreeRunner(Tree(task), compiled, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]
+    sessions = [
+        TreeRunner(Tree(task), TreeSettings(compiled, strategy or Chain(draws), None, 5, asker), Silent())
+        for task in tasks
+    ]
     await asyncio.gather(*(session.run() for session in sessions))
     await compiled.toolbox.close()
     return [session.tree for session in sessions]

@@ -15,7 +15,7 @@ from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
@@ -93,13 +93,8 @@ async def play(
     shared = Program(program, compiled)
     session = TreeRunner(
         tree,
-        compiled,
-        strategy or Chain(1),
-        reward,
-        7,
-        CompletionClient(llm),
+        TreeSettings(compiled, strategy or Chain(1), reward, 7, CompletionClient(llm), program=shared),
         recorder,
-        program=shared,
         taken=CarriedOver(),
     )
     try:

@@ -16,7 +16,7 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.scoring.rewards import Reward
 from trunkline.strategies.base import Strategy
@@ -149,7 +149,9 @@ async def grow(
     llm = llm or Scripted(script)
     tree = Tree(Task.ask("what?", "yes", id="q"), core)
     compiled = CompiledAgent(Agent(model="scripted", tools=tools, max_turns=max_turns, **agent))
-    await TreeRunner(tree, compiled, strategy, reward, seed, CompletionClient(llm), sink or Silent()).run()
+    await TreeRunner(
+        tree, TreeSettings(compiled, strategy, reward, seed, CompletionClient(llm)), sink or Silent()
+    ).run()
     tree.core.check()
     return tree, llm
 

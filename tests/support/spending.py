@@ -17,7 +17,7 @@ from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.task_budget import BudgetSources
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import TurnSink
 from trunkline.strategies.stopping import Stopping
 from trunkline.tree.views import Tree
@@ -129,7 +129,9 @@ async def spend(
     compiled = CompiledAgent(Agent(model="clerk", max_turns=max_turns, **agent))
     sources = None if task is None and run is None else BudgetSources(task, run, prices or {})
     session = TreeRunner(
-        tree, compiled, strategy, reward, 7, CompletionClient(clerk), book, stopping=stopping, sources=sources
+        tree,
+        TreeSettings(compiled, strategy, reward, 7, CompletionClient(clerk), stopping=stopping, sources=sources),
+        book,
     )
     made(session)
     async with asyncio.timeout(20):

@@ -19,7 +19,7 @@ from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.scoring.rewards import Reward
 from trunkline.strategies.base import Strategy
 from trunkline.tree.views import Trajectory, Tree
@@ -108,6 +108,6 @@ async def grow_with(strategy: Strategy, model: Model, reward: Reward = worth) ->
     tree = Tree(Task.ask("what?", "1", id="q"))
     sampling = Sampling(logprobs=True, top_logprobs=2)
     compiled = CompiledAgent(Agent(model="scripted", tools=[look], max_turns=model.world.depth, sampling=sampling))
-    await TreeRunner(tree, compiled, strategy, reward, 11, CompletionClient(model), Silent()).run()
+    await TreeRunner(tree, TreeSettings(compiled, strategy, reward, 11, CompletionClient(model)), Silent()).run()
     tree.core.check()
     return tree

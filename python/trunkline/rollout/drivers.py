@@ -31,27 +31,30 @@ if TYPE_CHECKING:
 async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
     """Ask the model and run its tool calls, until an answer or a limit raises :class:`Finished`."""
     while rollout.turn < compiled.agent.max_turns:
-        if calls := wanted_calls(rollout, compiled, await rollout.ask(compiled)):
-            await rollout.use(compiled, calls)
-        del calls  # the tree has them, and the next reply may take long
+        wanted = wanted_calls(rollout, compiled, await rollout.ask(compiled))
+        if isinstance(wanted, Finished):
+            raise wanted
+        if wanted:
+            await rollout.use(compiled, wanted)
+        del wanted  # the tree has them, and the next reply may take long
     raise Finished(Termination.MAX_TURNS)
 
 
-def wanted_calls(rollout: Rollout, compiled: CompiledAgent, choice: ReplyChoice) -> Sequence[ToolCall]:
-    """Return the tool calls of a turn, none if the model is told that it is void; Finished for the last turn."""
+def wanted_calls(rollout: Rollout, compiled: CompiledAgent, choice: ReplyChoice) -> Sequence[ToolCall] | Finished:
+    """Return the tool calls of a turn, none if the model is told that it is void, or how it ends the rollout."""
     finish, agent = choice.finish, compiled.agent
     if finish in CUT_OFF:
         why = "" if finish == "length" else f"the server cut the reply off: finish reason {finish!r}"
-        raise Finished(Termination.MAX_TOKENS, None, why)
+        return Finished(Termination.MAX_TOKENS, None, why)
     turn = compiled.dialect.read(choice)
     if turn.calls:
         if agent.max_tool_calls is not None and rollout.tool_calls + len(turn.calls) > agent.max_tool_calls:
-            raise Finished(Termination.TOOL_LIMIT)
+            return Finished(Termination.TOOL_LIMIT)
         return turn.calls
     if turn.answer is not None:
-        raise Finished(Termination.ANSWER, extract_answer(turn.answer))
+        return Finished(Termination.ANSWER, extract_answer(turn.answer))
     if agent.void == "stop":
-        raise Finished(Termination.FILTERED, None, "the turn neither calls a tool nor answers")
+        return Finished(Termination.FILTERED, None, "the turn neither calls a tool nor answers")
     rollout.tell(compiled, turn.problem)
     return ()
 

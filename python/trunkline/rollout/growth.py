@@ -77,11 +77,10 @@ class PlayedRollout(Protocol):
     player: asyncio.Task[None] | None
 
 
-class RunningRollouts:
-    """Tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
+class RunningRollouts(Barrier):
+    """The tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
 
     __slots__ = (
-        "_barrier",
         "_core",
         "_cut",
         "_keep",
@@ -97,15 +96,14 @@ class RunningRollouts:
     def __init__(
         self,
         core: CoreTree,
-        barrier: Barrier,
         live: Mapping[int, PlayedRollout],
         checkpoint: Sequence[CutMark | RefusedMark] = (),
     ) -> None:
+        Barrier.__init__(self)
         self.ending = _FINISHED
         self.over = False
         self.sealed = False
         self._core = core
-        self._barrier = barrier
         self._live = live
         self._leaving = self._cut = self._spared = NO_ROLLOUTS
         # Those whose task was cancelled for it, until they have noticed.
@@ -149,12 +147,12 @@ class RunningRollouts:
         self._note(CutMark(word, why, keep, tuple(sorted(self._leaving))))
         playing = {number: rollout.player for number, rollout in self._live.items() if rollout.player is not None}
         self._cut |= playing.keys()
-        self._struck |= playing.keys() - self._barrier.waiting.keys()
+        self._struck |= playing.keys() - self.waiting.keys()
         for number, task in playing.items():
             if number in self._struck:
                 task.cancel()
             else:
-                self._barrier.go(number, self._end())
+                self.go(number, self._end())
 
     def caught(self, rollout: int) -> Finished:
         """Return the end of a rollout whose cancellation was a cut; raise any other cancellation again."""

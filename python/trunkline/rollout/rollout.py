@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from trunkline.rollout.environments import EnvironmentHandle
     from trunkline.rollout.sampling.sampler import Sampler
     from trunkline.rollout.task_budget import Reservation, TaskBudget
-    from trunkline.rollout.types import KeptPrefix, Turn, TurnSink
-    from trunkline.types import Task
+    from trunkline.rollout.types import KeptPrefix, Turn
+    from trunkline.tools.calls import Call
 
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
@@ -45,7 +45,6 @@ class Rollout:
         "began",
         "between",
         "core",
-        "effects",
         "environment",
         "first_sampling",
         "id",
@@ -54,6 +53,7 @@ class Rollout:
         "player",
         "sampler",
         "seed",
+        "side_effects",
         "sink",
         "start",
         "steps",
@@ -65,41 +65,47 @@ class Rollout:
 
     def __init__(
         self,
-        core: CoreTree,
-        id: int,
-        task: Task,
-        seed: int,
         sampler: Sampler,
-        sink: TurnSink,
+        id: int,
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
         kept: KeptPrefix | None = None,
         task_budget: TaskBudget | None = None,
     ) -> None:
-        facts = core.rollout(id)
+        self.core: CoreTree = sampler.core
+        facts = self.core.rollout(id)
         path = facts.path
         self.id = id
         self.began = time.monotonic()
         self.place = "program"
         self.player: asyncio.Task[None] | None = None
-        self.task = task
+        self.task = sampler.task
         self.turn = self.start = path[-2]
         self.steps: int | None = None
         self.leaf = facts.point
         self.tool_calls = 0
-        self.core = core
         self._path = path
-        self.seed = seed
+        self.seed = sampler.seed
         self.sampler = sampler
-        self.sink = sink
+        self.sink = sampler.sink
         self.first_sampling = sampling
         self.between = between
         self._last_turn: ReplyChoice | None = None
         self._kept = kept
         self.task_budget = task_budget
-        self.effects = SideEffectLog(core, id, sink)
+        self.side_effects: SideEffectLog | None = None
         self.environment: EnvironmentHandle | None = None
-        self.activity = sampler.activity.open()
+        self.activity = sampler.client.activity.open()
+
+    @property
+    def effects(self) -> SideEffectLog:
+        """The log of its calls with side effects, made when the first of them is noted."""
+        if self.side_effects is None:
+            self.side_effects = SideEffectLog(self.core, self.id, self.sink)
+        return self.side_effects
+
+    async def _begin(self, calls: Sequence[tuple[str, Call]]) -> None:
+        await self.effects.begin(calls)
 
     async def ask(self, compiled: CompiledAgent) -> ReplyChoice:
         """Append the model's next turn; raises LLMError, EndpointError, or Finished where the budget refuses."""
@@ -117,9 +123,7 @@ class Rollout:
         kept, self._kept = self._kept, None
         wanted = WantedTurn(self.sampler, compiled, self.id, kept, reservation)
         recorder, reserved = self.sampler.recorder, False
-        started = 0 if recorder is None or not recorder.traced else recorder.now()
-        node: int | None = None
-        failed: BaseException | None = None
+        started = 0 if recorder is None else recorder.now()
         try:
             if self.activity is not UNREAD:
                 self.activity.ask(compiled.agent.llm)
@@ -131,25 +135,28 @@ class Rollout:
             turn: Turn | RolloutError = await self.sampler.want(wanted)
             if isinstance(turn, RolloutError):
                 raise turn
-            node = turn.node
         except BaseException as error:
-            failed = error
-            self.sampler.give_up(wanted)
-            if reserved:
-                self.sink.release()
-            if reservation is not None:
-                reservation.drop()
+            if recorder is not None:
+                recorder.turned(self.id, compiled, started, None, error)
+            self._give_up(wanted, reserved=reserved)
             raise
         finally:
-            if started and recorder is not None:
-                recorder.turned(self.id, compiled, started, node, failed)
             if self.activity is not UNREAD:
                 self.activity.run()
             self.place = "program"
-        self.leaf = node
+        self.leaf = turn.node
         self.turn += 1
+        if recorder is not None:
+            recorder.turned(self.id, compiled, started, turn.node, None)
         self.sink.grew(turn.size, 1)
         return usable(turn.choice) if turn.choice.finish in _UNUSABLE else turn.choice
+
+    def _give_up(self, wanted: WantedTurn, *, reserved: bool) -> None:
+        self.sampler.give_up(wanted)
+        if reserved:
+            self.sink.release()
+        if wanted.reservation is not None:
+            wanted.reservation.drop()
 
     def take_up(
         self,
@@ -179,17 +186,16 @@ class Rollout:
             await self.task_budget.tools(self.id, len(calls))
         environment = None if self.environment is None else self.environment.environment
         origin = Origin(self.seed, self.task.id, self.id, self._path, self.turn - 1)
-        gate = self.sampler.turn_gate
+        gate = self.sampler.client.turn_gate
         if gate.shut:
             await gate.enter()
         began = time.monotonic()
         gate.calls[self] = len(calls), calls[0].name if calls else "", began
         try:
-            observations = await compiled.toolbox.call_all(calls, environment, origin, self.effects.begin)
+            observations = await compiled.toolbox.call_all(calls, environment, origin, self._begin)
         finally:
             del gate.calls[self]
-        if (recorder := self.sampler.recorder) is not None:
-            recorder.used(self.id, compiled.toolbox.names, calls, observations, int(began * 1e6))
+        self.sink.used(self.id, compiled.toolbox.names, calls, observations, int(began * 1e6))
         if read:
             self.activity.run()
         self.place = "program"
@@ -203,8 +209,8 @@ class Rollout:
                 self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
                 size += len(message)
         self.tool_calls += len(calls)
-        if self.effects.begun:
-            self.effects.known(origin.turn, range(len(calls)))
+        if self.side_effects is not None:
+            self.side_effects.known(origin.turn, range(len(calls)))
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)
         if self.environment is not None:

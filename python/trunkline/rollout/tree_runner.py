@@ -14,7 +14,7 @@ from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
-from trunkline.rollout.growth import NO_ROLLOUTS, Barrier, RunningRollouts
+from trunkline.rollout.growth import NO_ROLLOUTS, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
 from trunkline.rollout.rollout import Rollout, calls_before
 from trunkline.rollout.sampling.sampler import Sampler
@@ -50,12 +50,12 @@ class RoundScorer:
 
     __slots__ = ("_earlier", "_grader", "_scored", "_tree", "_value")
 
-    def __init__(self, tree: Tree, reward: Reward | Grader | None, value: Reward | None) -> None:
+    def __init__(self, tree: Tree, grader: Grader | None, value: Reward | None, earlier: int) -> None:
         self._tree = tree
-        self._grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
+        self._grader = grader
         self._value = value
         self._scored: dict[int, tuple[str, Scored]] = {}
-        self._earlier = tree.core.rollouts  # only these may have grades
+        self._earlier = earlier  # how many rollouts may have grades
 
     def ask(self, number: int, termination: Termination, *, spent: bool) -> Awaitable[None] | None:
         """Score an ended rollout, which ``spent`` all the steps it was given; returns what to wait for, if anything."""
@@ -85,8 +85,7 @@ class RoundScorer:
         if not self._scored:
             return False
         core, scored, self._scored = self._tree.core, self._scored, {}
-        for number in sorted(scored):
-            name, said = scored[number]
+        for number, (name, said) in sorted(scored.items()):
             core.score(number, said.value)
             if said.parts or said.problem is not None or number < self._earlier:
                 grade(core, number, *as_noted(name, said))
@@ -94,8 +93,6 @@ class RoundScorer:
 
 
 logger = logging.getLogger(__name__)
-
-_NO_STOPPING = Stopping()
 
 _NONE_STOPPED: Mapping[int, str] = {}
 
@@ -108,38 +105,58 @@ def _raised(problem: BaseException | None) -> None:
         raise problem
 
 
+class TreeSettings:
+    """How trees are grown, the same for all of a run."""
+
+    def __init__(
+        self,
+        compiled: CompiledAgent,
+        strategy: Strategy | BoundStrategy,
+        reward: Reward | Grader | None,
+        seed: int,
+        client: CompletionClient | CompletionClients,
+        *,
+        filters: Sequence[Filter] = (),
+        stopping: Stopping | None = None,
+        sources: BudgetSources | None = None,
+        program: Program | None = None,
+    ) -> None:
+        self.compiled = compiled
+        self.strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
+        self.grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
+        self.seed = seed
+        self.client = client
+        self.filters = filters
+        self.stopping = Stopping() if stopping is None else stopping
+        self.sources = sources
+        self.program = program
+        self.seconds = None if sources is None or sources.task is None else sources.task.seconds
+
+
 class TreeRunner:
     """Grows one task's tree in rounds; marks in the tree record decisions, so that any delta can be resumed."""
 
     # A worker has thousands of these at once.
     __slots__ = (
-        "_barrier",
         "_checkpoint",
-        "_compiled",
         "_done",
         "_driver",
         "_end",
         "_ended",
         "_environments",
-        "_filters",
         "_group",
         "_live",
-        "_planned",
         "_released",
         "_round",
         "_running",
         "_sampler",
         "_scorer",
-        "_seconds",
-        "_seed",
+        "_settings",
         "_single",
         "_sink",
         "_spent",
         "_stopped",
-        "_stopping",
-        "_strategy",
         "_taken",
-        "_task",
         "_task_budget",
         "task",
         "tree",
@@ -148,60 +165,49 @@ class TreeRunner:
     def __init__(
         self,
         tree: Tree,
-        compiled: CompiledAgent,
-        strategy: Strategy | BoundStrategy,
-        reward: Reward | Grader | None,
-        seed: int,
-        client: CompletionClient | CompletionClients,
+        settings: TreeSettings,
         sink: TurnSink,
-        *,
-        filters: Sequence[Filter] = (),
-        stopping: Stopping | None = None,
-        sources: BudgetSources | None = None,
         taken: CarriedOver | None = None,
-        program: Program | None = None,
         recorder: TraceRecorder | None = None,
     ) -> None:
-        core = tree.core
+        core, compiled, strategy, sources = tree.core, settings.compiled, settings.strategy, settings.sources
         self.tree = tree
         self.task: asyncio.Task[None] | None = None
-        self._compiled = compiled
-        self._strategy = strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
-        self._seed = seed
+        self._settings = settings
         self._sink = sink
-        self._filters = filters
         self._taken = taken = CarriedOver.of(core) if taken is None else taken
         self._checkpoint = checkpoint = Checkpoint.of(core, taken)
-        self._sampler = Sampler(core, tree.task.id, client, sink, recorder, seed=seed)
-        self._barrier = Barrier()
+        self._sampler = Sampler(core, tree.task, settings.client, sink, recorder, settings.seed)
         self._environments = (
             None
             if compiled.agent.environment is None
             else EnvironmentManager(
-                tree, compiled, partial(self._sampler.recorded, compiled), seed, forks=strategy.branches
+                tree, compiled, partial(self._sampler.recorded, compiled), settings.seed, forks=strategy.branches
             )
         )
-        self._stopping = _NO_STOPPING if stopping is None else stopping
+        self._done = 0
         self._live: dict[int, Rollout] = {}
-        self._running = RunningRollouts(core, self._barrier, self._live, checkpoint.endings)
+        self._running = RunningRollouts(core, self._live, checkpoint.endings)
         self._task_budget: TaskBudget | None = None
-        self._seconds: float | None = None
         if sources is not None:
             started = core.rollouts - taken.rollouts
-            self._task_budget = TaskBudget(sources, core, self._barrier, checkpoint, started)
-            self._seconds = None if sources.task is None else sources.task.seconds
-        self._driver = None if program is None else ProgramDriver(program, core, seed)
-        self._done = 0
+            self._task_budget = TaskBudget(sources, core, self._running, checkpoint, started)
+        program = settings.program
+        self._driver = None if program is None else ProgramDriver(program, core, settings.seed)
+        opened = core.rollouts
+        self._scorer = RoundScorer(tree, settings.grader, strategy.value, opened)
+        # A single rollout that waits for nothing of its tree needs no task of its own, and has no rounds.
+        self._single = strategy.single and sources is None and not opened
+        if not self._single:
+            self._prepare_rounds(checkpoint)
+
+    def _prepare_rounds(self, checkpoint: Checkpoint) -> None:
         self._round, self._released, self._stopped = 0, NO_ROLLOUTS, _NONE_STOPPED
         if checkpoint.last is not None:
             self._round = checkpoint.last.round + 1
             self._released, self._stopped = frozenset(checkpoint.released), checkpoint.stopped
         self._spent = NO_ROLLOUTS
         self._ended: list[int] = []
-        self._scorer = RoundScorer(tree, reward, strategy.value)
-        self._planned = taken.rollouts + strategy.planned
-        # A single rollout that waits for nothing of its tree needs no task of its own.
-        self._single = strategy.single and sources is None and not core.rollouts
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self, over: Callable[[BaseException | None], None] = _raised) -> None:
@@ -211,9 +217,10 @@ class TreeRunner:
         """
         self.task = self.task or asyncio.current_task()
         problem: BaseException | None = None
-        deadline = None if self._seconds is None else self._deadline(self._seconds)
+        settings = self._settings
+        deadline = None if settings.seconds is None else self._deadline(settings.seconds)
         try:
-            self._end = write_prompt(self.tree, self._compiled.agent, self._compiled.dialect)
+            self._end = write_prompt(self.tree, settings.compiled.agent, settings.compiled.dialect)
             if self._single:
                 if not self._is_over():
                     await self._play(self._begin_single())
@@ -226,7 +233,7 @@ class TreeRunner:
             if self._running.over and self._sampler.sent:
                 self._sink.grew()  # the end does not wait for what is on its way
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
-            if self._filters and not self._checkpoint.judged:
+            if settings.filters and not self._checkpoint.judged:
                 self._judge()
         except BaseException as error:  # noqa: BLE001 - it is handed on
             problem = error
@@ -242,7 +249,7 @@ class TreeRunner:
     def _judge(self) -> None:
         """Ask the filters about the tree."""
         core = self.tree.core
-        judge(self._filters, Group(self.tree, self._compiled.dialect.read))
+        judge(self._settings.filters, Group(self.tree, self._settings.compiled.dialect.read))
         write(core, JudgedMark(core.rollouts))
         self._sink.grew()
 
@@ -259,6 +266,10 @@ class TreeRunner:
             waiting = await self._rest()
             ended, self._ended = self._ended, []
             wanted = self._next(ended, waiting)
+
+    @property
+    def _planned(self) -> int:
+        return self._taken.rollouts + self._settings.strategy.planned
 
     @property
     def ending(self) -> TreeEnding:
@@ -287,8 +298,8 @@ class TreeRunner:
     async def _rest(self) -> list[int]:
         """Wait until all rollouts are idle, grant budget requests, then write scores; return waiting rollouts."""
         waiting: list[int] = []
-        while self._barrier.growing or self._barrier.waiting:
-            waiting = await self._barrier.rest()
+        while self._running.growing or self._running.waiting:
+            waiting = await self._running.rest()
             if self._task_budget is None or not self._task_budget.admit():
                 break
         if self._scorer.write():
@@ -296,10 +307,11 @@ class TreeRunner:
         return waiting
 
     def _moves(self, hook: str, rollouts: Sequence[int]) -> list[Move]:
-        if self._strategy.hooks[hook] is None:
+        settings = self._settings
+        if settings.strategy.hooks[hook] is None:
             return []
-        calls = partial(self._sampler.calls, self._compiled)
-        return moves(self._strategy, hook, View(self.tree, rollouts, self._seed, self._taken.rollouts, calls))
+        calls = partial(self._sampler.calls, settings.compiled)
+        return moves(settings.strategy, hook, View(self.tree, rollouts, settings.seed, self._taken.rollouts, calls))
 
     def _first(self) -> list[Move]:
         return [] if self._is_over() else self._moves("start", ())
@@ -318,15 +330,16 @@ class TreeRunner:
 
     def _is_over(self) -> bool:
         """Whether growth is over; it is cut if the task is settled."""
-        if self._stopping.settled is not None and not self._running.over:
-            why = self._stopping.is_settled(self.tree.core, self._planned)
+        stopping = self._settings.stopping
+        if stopping.settled is not None and not self._running.over:
+            why = stopping.is_settled(self.tree.core, self._planned)
             if why is not None:
                 self.cut("settled", why)
         return self._running.over
 
     def _start(self, rollout: Rollout, group: asyncio.TaskGroup) -> None:
         """Let a rollout grow in a task of its own."""
-        self._barrier.start()
+        self._running.start()
         group.create_task(self._play(rollout))
 
     def _take_over(self, group: asyncio.TaskGroup) -> None:
@@ -337,8 +350,13 @@ class TreeRunner:
             rollout = self._made(number, fork, silent=silent)
             if self._driver is None:
                 recorded, calls = self._sampler.recorded, self._sampler.calls
-                rollout.take_up(self._compiled, partial(recorded, self._compiled), partial(calls, self._compiled))
-            rollout.effects.before = self._checkpoint.unresolved.get(number)
+                rollout.take_up(
+                    self._settings.compiled,
+                    partial(recorded, self._settings.compiled),
+                    partial(calls, self._settings.compiled),
+                )
+            if number in self._checkpoint.unresolved:
+                rollout.effects.before = self._checkpoint.unresolved[number]
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
         for rollout in self._live.values():
@@ -357,25 +375,25 @@ class TreeRunner:
         if not old:
             self._ended.append(number)
         if math.isnan(facts.reward):
-            self._barrier.start()
+            self._running.start()
             group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
         waits = self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
         if waits is not None:
             await waits
-        self._barrier.end()
+        self._running.end()
 
     def _sorted(self, wanted: Sequence[Move]) -> tuple[list[Fork], dict[int, str], list[Drop]]:
         core, taken, program = self.tree.core, self._taken.rollouts, self._driver is not None
-        return sort_moves(self._strategy, wanted, core, taken, self._live, self._sampler, program=program)
+        return sort_moves(self._settings.strategy, wanted, core, taken, self._live, self._sampler, program=program)
 
     def _begin_single(self) -> Rollout:
         """Begin the only round of a single chain, as :meth:`_begin_round` does."""
-        core, task = self.tree.core, self.tree.task
+        core = self.tree.core
         number = core.fork(self._end, 1)
         core.mark(plain_round(0))
-        rollout = self._live[number] = Rollout(core, number, task, self._seed, self._sampler, self._sink)
+        rollout = self._live[number] = Rollout(self._sampler, number)
         if self._driver is not None:
             self._driver.opened(number)
         if self._environments is not None:
@@ -390,7 +408,7 @@ class TreeRunner:
         """Drop, fork, stop and continue rollouts in one step, so that a delta has all of it or nothing."""
         core, live = self.tree.core, self._live
         for drop in drops:
-            note(core, drop.rollout, Verdict(self._strategy.name, "drop", drop.reason))
+            note(core, drop.rollout, Verdict(self._settings.strategy.name, "drop", drop.reason))
         if self._running.over:
             return  # it was cut meanwhile
         if self._environments is not None:
@@ -402,7 +420,7 @@ class TreeRunner:
             opened.append(record)
             if fork.at is not None or fork.steps is not None or fork.sampling is not None:
                 said.append(record)  # more than the tree holds
-        waiting = sorted(self._barrier.waiting) if self._barrier.waiting else []
+        waiting = sorted(self._running.waiting) if self._running.waiting else []
         going = {number: live[number].turn for number in waiting if number not in stopped} if waiting else {}
         if told or going or stopped or said:
             write(core, RoundMark(self._round, tuple(told), going, {**stopped}, tuple(said)))
@@ -413,18 +431,18 @@ class TreeRunner:
             self._open(record)
         for number in waiting:
             reason = stopped.get(number)
-            self._barrier.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
+            self._running.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self._sink.grew()
 
     def _open(self, fork: ForkRecord) -> None:
-        made, limited = 0, self._compiled.agent.max_tool_calls is not None
+        made, limited = 0, self._settings.compiled.agent.max_tool_calls is not None
         for number in range(fork.first, fork.first + fork.n):
             rollout = self._made(number, fork)
             if self._driver is not None:
                 self._driver.opened(number)
             if limited and number == fork.first:
-                calls = partial(self._sampler.calls, self._compiled)
-                made = calls_before(self.tree.core, rollout.leaf, self._compiled, calls)
+                calls = partial(self._sampler.calls, self._settings.compiled)
+                made = calls_before(self.tree.core, rollout.leaf, self._settings.compiled, calls)
             rollout.tool_calls = made
             if self._environments is not None:
                 rollout.environment = self._environments.of(rollout)
@@ -435,14 +453,12 @@ class TreeRunner:
         """Make a rollout as its fork says; sampling and prefix count only before its first turn."""
         told = fork if silent else None
         rollout = self._live[number] = Rollout(
-            self.tree.core,
-            number,
-            self.tree.task,
-            self._seed,
             self._sampler,
-            self._sink,
+            number,
             None if told is None else told.sampling,
-            self._between if self._strategy.stepwise or (fork is not None and fork.steps is not None) else None,
+            self._between
+            if self._settings.strategy.stepwise or (fork is not None and fork.steps is not None)
+            else None,
             None if told is None or told.at is None else told.kept,
             self._task_budget,
         )
@@ -456,53 +472,62 @@ class TreeRunner:
             raise Finished(Termination.CENSORED, None, TOOK)
         if rollout.id in self._released:
             self._released -= {rollout.id}
-        elif self._strategy.stepwise and rollout.id >= self._taken.rollouts:
-            await self._barrier.wait(rollout.id)
+        elif self._settings.strategy.stepwise and rollout.id >= self._taken.rollouts:
+            await self._running.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:
         """Play a rollout to its end, and score it."""
-        number = rollout.id
         own = self.task if self._single else asyncio.current_task()
         try:
             self._running.enter(rollout, own)
-            if rollout.effects.before is not None:
-                raise rollout.effects.before
-            if number in self._stopped:
-                raise Finished(Termination.CENSORED, None, self._stopped[number])
+            if not self._single:
+                self._check_unstopped(rollout)
             if rollout.environment is not None:
                 await self._in_environment(rollout, rollout.environment)
             elif self._driver is not None:
                 await self._driver.play(rollout)
             else:
                 # As agent_loop, in this frame: each frame between a task and what it waits for is passed at every turn.
-                compiled = self._compiled
+                compiled = self._settings.compiled
                 while rollout.turn < compiled.agent.max_turns:
-                    if calls := wanted_calls(rollout, compiled, await rollout.ask(compiled)):
-                        await rollout.use(compiled, calls)
-                raise Finished(Termination.MAX_TURNS)
+                    wanted = wanted_calls(rollout, compiled, await rollout.ask(compiled))
+                    if isinstance(wanted, Finished):
+                        end = wanted
+                        break
+                    if wanted:
+                        await rollout.use(compiled, wanted)
+                else:
+                    end = Finished(Termination.MAX_TURNS)
         except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
-            termination = self._close(rollout, error, own)
-        if termination is not None:
-            waits = self._scorer.ask(number, termination, spent=number in self._spent)
-            if waits is not None or not self._single:
-                self._sink.grew()  # else its score is written in this step
-            if waits is not None:
-                await waits
-        del self._live[number]
+            waits = self._close(rollout, error, own)
+        else:
+            waits = self._close(rollout, end, own)
+        if waits is not None:
+            await waits
+        del self._live[rollout.id]
         if not self._single:
-            self._ended.append(number)
-            self._barrier.end()
+            self._ended.append(rollout.id)
+            self._running.end()
+
+    def _check_unstopped(self, rollout: Rollout) -> None:
+        """Raise why a rollout of an earlier process does not go on, if it does not."""
+        if rollout.side_effects is not None:
+            rollout.side_effects.check()
+        if rollout.id in self._stopped:
+            raise Finished(Termination.CENSORED, None, self._stopped[rollout.id])
 
     async def _in_environment(self, rollout: Rollout, environment: EnvironmentHandle) -> None:
         async with environment.entered():
             try:
-                await (agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout))
+                await (
+                    agent_loop(rollout, self._settings.compiled) if self._driver is None else self._driver.play(rollout)
+                )
             finally:
                 # Before its environment is closed: it has ended, and is not cut any more.
                 self._running.leave(rollout)
 
-    def _close(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Termination | None:
-        """Close a rollout whose program raised an error; return how it ended, None where it stays open on the tree."""
+    def _close(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Awaitable[None] | None:
+        """Close a rollout that ended by an error, and score it; return what to wait for, if anything."""
         end = self._ending(rollout, error, own)
         number, running, recorder = rollout.id, self._running, self._sampler.recorder
         if rollout.activity is not UNREAD:
@@ -512,15 +537,22 @@ class TreeRunner:
             return None
         self.tree.core.close(number, end.termination, end.answer, end.failure)
         running.left(rollout)
-        if recorder is not None and recorder.traced:
-            recorder.ended(number, self._compiled.agent.name, rollout.began, end.termination.value, end.failure)
-        self._done += end.termination not in UNSCORED
-        if self._stopping.enough is not None:
-            self._cut_if_enough(self._stopping.enough)
-        return end.termination
+        if recorder is not None:
+            recorder.ended(
+                number, self._settings.compiled.agent.name, rollout.began, end.termination.value, end.failure
+            )
+        if (enough := self._settings.stopping.enough) is not None:
+            self._done += end.termination not in UNSCORED
+            self._cut_if_enough(enough)
+        waits = self._scorer.ask(number, end.termination, spent=not self._single and number in self._spent)
+        if waits is not None or not self._single:
+            self._sink.grew()  # else its score is written in this step
+        return waits
 
     def _ending(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Ending:
         """Return how a rollout ended; a cut or refused budget finishes it. Errors that are not its own are raised."""
+        if type(error) is Finished and rollout.side_effects is None and not self._running.over:
+            return ending_of(error)
         match error:
             case OutOfBudget():
                 self._running.refuse(error.reason)
@@ -538,8 +570,8 @@ class TreeRunner:
                 raise error
         if self._running.over and own is not None:
             self._running.survived(rollout.id, own)
-        effects = rollout.effects
-        end = ending_of((effects.unresolved_effect if effects.before or effects.begun else None) or error)
+        effects = rollout.side_effects
+        end = ending_of((None if effects is None else effects.unresolved_effect) or error)
         if end.termination is Termination.LOST:
             about = {"task": self.tree.task.id, "rollout": rollout.id}
             logger.error("task %r, rollout %d broke", *about.values(), extra=about, exc_info=error)
@@ -549,4 +581,4 @@ class TreeRunner:
         """Cut the other rollouts once there are enough."""
         if self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
-            self._running.cut("enough", why, keep=self._stopping.tail == "keep")
+            self._running.cut("enough", why, keep=self._settings.stopping.tail == "keep")

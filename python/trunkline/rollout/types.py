@@ -23,9 +23,11 @@ from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from trunkline.llm.receiver import CallFigures
+    from trunkline.rollout.sampling.inflight import Named
+    from trunkline.tools.toolbox import Observation
 
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
@@ -64,9 +66,8 @@ class Ending(msgspec.Struct, frozen=True):
 
 def ending_of(end: BaseException) -> Ending:
     """Return the ending that an exception of a program stands for."""
-    match end:
-        case Finished(termination=termination, answer=answer, reason=reason):
-            return Ending(termination, answer, Failure("Stopped", reason).encode() if reason else None)
+    if isinstance(end, Finished):
+        return Ending(end.termination, end.answer, Failure("Stopped", end.reason).encode() if end.reason else None)
     termination = Termination.LOST
     if isinstance(end, RolloutError):
         termination = next((found for kind, found in _ENDS if isinstance(end, kind)), Termination.LLM_ERROR)
@@ -107,6 +108,11 @@ class TurnSink(Protocol):
     def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
         """Record the cost of a request of the turn engine; see :class:`Reply`."""
         self.called(reply_of(llm, endpoint, agent, figures, served, estimated))
+
+    def used(
+        self, rollout: int, tools: Collection[str], calls: Iterable[Named], seen: Sequence[Observation], started: int
+    ) -> None:
+        """Record tool calls that began together, at ``started`` in microseconds; ``tools`` are those there are."""
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Count bytes and reserved model turns that the tree grew by."""

@@ -22,7 +22,6 @@ from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages
 from trunkline.protocol.job import slots_for
 from trunkline.rollout.checkpoint import CarriedOver
-from trunkline.rollout.moves import BoundStrategy
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
 from trunkline.rollout.sampling.dispatcher import turn_engine
@@ -30,7 +29,7 @@ from trunkline.rollout.sampling.inflight import TraceRecorder, TurnGate, WeightG
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.side_effects import lose
 from trunkline.rollout.task_budget import BudgetSources
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.scoring.filters.base import unjudged
 from trunkline.scoring.rewards.grading import Grader, cancelled
 from trunkline.strategies.base import at_once
@@ -180,7 +179,6 @@ class Engine:
     ) -> None:
         self._job = job
         self._compiled = CompiledAgent(job.agent)
-        self._strategy = BoundStrategy(job.strategy)
         self._program = None if job.program is None else Program(job.program, self._compiled, job.llms)
         self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
@@ -189,14 +187,26 @@ class Engine:
         self._llms = LLMClients(job, self._cache, self._weights, self._leases, self._resized)
         self._send = send
         self._lag = lag
-        self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job), reported_together(job))
+        self._outbox = Outbox(
+            room(job), send, self._fail, unacknowledged(job), reported_together(job), named=job.profiled
+        )
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._run_account = self._leases.budget(limits, self._outbox.flush) if limits else None
-        self._sources = None
+        sources = None
         if self._run_account is not None or job.task_budget is not None:
-            self._sources = BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm)
-        self._named = job.profiled
+            sources = BudgetSources(job.task_budget, self._run_account, job.prices, job.prices_of_llm)
+        self._settings = TreeSettings(
+            self._compiled,
+            job.strategy,
+            self._grader,
+            job.seed,
+            self._llms.completions,
+            filters=job.filters,
+            stopping=job.stopping,
+            sources=sources,
+            program=self._program,
+        )
         # Tasks of the engine; those that grow a tree with its runner.
         self._tasks: dict[asyncio.Task[None], TreeRunner | None] = {}
         self._growing = 0
@@ -281,24 +291,11 @@ class Engine:
         if not self._stopping:
             core, taken = (CoreTree(), _NOTHING_TAKEN) if begun is None else begun.rebuild()
             known = 0 if begun is None else len(begun.deltas)
-            job = self._job
-            recorder = TraceRecorder(core, job.traced)
-            sink = TreeSink(self._outbox, index, Tree(task, core), known, recorder, named=self._named)
-            runner = TreeRunner(
-                sink.tree,
-                self._compiled,
-                self._strategy,
-                self._grader,
-                job.seed,
-                self._llms.completions,
-                sink,
-                filters=job.filters,
-                stopping=job.stopping,
-                sources=self._sources,
-                taken=taken,
-                program=self._program,
-                recorder=recorder,
-            )
+            traced = self._job.traced
+            recorder = TraceRecorder(core, content=traced == "content") if traced else None
+            tree = Tree(task, core)
+            sink = TreeSink(self._outbox, index, tree, known, recorder)
+            runner = TreeRunner(tree, self._settings, sink, taken, recorder)
             self._growing += 1
             grow = runner.run(partial(self._over, runner, sink))
             # Named at once, so that thousands of tasks hold no text of a number each.

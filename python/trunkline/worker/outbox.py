@@ -16,16 +16,18 @@ from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
 from trunkline.llm.pricing import named
 from trunkline.protocol.messages import Batch, Delta, Done
+from trunkline.rollout.sampling.inflight import UNKNOWN
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from trunkline._core import CoreTree
     from trunkline.llm.receiver import CallFigures
     from trunkline.llm.types import Reply
-    from trunkline.rollout.sampling.inflight import TraceRecorder
+    from trunkline.rollout.sampling.inflight import Named, TraceRecorder
+    from trunkline.tools.toolbox import Observation
     from trunkline.tree.views import Tree
 
 __all__ = ["IN_FLIGHT", "Outbox", "TreeSink"]
@@ -117,13 +119,11 @@ class TreeSink:
         index: The task's index in the run.
         tree: The tree.
         known: How many of its deltas the run file has.
-        recorder: What its rollouts do; none is kept when None.
-        named: Whether its calls say who asked.
+        recorder: Spans of what its rollouts do; None where nothing is traced.
     """
 
     __slots__ = (
         "_ended",
-        "_named",
         "_opening",
         "_outbox",
         "_recorder",
@@ -140,14 +140,7 @@ class TreeSink:
     )
 
     def __init__(
-        self,
-        outbox: Outbox,
-        index: int,
-        tree: Tree,
-        known: int = 0,
-        recorder: TraceRecorder | None = None,
-        *,
-        named: bool = True,
+        self, outbox: Outbox, index: int, tree: Tree, known: int = 0, recorder: TraceRecorder | None = None
     ) -> None:
         self.index = index
         self.tree = tree
@@ -155,15 +148,14 @@ class TreeSink:
         self.broke: str | None = None
         self.ending = _FINISHED
         self._outbox = outbox
-        self._recorder = recorder if recorder is not None and recorder.traced else None
-        self._named = named
+        self._recorder = recorder
         self._seq = known
         self._opening = not known
         self._turns = 0
         self._ended = tree.core.rollouts - len(tree.core.growing) if known else 0
         # What its next delta is made of: the tree, calls of models and of tools. The core empties the lists.
         self.parts: tuple[CoreTree, list[Reply | _Row], list[_ToolRow]]
-        self.parts = tree.core, [], [] if recorder is None else recorder.tools
+        self.parts = tree.core, [], []
         self.settled = True  # whether all calls are rows
         self.reserve = outbox.reserve
 
@@ -174,7 +166,7 @@ class TreeSink:
     def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
         """Note what a request of the turn engine cost, whose figures need no check."""
         place = _place(llm, endpoint)
-        self.parts[1].append((place, *figures, _name(agent) if self._named else ""))
+        self.parts[1].append((place, *figures, _name(agent) if self._outbox.named else ""))
         if served not in self._outbox.served:
             self._outbox.met(served)
         if estimated:
@@ -187,6 +179,15 @@ class TreeSink:
         self._outbox.met(reply.served)
         if reply.estimated:
             self._outbox.estimated(reply, _believed(reply.estimated, 0))
+
+    def used(
+        self, rollout: int, tools: Collection[str], calls: Iterable[Named], seen: Sequence[Observation], started: int
+    ) -> None:
+        """Note tool calls that began together."""
+        for call, (_, ok, micros) in zip(calls, seen, strict=True):
+            self.parts[2].append((rollout, call.name if call.name in tools else UNKNOWN, not ok, micros, started))
+        if self._recorder is not None:
+            self._recorder.used(rollout, tools, calls, seen, started)
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns; what merely opens it leaves with its first turn."""
@@ -212,7 +213,8 @@ class TreeSink:
     def settle(self) -> None:
         """Make rows of the calls that are told of as replies."""
         self.parts[1][:] = [
-            call if isinstance(call, tuple) else astuple(settle(call, named=self._named)) for call in self.parts[1]
+            call if isinstance(call, tuple) else astuple(settle(call, named=self._outbox.named))
+            for call in self.parts[1]
         ]
         self.settled = True
 
@@ -235,6 +237,7 @@ class Outbox:
         failed: Called with the error when a batch cannot be sent.
         unacknowledged: Turns that may wait for their acknowledgement, beside those that wait for their reply.
         together: Finished tasks that leave together at the latest.
+        named: Whether calls say who asked.
     """
 
     def __init__(
@@ -244,7 +247,10 @@ class Outbox:
         failed: Callable[[Exception], None],
         unacknowledged: int = IN_FLIGHT,
         together: int = 1,
+        *,
+        named: bool = True,
     ) -> None:
+        self.named = named
         self._send = send
         self._failed = failed
         self._free = ShrinkableSemaphore(concurrency + unacknowledged)

@@ -14,6 +14,7 @@ from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.side_effects import SideEffectLog, lose, unresolved_effects
+from trunkline.rollout.types import TurnSink
 from trunkline.tools.calls import Origin, current_call
 from trunkline.tools.tool import tool
 from trunkline.tree.records import Failure
@@ -46,7 +47,7 @@ async def look(text: str) -> str:
     return text
 
 
-class Sink:
+class Sink(TurnSink):
     """Everything is in the run file when the test says so."""
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ def tree() -> _core.CoreTree:
 
 
 def rollout(core: _core.CoreTree, sink: Sink) -> Rollout:
-    made = Rollout(core, 0, Task.ask("?", id="q"), 7, Sampler(core, "q", CompletionClient(None), sink), sink)
+    made = Rollout(Sampler(core, Task.ask("?", id="q"), CompletionClient(None), sink, seed=7), 0)
     made.turn = 1  # calls follow a turn
     return made
 

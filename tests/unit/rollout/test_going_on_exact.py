@@ -14,7 +14,7 @@ from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.renderers import renderers
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.sim.tools import search, visit
 from trunkline.strategies.base import Fork, View
 from trunkline.tree.views import Tree
@@ -38,7 +38,7 @@ async def play(mode: TokenMode, llm: HttpLLM, task: Task, core: CoreTree) -> Rec
     )
     recorder = Recorder(core)
     draws = CompletionClient(llm, None, TokenPromptBuilder(mode, renderers(mode, llm.call)))
-    await TreeRunner(Tree(task, core), compiled, Once(), None, 5, draws, recorder).run()
+    await TreeRunner(Tree(task, core), TreeSettings(compiled, Once(), None, 5, draws), recorder).run()
     await compiled.toolbox.close()
     core.check()
     return recorder

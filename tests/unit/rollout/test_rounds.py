@@ -19,7 +19,7 @@ from trunkline.llm.request import Sampling
 from trunkline.llm.types import ReplyChoice
 from trunkline.rollout.growth import Barrier
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.base import Fork, Move, Stop, View
 from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task
@@ -150,7 +150,9 @@ async def test_a_message_behind_what_ended_a_rollout_leaves_no_trace():
     tree = Tree(Task.ask("what?", "yes"))
     move = Rounds(Fork(), ended=lambda view: [Fork(view.rollouts[0].leaf.id, say="go on")])
     session = TreeRunner(
-        tree, CompiledAgent(Agent(model="m")), move, None, 7, CompletionClient(Scripted(steps(1))), Silent()
+        tree,
+        TreeSettings(CompiledAgent(Agent(model="m")), move, None, 7, CompletionClient(Scripted(steps(1)))),
+        Silent(),
     )
     with pytest.raises(ExceptionGroup, match="TaskGroup"):
         await session.run()

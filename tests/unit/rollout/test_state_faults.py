@@ -14,7 +14,7 @@ from scripted import Say, Scripted, Silent, grow
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import EnvironmentFailed
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.tools.tool import tool
@@ -174,7 +174,9 @@ async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twi
     monkeypatch.setattr(Held, "let", asyncio.Event(), raising=False)
     tree = Tree(Task.ask("what?", "yes", id="q"))
     compiled = CompiledAgent(Agent(model="scripted", tools=[look_and_stop], environment=Held))
-    session = TreeRunner(tree, compiled, Late(1, 2, chains=3), None, 7, CompletionClient(Scripted(words)), Silent())
+    session = TreeRunner(
+        tree, TreeSettings(compiled, Late(1, 2, chains=3), None, 7, CompletionClient(Scripted(words))), Silent()
+    )
     running = asyncio.create_task(session.run())
     await asyncio.wait_for(Held.reached.wait(), 5)
     for _ in range(1 + twice):
@@ -212,7 +214,7 @@ async def test_who_has_answered_is_not_cut_while_its_environment_closes():
     compiled = CompiledAgent(Agent(model="scripted", tools=[look], environment=Slow))
     stopping = Stopping(enough=1)
     await TreeRunner(
-        tree, compiled, Chain(2), None, 7, CompletionClient(Scripted(script)), Silent(), stopping=stopping
+        tree, TreeSettings(compiled, Chain(2), None, 7, CompletionClient(Scripted(script)), stopping=stopping), Silent()
     ).run()
     account()
     assert [rollout.termination for rollout in tree.rollouts] == [Termination.ANSWER] * 2

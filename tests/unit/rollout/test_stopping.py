@@ -16,7 +16,7 @@ from trunkline.llm.types import Reply, Request
 from trunkline.protocol.messages import Batch
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.base import Fork
 from trunkline.strategies.chain import Chain
@@ -270,7 +270,7 @@ async def test_a_cut_leaves_for_the_file_while_an_llm_keeps_its_request(count: i
     outbox = Outbox(8, sent.append, pytest.fail)
     tree = Tree(Task.ask("what?", "1", id="q"), _core.CoreTree())
     agent, client = CompiledAgent(Agent(model="m", tools=[look])), CompletionClient(Stubborn())
-    runner = TreeRunner(tree, agent, Chain(count), exact_match, 11, client, TreeSink(outbox, 0, tree))
+    runner = TreeRunner(tree, TreeSettings(agent, Chain(count), exact_match, 11, client), TreeSink(outbox, 0, tree))
     runner.task = asyncio.create_task(runner.run(lambda problem: None))
     await asked.wait()
     outbox.flush()

@@ -25,7 +25,7 @@ from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import BudgetDenied, BudgetSources, OutOfBudget, TaskBudget
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.rollout.types import Finished, KeptPrefix
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.chain import Chain
@@ -287,7 +287,7 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
     rollout = SimpleNamespace(id=0, player=None)
-    running = RunningRollouts(_core.CoreTree(), Barrier(), {0: rollout})
+    running = RunningRollouts(_core.CoreTree(), {0: rollout})
 
     async def play() -> None:
         running.enter(rollout, asyncio.current_task())
@@ -297,7 +297,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
             raise running.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        running = RunningRollouts(_core.CoreTree(), Barrier(), {0: rollout})
+        running = RunningRollouts(_core.CoreTree(), {0: rollout})
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
         running.cut("deadline", "deadline: now")
@@ -330,8 +330,8 @@ async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
 
     compiled = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
     for kept in (KeptPrefix(point, 7), None):
-        sampler = Sampler(core, "q", CompletionClient(Clerk()), book)
-        rollout = Rollout(core, number, Task.ask("?", id="q"), 1, sampler, book, kept=kept, task_budget=Recorder())
+        sampler = Sampler(core, Task.ask("?", id="q"), CompletionClient(Clerk()), book)
+        rollout = Rollout(sampler, number, kept=kept, task_budget=Recorder())
         with pytest.raises(OutOfBudget):
             await rollout.ask(compiled)
         rollout.activity.end()
@@ -367,7 +367,9 @@ async def test_a_cut_that_a_model_swallowed_is_not_taken_for_a_cancellation_of_t
 
     tree = Tree(Task.ask("what?", "yes", id="q"))
     llm = Stubborn(lambda conversation, seed: Say("yes", final=True))
-    session = TreeRunner(tree, CompiledAgent(Agent(model="m")), Chain(1), reward, 7, CompletionClient(llm), Silent())
+    session = TreeRunner(
+        tree, TreeSettings(CompiledAgent(Agent(model="m")), Chain(1), reward, 7, CompletionClient(llm)), Silent()
+    )
     growing = asyncio.ensure_future(session.run())
     await begun.wait()
     session.cut("deadline", "deadline: now")

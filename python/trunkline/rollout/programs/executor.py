@@ -15,6 +15,7 @@ from trunkline.tools.calls import Origin
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Sequence
 
+    from trunkline._core import RolloutView
     from trunkline.agent import CompiledAgent
     from trunkline.llm.types import ToolCall
     from trunkline.rollout.rollout import Rollout
@@ -47,7 +48,8 @@ class ProgramExecutor:
 
     def __init__(self, rollout: Rollout) -> None:
         self.core = core = rollout.core
-        self.facts = facts = core.rollout(rollout.id)
+        self.facts: RolloutView = core.rollout(rollout.id)
+        facts = self.facts
         rollout.leaf, rollout.turn = facts.leaf, facts.turns
         self.name = rollout.core.name
         self.recorded = rollout.sampler.recorded
@@ -240,9 +242,7 @@ class ProgramExecutor:
         self._rollout.effects.known(0, [_DIRECT + number])
 
     def _used(self, tools: Collection[str], calls: Sequence[Named], seen: Sequence[Observation], began: int) -> None:
-        started, recorder = self._started.pop(began, 0), self._sampler.recorder
-        if recorder is not None:
-            recorder.used(self._rollout.id, tools, calls, seen, started)
+        self._sink.used(self._rollout.id, tools, calls, seen, self._started.pop(began, 0))
 
     def _origin(self, turn: int) -> Origin:
         rollout = self._rollout
@@ -256,7 +256,7 @@ class ProgramExecutor:
                     self._rollout.activity.leave()
                 if self._task_budget is not None:
                     await self._task_budget.tools(self._rollout.id, len(calls))
-            gate = self._sampler.turn_gate
+            gate = self._sampler.client.turn_gate
             if gate.shut:
                 await gate.enter()
             gate.calls[work] = len(calls), calls[0].name if calls else "", time.monotonic()

@@ -379,6 +379,8 @@ class CompletionClients:
         activity: Where rollouts say what they do, and whom they ask.
     """
 
+    dispatcher = None  # each has its own
+
     def __init__(self, clients: Mapping[str, CompletionClient], main: str) -> None:
         self._clients = dict(clients)
         first = clients[main]

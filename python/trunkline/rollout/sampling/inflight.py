@@ -305,26 +305,20 @@ class SpanRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TraceRecorder:
-    """Keeps what a task's rollouts did until it is taken along with the tree's next delta.
+    """Keeps what a traced task's rollouts did until it is taken along with the tree's next delta.
 
     Args:
         core: The task's tree.
-        traced: ``""``: tool calls alone, as a run file has them. ``spans``: turns and rollouts too. ``content``: what
-            was said as well.
-
-    Attributes:
-        tools: Tool calls since the last delta, in the order of their rows; who makes the next one empties the list.
+        content: Whether what was said is kept as well.
     """
 
-    __slots__ = ("_content", "_core", "_epoch", "_records", "tools", "traced")
+    __slots__ = ("_content", "_core", "_epoch", "_records")
 
-    def __init__(self, core: CoreTree, traced: str = "") -> None:
+    def __init__(self, core: CoreTree, *, content: bool) -> None:
         self._core = core
-        self._content = traced == "content"
-        self.traced = bool(traced)
-        self.tools: list[tuple[int, str, bool, int, int]] = []
+        self._content = content
         self._records: list[SpanRecord] = []
-        self._epoch = time.time_ns() // 1000 - self.now() if traced else 0
+        self._epoch = time.time_ns() // 1000 - self.now()
 
     @staticmethod
     def now() -> int:
@@ -345,12 +339,10 @@ class TraceRecorder:
         """
         for call, (text, ok, micros) in zip(calls, seen, strict=True):
             name = call.name if call.name in tools else UNKNOWN
-            self.tools.append((rollout, name, not ok, micros, started))
-            if self.traced:
-                said = _safe(text) if self._content else ""
-                error = "" if ok else "tool_error"
-                start = self._epoch + started
-                self._records.append(SpanRecord(rollout, "tool", name, start, micros, error=error, output=said))
+            said = _safe(text) if self._content else ""
+            error = "" if ok else "tool_error"
+            start = self._epoch + started
+            self._records.append(SpanRecord(rollout, "tool", name, start, micros, error=error, output=said))
 
     def turned(
         self, rollout: int, compiled: CompiledAgent, started: int, node: int | None, error: BaseException | None
@@ -389,9 +381,7 @@ class TraceRecorder:
 
     def take(self) -> list[SpanRecord]:
         """Take the spans that were noted since the last time."""
-        taken = self._records
-        if self.traced:
-            self._records = []
+        taken, self._records = self._records, []
         return taken
 
 

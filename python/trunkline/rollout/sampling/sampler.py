@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from trunkline.llm.receiver import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
-    from trunkline.rollout.sampling.dispatcher import TurnDispatcher, TurnFuture
+    from trunkline.rollout.sampling.dispatcher import TurnFuture
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.types import DrawCallback, Turn, TurnSink
+    from trunkline.types import Task
 
 
 __all__ = ["Sampler"]
@@ -38,69 +39,53 @@ class Sampler:
 
     Args:
         core: The tree.
-        task_id: Id of its task.
+        task: Its task.
         client: Who answers; a switchboard where there are several LLMs.
         sink: Where it says what a request cost.
-        recorder: Where rollouts note what they do; None where nobody asks.
+        recorder: Where rollouts note what they do; None where nothing is traced.
         seed: The run's.
 
     Attributes:
-        recorder: The same.
-        activity: See :class:`CompletionClient`.
-        turn_gate: See :class:`CompletionClient`.
         sent: Requests that are out.
     """
 
     __slots__ = (
-        "_asked",
-        "_client",
-        "_core",
-        "_dispatcher",
-        "_key",
-        "_seed",
-        "_task",
         "_tree",
-        "activity",
+        "client",
+        "core",
         "recorder",
+        "seed",
         "sent",
         "sink",
-        "turn_gate",
+        "task",
     )
 
     def __init__(
         self,
         core: CoreTree,
-        task_id: str,
+        task: Task,
         client: CompletionClient | CompletionClients,
         sink: TurnSink,
         recorder: TraceRecorder | None = None,
-        *,
         seed: int = 0,
     ) -> None:
-        self.recorder = recorder
-        self.activity = client.activity
-        self.turn_gate = client.turn_gate
-        self.sent: Collection[asyncio.Task[None]] = ()
-        self._core = core
-        self._client = client
+        self.core = core
+        self.task = task
+        self.client = client
         self.sink = sink
-        # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
-        self._task = task_id.encode("utf-8", "surrogatepass")
-        self._key = crc32(self._task)
-        self._seed = seed
+        self.recorder = recorder
+        self.seed = seed
+        self.sent: Collection[asyncio.Task[None]] = ()
         self._tree: int | None = None
-        # The agent that asked last, and what has its requests sent.
-        self._asked: CompiledAgent | None = None
-        self._dispatcher: TurnDispatcher
 
     @property
     def inside(self) -> bool:
         """Whether a rollout can fork inside a turn."""
-        return self._client.token_prompts is not None and self._client.token_prompts.inside
+        return self.client.token_prompts is not None and self.client.token_prompts.inside
 
     def recorded(self, compiled: CompiledAgent, turn: int) -> ReplyChoice:
         """Return a turn of the tree as the program was given it, or would have been."""
-        choice, token_prompts = recorded(self._core, turn), self._client.token_prompts
+        choice, token_prompts = recorded(self.core, turn), self.client.token_prompts
         return choice if token_prompts is None else token_prompts.recorded(compiled, choice)
 
     def calls(self, compiled: CompiledAgent, turn: int) -> Sequence[ToolCall]:
@@ -112,28 +97,27 @@ class Sampler:
 
     def want(self, wanted: WantedTurn) -> TurnFuture:
         """Ask for a rollout's next turn, together with other draws of its state; returns what to wait for."""
-        if self._asked is not wanted.compiled:
-            self._asked = wanted.compiled
-            self._dispatcher = self._client.of(wanted.compiled.agent.llm).dispatcher
-        self._dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
+        dispatcher = self.client.dispatcher or self.client.of(wanted.compiled.agent.llm).dispatcher
+        dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
         return wanted.turn
 
     def _opened(self) -> int:
         """Return the engine's number of the tree."""
-        if self._tree is None:
-            self._tree = self._client.engine.open(self._core, self._seed, self._task, self._key)
-        return self._tree
+        # The key is the same for every request of this tree, so that they meet the endpoint that holds its prefix.
+        task = self.task.id.encode("utf-8", "surrogatepass")
+        self._tree = tree = self.client.engine.open(self.core, self.seed, task, crc32(task))
+        return tree
 
     def give_up(self, wanted: WantedTurn) -> None:
         """Do not ask for a turn that nothing waits for any more."""
         if wanted.key < 0:
             return
-        self._client.of(wanted.compiled.agent.llm).dispatcher.give_up(wanted)
+        self.client.of(wanted.compiled.agent.llm).dispatcher.give_up(wanted)
 
     def close(self) -> None:
         """Ask for nothing more."""
         if self._tree is not None:
-            self._client.engine.close(self._tree)
+            self.client.engine.close(self._tree)
             self._tree = None
 
     def send(self, draws: StateDraws, attempt: FirstAttempt | None) -> None:
@@ -191,12 +175,12 @@ class Sampler:
             LLMError: If no usable reply came.
             EndpointError: The endpoint serves nobody.
         """
-        compiled, version = ask.compiled, self._client.weights.version
+        compiled, version = ask.compiled, self.client.weights.version
         if version is not None:
             compiled = compiled.under(version)
         pending = PendingTurn(compiled, ask, self.sink)
         wanted = WantedTurn(self, ask.compiled, ask.rollout, None, ask.reservation, pending)
-        dispatcher = self._client.of(compiled.agent.llm).dispatcher
+        dispatcher = self.client.of(compiled.agent.llm).dispatcher
         found: Turn | RolloutError | HandedBack = _NOT_SENT
         try:
             if dispatcher.takes:
@@ -224,7 +208,7 @@ class Sampler:
         attempt: FirstAttempt | None = None,
     ) -> list[Turn | RolloutError]:
         """Ask under the weights in force; what is given up for others is asked again under these."""
-        weights = self._client.weights
+        weights = self.client.weights
         found: list[Turn | RolloutError | None] = [None] * len(draws.wanted)
         sent_under, sent = weights.version, attempt is not None and attempt.made
         with await weights.begin(sent=sent) as asked:
@@ -233,7 +217,7 @@ class Sampler:
             compiled = draws.wanted[0].compiled.under(weights.version)
             request, turns = await self._request(compiled, draws, called, told)
             found = turns.found
-            await self._client.of(compiled.agent.llm).ask(request, turns, attempt)
+            await self.client.of(compiled.agent.llm).ask(request, turns, attempt)
         if asked.given_up:
             await self._again(draws, found, called, told)
         return [outcome for outcome in found if outcome is not None]
@@ -260,10 +244,10 @@ class Sampler:
     ) -> tuple[Request, TurnReader]:
         """The request for some draws, and what reads its reply."""
         leaf, step, seed, wanted = draws
-        core, n, who = self._core, len(wanted), compiled.agent
+        core, n, who = self.core, len(wanted), compiled.agent
         end = ending(seed, n)
         tail, size, asked, route = compiled.constant + end, len(end), 0, CHAT
-        pending, token_prompts = wanted[0].pending, self._client.token_prompts
+        pending, token_prompts = wanted[0].pending, self.client.token_prompts
         rest = core, compiled, [one.rollout for one in wanted], step, called, told
         turns: TurnReader
         if pending is not None:
@@ -284,8 +268,9 @@ class Sampler:
             turns = TokenTurnReader(prompt, leaf, *rest)
             content, size, route = prompt.content, prompt.end, prompt.form.route
         constant, greedy, version = len(content) - size, compiled.greedy, compiled.version
+        key = crc32(self.task.id.encode("utf-8", "surrogatepass"))
         request = Request(
-            content, self._key, n, seed, constant, greedy, turns, route, version, who.model, who.name, step, asked
+            content, key, n, seed, constant, greedy, turns, route, version, who.model, who.name, step, asked
         )
         return request, turns
 

@@ -128,63 +128,72 @@ async def _asked(
             own.close()
 
 
-def _read(name: Callable[[], str], result: object) -> Scored:
+def _read(reward: Reward, result: object) -> Scored:
     """Read the result of a reward for one trajectory."""
-    match result:
-        case None:
-            return Scored(math.nan)
-        case Scored():
-            return _stated(name, result)
-        case dict():
-            return _told(name, dict(result))
-        case str() | bytes() | bytearray():
-            value = math.nan
-        case _:
-            try:
-                # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
-                value = float(result)  # type: ignore[arg-type]
-            except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
+    if type(result) is float:
+        value = result
+    else:
+        match result:
+            case None:
+                return Scored(math.nan)
+            case Scored():
+                return _stated(reward, result)
+            case dict():
+                return _told(reward, dict(result))
+            case str() | bytes() | bytearray():
                 value = math.nan
+            case _:
+                try:
+                    # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
+                    value = float(result)  # type: ignore[arg-type]
+                except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
+                    value = math.nan
     if -LARGEST <= value <= LARGEST:
         return Scored(value)
     if not math.isfinite(value):
-        return Scored(math.nan, f"{name()} returned {short_repr(result)}, expected a finite number, a bool or None")
-    return Scored(math.nan, f"{name()} returned {value}, which is beyond {LARGEST:g}: no mean could be taken of it")
+        return Scored(
+            math.nan, f"{_name(reward)} returned {short_repr(result)}, expected a finite number, a bool or None"
+        )
+    return Scored(
+        math.nan, f"{_name(reward)} returned {value}, which is beyond {LARGEST:g}: no mean could be taken of it"
+    )
 
 
-def _stated(name: Callable[[], str], result: Scored) -> Scored:
+def _stated(reward: Reward, result: Scored) -> Scored:
     """Read a Scored that a reward returned: its parts are checked, its problem made printable."""
     try:
         for part in result.parts:
             as_graded(part)
     except (ConfigError, AttributeError, TypeError) as problem:
-        return Scored(math.nan, f"{name()} returned parts that cannot be: {format_error(problem)}")
+        return Scored(math.nan, f"{_name(reward)} returned parts that cannot be: {format_error(problem)}")
     if not (isinstance(result.value, float) and math.isnan(result.value)):
-        return _read(name, result.value)._replace(parts=tuple(result.parts))
+        return _read(reward, result.value)._replace(parts=tuple(result.parts))
     why = None if result.problem is None else printable(str(result.problem), _WIDTH)
     return Scored(math.nan, why, tuple(result.parts))
 
 
-def _told(name: Callable[[], str], result: dict[Any, object]) -> Scored:
+def _told(reward: Reward, result: dict[Any, object]) -> Scored:
     """Read a dict that a reward returned: numbers become parts, other values are noted as text."""
     value = result.pop("reward", ...)
     if value is ... or isinstance(value, dict | Scored):
         keys = ", ".join(map(short_repr, result)) or "nothing"
-        return Scored(math.nan, printable(f"{name()} returned a dict without a number under 'reward': {keys}", _WIDTH))
+        return Scored(
+            math.nan, printable(f"{_name(reward)} returned a dict without a number under 'reward': {keys}", _WIDTH)
+        )
     parts = []
     for key, other in islice(result.items(), _MOST_PARTS):
-        number = _read(name, None if isinstance(other, dict | Scored) else other).value
+        number = _read(reward, None if isinstance(other, dict | Scored) else other).value
         text = None
         if other is not None and math.isnan(number):
             text = printable(other if isinstance(other, str) else short_repr(other), _WIDTH)
         parts.append(RewardPart(key if isinstance(key, str) else short_repr(key), number, 0.0, text))
     if len(result) > _MOST_PARTS:
         parts.append(RewardPart("...", math.nan, 0.0, f"{len(result) - _MOST_PARTS} more, which are not kept"))
-    return _read(name, value)._replace(parts=tuple(parts))
+    return _read(reward, value)._replace(parts=tuple(parts))
 
 
 def ask(
-    reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None
+    reward: Reward, policy: RewardPolicy, threads: Threads | None, trajectory: Trajectory
 ) -> Scored | Awaitable[Scored]:
     """Ask a reward about one trajectory; returns what to wait for where the result is not there at once."""
     if policy.thread:
@@ -192,12 +201,12 @@ def ask(
     result, problem, waits = _called(reward, trajectory)
     if waits:
         return _scored(reward, _awaited(reward, cast("Any", result), policy))
-    return _read(lambda: _name(reward), result) if problem is None else Scored(math.nan, problem)
+    return _read(reward, result) if problem is None else Scored(math.nan, problem)
 
 
 async def _scored(reward: Reward, asked: Awaitable[tuple[object, str | None]]) -> Scored:
     result, problem = await asked
-    return _read(lambda: _name(reward), result) if problem is None else Scored(math.nan, problem)
+    return _read(reward, result) if problem is None else Scored(math.nan, problem)
 
 
 async def ask_all(
@@ -214,7 +223,7 @@ async def ask_all(
             problem = f"{_name(reward)} returned {short_repr(result)}, expected a list of {len(trajectories)} results"
         else:
             if len(found) == len(trajectories):
-                return [_read(lambda: _name(reward), one) for one in found]
+                return [_read(reward, one) for one in found]
             problem = f"{_name(reward)} returned {len(found)} results for {len(trajectories)} trajectories"
     return [Scored(math.nan, problem)] * len(trajectories)
 
@@ -229,7 +238,7 @@ async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
         policy = policy_of(live)
         if policy.batch is not None:
             return (await ask_all(live, [trajectory], policy))[0]
-        said = ask(live, trajectory, policy)
+        said = ask(live, policy, None, trajectory)
         return said if isinstance(said, Scored) else await said
     finally:
         if live is not reward:
@@ -287,7 +296,7 @@ class Grader:
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
         self.ask: Callable[[Trajectory], Scored | Awaitable[Scored]] = (
-            partial(ask, self._reward, policy=self._policy, threads=self._threads)
+            partial(ask, self._reward, self._policy, self._threads)
             if self._policy.batch is None
             else partial(self._gathered, most=self._policy.batch)
         )

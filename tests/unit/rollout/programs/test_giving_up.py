@@ -17,7 +17,7 @@ from trunkline.llm.types import Reply, Request
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.tree.views import Tree
@@ -246,7 +246,9 @@ async def test_what_is_cut_before_its_effect_is_on_record_is_in_doubt(program: o
     compiled = CompiledAgent(Agent(model="lead"))
     shared = Program(program, compiled)  # type: ignore[arg-type]
     session = TreeRunner(
-        tree, compiled, Chain(1), None, 7, CompletionClient(Slow(says)), Counting(tree.core), program=shared
+        tree,
+        TreeSettings(compiled, Chain(1), None, 7, CompletionClient(Slow(says)), program=shared),
+        Counting(tree.core),
     )
     asyncio.get_running_loop().call_later(0.1, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)

@@ -22,7 +22,7 @@ from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.task_budget import BudgetSources
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.base import Fork, Stop
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
@@ -132,7 +132,9 @@ async def test_a_cut_cannot_be_swallowed():
     compiled = CompiledAgent(Agent(model="lead", name="lead", max_turns=100))
     llm = Actors(says, lambda model: 10**9 if len(llm.asked) == 5 else 0)
     program = Program(stubborn, compiled)
-    session = TreeRunner(tree, compiled, Chain(1), None, 7, CompletionClient(llm), Silent(), program=program)
+    session = TreeRunner(
+        tree, TreeSettings(compiled, Chain(1), None, 7, CompletionClient(llm), program=program), Silent()
+    )
     asyncio.get_running_loop().call_later(0.05, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)
     assert cut
@@ -151,14 +153,10 @@ async def test_a_budget_of_calls_ends_a_program_in_order(calls: int):
         sources = BudgetSources(Budget(calls=calls), None, {})
         session = TreeRunner(
             tree,
-            compiled,
-            Chain(1),
-            None,
-            7,
-            CompletionClient(llm),
+            TreeSettings(
+                compiled, Chain(1), None, 7, CompletionClient(llm), program=Program(converse, compiled), sources=sources
+            ),
             Silent(),
-            program=Program(converse, compiled),
-            sources=sources,
         )
         await session.run()
         assert tree.core.rollout(0).termination == "censored"

@@ -15,7 +15,7 @@ from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.side_effects import unresolved_effects
-from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.tools.calls import current_call
 from trunkline.tools.tool import tool
@@ -87,7 +87,9 @@ async def test_a_program_that_is_cut_while_it_pays_ends_in_doubt_though_another_
     tree = Tree(Task.ask("what?", "yes", id="q"))
     compiled = CompiledAgent(Agent(model="lead", name="lead"))
     session = TreeRunner(
-        tree, compiled, Chain(1), None, 7, CompletionClient(Actors(says)), Silent(), program=Program(both, compiled)
+        tree,
+        TreeSettings(compiled, Chain(1), None, 7, CompletionClient(Actors(says)), program=Program(both, compiled)),
+        Silent(),
     )
     asyncio.get_running_loop().call_later(0.05, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)

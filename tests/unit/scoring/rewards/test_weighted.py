@@ -29,7 +29,7 @@ from trunkline.scoring.rewards import (
     weighted,
 )
 from trunkline.scoring.rewards.base import full_name
-from trunkline.scoring.rewards.grading import score
+from trunkline.scoring.rewards.grading import Grader, score
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ async def test_parts_stand_in_the_note_and_are_not_told_twice() -> None:
     tree = trajectory.tree
     note(tree.core, 0, Verdict("one", "mask"), Graded("before", 0.25, None, "an earlier reward"))
     for part, value in ((broken, math.nan), (half, 1.25)):
-        scores = RoundScorer(tree, weighted({"exact": exact_match, "other": (part, 0.5)}), None)
+        scores = RoundScorer(tree, Grader(weighted({"exact": exact_match, "other": (part, 0.5)})), None, 1)
         if (waits := scores.ask(0, Termination.ANSWER, spent=False)) is not None:
             await waits
         scores.write()
@@ -204,7 +204,7 @@ def test_differences_of_ones_own(given: float, value: float) -> None:
 
 
 async def asked(trajectory: Trajectory, reward: Any, *, value: Any = None) -> Trajectory:
-    scores = RoundScorer(trajectory.tree, reward, value)
+    scores = RoundScorer(trajectory.tree, None if reward is None else Grader(reward), value, 1)
     if (waits := scores.ask(0, Termination.ANSWER, spent=value is not None)) is not None:
         await waits
     scores.write()
