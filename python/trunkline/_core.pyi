@@ -93,6 +93,7 @@ __all__ = [
     "drift",
     "drift_of",
     "estimate",
+    "finished_rows",
     "fork_points",
     "give_ids",
     "group_advantages",
@@ -695,7 +696,7 @@ def deltas(
     The lists of calls are emptied.
     """
 
-def checksum(rows: Iterable[Sequence[int | float | str | bytes | None]], before: int = 0, /) -> int:
+def checksum(rows: Iterable[Sequence[int | float | str | bytes | bytearray | None]], before: int = 0, /) -> int:
     """The checksum of rows, each a tuple or a list of values as SQLite returns them: CRC-32 of them as MessagePack.
 
     Args:
@@ -715,6 +716,20 @@ def chain_sums(rows: Sequence[tuple[Any, ...]], sums: dict[Any, int], /) -> list
 
 def add_sums(rows: Sequence[tuple[Any, ...]], columns: int, sums: dict[Any, int], /) -> None:
     """Add the checksum of each row's first ``columns`` values to that of its task, the first; modulo 2**32."""
+
+def finished_rows(
+    finished: Sequence[tuple[int, list[Any], list[list[Any]]]],
+    sums: Sequence[tuple[int | None, int | None]],
+    taken: Mapping[int, Sequence[tuple[Any, ...]]],
+    /,
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows of finished tasks for ``trees`` and ``rollouts``, as they are bound: with NaN, stored as NULL, for None.
+
+    Args:
+        finished: The number of each task, the values of its tree, and those of its rollouts.
+        sums: The checksums of each task's calls and tool calls.
+        taken: Rows that were taken over, by task; they count for the checksum.
+    """
 
 @final
 class CommitRows:

@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 from msgspec.structs import astuple
 
-from trunkline._core import checksum
+from trunkline._core import checksum, finished_rows
 from trunkline._internal.text import printable, redact, redact_command
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.store import schema
@@ -119,7 +119,8 @@ class RunWriter:
                 with transaction(connection):
                     for statement in filter(str.strip, schema.TABLES.split(";")):
                         connection.execute(statement)
-                    rows = [(number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)]
+                    encode = msgspec.json.encode
+                    rows = [(number, task.id, bytearray(encode(task))) for number, task in enumerate(tasks)]
                     connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
                 seal = Seal.new(checksum(rows)).written_back(connection, meta)
             undo.pop_all()
@@ -186,7 +187,9 @@ class RunWriter:
             with written(self.path):
                 try:
                     with transaction(self._connection) as connection:
-                        connection.executemany(_DELTA, [(task << 32 | seq, data) for task, seq, data in deltas])
+                        # sqlite3 looks for an adapter of bytes each time.
+                        keyed = [(task << 32 | seq, bytearray(data)) for task, seq, data in deltas]
+                        connection.executemany(_DELTA, keyed)
                         seal, rows = self._add(connection, deltas, finished)
                 except sqlite3.IntegrityError:  # a delta is there already, which is rare
                     with transaction(self._connection) as connection:
@@ -208,14 +211,12 @@ class RunWriter:
         if finished:
             known = {}
             if again := self._finished.intersection(ended):
-                known = {task: sums for task, *sums in connection.execute(_SUMS, (repr([*again]),))}
-            plain: list[tuple[int, list[Any], list[list[Any]]]] = msgspec.to_builtins(finished)
-            sums, trees = dict(zip(ended, rows.sums, strict=True)) | known, []
-            for task, tree, made in plain:
-                taken = taken_rows(connection, task) if task in self._taken else ()
-                trees.append((task, *tree, checksum([tree, *taken, *made]), *sums[task]))
+                known = {task: (calls, tools) for task, calls, tools in connection.execute(_SUMS, (repr([*again]),))}
+            sums = [known.get(task, own) for task, own in zip(ended, rows.sums, strict=True)]
+            taken = {task: taken_rows(connection, task) for task in self._taken.intersection(ended)}
+            trees, rollouts = finished_rows(msgspec.to_builtins(finished), sums, taken)
             connection.executemany(_TREE, trees)
-            connection.executemany(_ROLLOUT, [(task, *row) for task, _, made in plain for row in made])
+            connection.executemany(_ROLLOUT, rollouts)
             for task in known:  # rows of before are left beside the new ones
                 connection.execute(ROWS_SUM, (rows_sum(connection, task), task))
             seal = seal.with_finished(len(set(ended) - known.keys()))

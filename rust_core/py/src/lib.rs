@@ -62,7 +62,7 @@ mod _core {
     #[pymodule_export]
     use crate::reply::{ParsedChoice, ParsedReply, ReplyOptions, read_reply};
     #[pymodule_export]
-    use crate::row_sums::{add_sums, chain_sums, checksum};
+    use crate::row_sums::{add_sums, chain_sums, checksum, finished_rows};
     #[pymodule_export]
     use crate::schedule::Tally;
     #[pymodule_export]

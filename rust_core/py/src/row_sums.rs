@@ -1,8 +1,10 @@
 //! Checksums of rows of a run file.
 
+use std::iter::once;
+
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use trunkline_core::RowSum;
 
 use crate::input::Text;
@@ -21,6 +23,8 @@ fn continued<'py>(before: u32, values: impl ExactSizeIterator<Item = Bound<'py, 
             sum.real(real.value());
         } else if let Ok(bytes) = value.cast::<PyBytes>() {
             sum.blob(bytes.as_bytes());
+        } else if let Ok(bytes) = value.cast::<PyByteArray>() {
+            sum.blob(&bytes.to_vec());
         } else {
             return Err(PyTypeError::new_err(format!("a row of a run file has no {}", value.get_type().name()?)));
         }
@@ -41,6 +45,40 @@ pub fn checksum(rows: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
         };
     }
     Ok(found)
+}
+
+type Tuples<'py> = Vec<Bound<'py, PyTuple>>;
+type Finished<'py> = (Bound<'py, PyAny>, Bound<'py, PyList>, Vec<Bound<'py, PyList>>);
+
+/// The rows of finished tasks in `trees` and in `rollouts`, as they are bound: `SQLite` stores NaN as NULL, and `sqlite3`
+/// looks for an adapter of None each time. `sums` are of each task's calls and tool calls; `taken` has rows that were
+/// taken over, by task.
+#[pyfunction]
+#[pyo3(signature = (finished, sums, taken, /))]
+pub fn finished_rows<'py>(
+    py: Python<'py>,
+    finished: Vec<Finished<'py>>,
+    sums: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    taken: &Bound<'py, PyDict>,
+) -> PyResult<(Tuples<'py>, Tuples<'py>)> {
+    let null = PyFloat::new(py, f64::NAN).into_any();
+    let bound = |value: Bound<'py, PyAny>| if value.is_none() { null.clone() } else { value };
+    let (mut trees, mut rollouts) = (Vec::with_capacity(finished.len()), Vec::new());
+    for ((task, tree, own), (calls, tools)) in finished.into_iter().zip(sums) {
+        let mut sum = continued(0, tree.iter())?;
+        if let Some(rows) = taken.get_item(&task)? {
+            sum = checksum(&rows, sum)?;
+        }
+        for row in own {
+            sum = continued(sum, row.iter())?;
+            let values: Vec<_> = once(task.clone()).chain(row.iter().map(bound)).collect();
+            rollouts.push(PyTuple::new(py, values)?);
+        }
+        let sums = [sum.into_pyobject(py)?.into_any(), calls, tools];
+        let values: Vec<_> = once(task).chain(tree.iter().chain(sums).map(bound)).collect();
+        trees.push(PyTuple::new(py, values)?);
+    }
+    Ok((trees, rollouts))
 }
 
 fn begun(sums: &Bound<'_, PyDict>, task: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {

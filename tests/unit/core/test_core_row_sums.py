@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
 from zlib import crc32
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import add_sums, chain_sums, checksum
+from trunkline._core import add_sums, chain_sums, checksum, finished_rows
 
 EDGES = [edge + step for bits in (5, 7, 8, 15, 16, 31, 32, 63) for edge in (-(2**bits), 2**bits) for step in (-1, 0, 1)]
 WHOLE = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([edge for edge in EDGES if -(2**63) <= edge < 2**63])
@@ -38,6 +39,8 @@ def test_a_checksum_is_that_of_zlib_over_message_pack(rows: list[tuple[Any, ...]
         expected = of_zlib(row, expected)
     assert checksum(rows, before) == expected
     assert checksum(map(list, rows), before) == expected
+    mutable = [[bytearray(value) if isinstance(value, bytes) else value for value in row] for row in rows]
+    assert checksum(mutable, before) == expected
 
 
 def test_a_row_may_be_long():
@@ -65,3 +68,20 @@ def test_a_value_that_is_in_no_row_is_refused(value: object):
     rows: Any = [(1, value)]
     with pytest.raises((TypeError, OverflowError, ValueError)):
         checksum(rows)
+
+
+def test_rows_of_finished_tasks_are_bound_with_their_checksums_and_without_none():
+    finished: list[tuple[int, list[Any], list[list[Any]]]] = [
+        (4, [1, None], [[0, "a", None], [1, None, 0.5]]),
+        (5, [2, "b"], []),
+    ]
+    trees, rollouts = finished_rows(finished, [(8, 9), (None, 7)], {5: [(3, "taken")]})
+    connection = sqlite3.connect(":memory:")
+    stored = [connection.execute("SELECT ?, ?, ?, ?, ?, ?", row).fetchone() for row in trees]
+    sums = [checksum([[1, None], [0, "a", None], [1, None, 0.5]]), checksum([[2, "b"], [3, "taken"]])]
+    assert stored == [(4, 1, None, sums[0], 8, 9), (5, 2, "b", sums[1], None, 7)]
+    assert [connection.execute("SELECT ?, ?, ?, ?", row).fetchone() for row in rollouts] == [
+        (4, 0, "a", None),
+        (4, 1, None, 0.5),
+    ]
+    assert not any(value is None for row in trees + rollouts for value in row)
