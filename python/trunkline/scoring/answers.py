@@ -31,13 +31,14 @@ _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
 
 
 def _boxed(text: str) -> str | None:
-    # One pass with a stack, so that unbalanced braces cannot make it quadratic.
-    starts = {match.end() for match in _BOXED.finditer(text)}
-    if not starts:
+    # One pass with a stack, as unbalanced braces must not make it quadratic; those before the first box do not count.
+    boxes = [*_BOXED.finditer(text)]
+    if not boxes:
         return None
+    starts = {box.end() for box in boxes}
     found: tuple[int, int] | None = None
     opened: list[int] = []
-    for match in _BRACE.finditer(text):
+    for match in _BRACE.finditer(text, boxes[0].start()):
         if match[0] == "{":
             opened.append(match.end())
         elif match[0] == "}" and opened:
