@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 use crate::reply::scanner::{Scanner, is_object};
+use crate::reply::string::plain;
 use crate::reply::{ReplyResult, fail};
 
 /// A call that a model asked for, as it came: the name may name no tool, and the arguments may be no JSON.
@@ -296,10 +297,11 @@ fn quote(out: &mut Vec<u8>, text: &str) {
 /// Write what stands between the quotes of a JSON string: only quotes, backslashes and control characters are escaped.
 pub fn escape(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
-    while let Some(plain) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
-        let (run, special) = rest.split_at(plain);
+    loop {
+        let (run, special) = rest.split_at(plain(rest, 0));
         out.extend_from_slice(run);
-        match special[0] {
+        let Some((&first, others)) = special.split_first() else { return };
+        match first {
             b'\n' => out.extend_from_slice(b"\\n"),
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
@@ -308,9 +310,8 @@ pub fn escape(out: &mut Vec<u8>, text: &str) {
             control @ 0..=0x1f => out.extend_from_slice(format!("\\u{control:04x}").as_bytes()),
             other => out.extend_from_slice(&[b'\\', other]),
         }
-        rest = &special[1..];
+        rest = others;
     }
-    out.extend_from_slice(rest);
 }
 
 #[cfg(test)]
