@@ -22,7 +22,7 @@ use crate::id::{NameId, NodeId, RolloutId};
 use crate::reply::{self, ParsedReply, ReplyError, ReplyOptions};
 use crate::tree::Tree;
 use crate::turn::append::{AppendedChoice, RequestInfo};
-use crate::turn::request::Source;
+use crate::turn::request::{Source, decimal};
 
 pub use answer::Handed;
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
@@ -433,7 +433,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         let FlightView { tree, agent, source, seed, n, .. } = self.view(flight)?;
         let plan = self.plan(agent)?;
         self.entry(tree)?.tree.with(|tree| tree.body_onto(source, &plan.head, &plan.constant, out))?;
-        out.extend_from_slice(&ending(plan.seeded, n, seed));
+        end(plan.seeded, n, seed, out);
         Ok(())
     }
 
@@ -441,7 +441,9 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     fn size(&self, FlightView { tree, agent, source, seed, n, .. }: FlightView) -> Result<usize> {
         let plan = self.plan(agent)?;
         let size = self.entry(tree)?.tree.with(|tree| tree.body_len(source, &plan.head, &plan.constant))?;
-        Ok(size + ending(plan.seeded, n, seed).len())
+        let mut ending = Vec::with_capacity(64);
+        end(plan.seeded, n, seed, &mut ending);
+        Ok(size + ending.len())
     }
 
     /// Put the choices of a reply on the tree as the next turns of the rollouts that asked. The request is over.
@@ -574,15 +576,17 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     }
 }
 
-/// The end of a body: how many draws, and the seed of the first.
-fn ending(seeded: bool, n: u32, seed: i64) -> Vec<u8> {
-    let text = match (seeded, n) {
-        (true, 1) => format!(",\"seed\":{seed}}}"),
-        (true, _) => format!(",\"n\":{n},\"seed\":{seed}}}"),
-        (false, 1) => "}".to_owned(),
-        (false, _) => format!(",\"n\":{n}}}"),
-    };
-    text.into_bytes()
+/// Write the end of a body: how many draws, and the seed of the first.
+fn end(seeded: bool, n: u32, seed: i64, out: &mut Vec<u8>) {
+    if n != 1 {
+        out.extend_from_slice(b",\"n\":");
+        decimal(out, n.into());
+    }
+    if seeded {
+        out.extend_from_slice(b",\"seed\":");
+        decimal(out, seed);
+    }
+    out.push(b'}');
 }
 
 fn unknown(what: &'static str, key: usize) -> Error {

@@ -56,6 +56,8 @@ impl Tree {
         holds(key.agent.get() < self.names.count(), "uses a name that does not exist")?;
         let fragment = nodes.fragment(id).is_some_and(|fragment| fragment.get() < self.fragments.count());
         holds(fragment, "has no message")?;
+        let said = nodes.fragment(id).map_or(0, |fragment| self.fragments.get(fragment).len() as u64);
+        holds(nodes.bytes(id) == nodes.bytes(key.parent) + said, "has the wrong count of bytes")?;
         let some = run.is_some_and(|run| self.runs.len(run) > 0);
         holds(some || !nodes.keyed(id), "is known by tokens that it does not have")?;
         holds(run.is_none() || nodes.keyed(id) || !turn, "is a model turn and was given its tokens later")?;
@@ -178,7 +180,7 @@ pub(super) mod tests {
 
     /// Put a node into the columns behind the tree's back.
     fn smuggle(tree: &mut Tree, key: NodeKey, fragment: u32, digest: u128) {
-        tree.nodes.insert(key, (FragmentId::new(fragment), None), None, (digest, &tree.runs)).unwrap();
+        tree.nodes.insert(key, (FragmentId::new(fragment), 3, None), None, (digest, &tree.runs)).unwrap();
     }
 
     /// The key of the first observation.

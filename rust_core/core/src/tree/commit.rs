@@ -108,7 +108,8 @@ impl Tree {
             return Ok(known);
         }
         let digest = digest::node(&self.content(&key));
-        let node = self.nodes.insert(key, (fragment, run), call, (digest, &self.runs))?;
+        let bytes = self.fragments.get(fragment).len();
+        let node = self.nodes.insert(key, (fragment, bytes, run), call, (digest, &self.runs))?;
         self.visits.push();
         Ok(node)
     }

@@ -27,6 +27,8 @@ struct NodeRow {
     next_sibling: u32,
     depth: u32,
     turns: u32,
+    // Of the messages from the root to here.
+    bytes: u64,
     kind: Kind,
     // Whether the tokens came with the message, and are its key.
     keyed: bool,
@@ -73,14 +75,14 @@ impl Nodes {
 
     fn push_root(&mut self) {
         let root = NodeKey::plain(NodeId::ROOT, Kind::Root, NameId::EMPTY);
-        self.push(root, (None, None, NONE), (0, 0), digest::root());
+        self.push(root, (None, None, NONE), (0, 0, 0), digest::root());
     }
 
     fn push(
         &mut self,
         key: NodeKey,
         (fragment, run, call): (Option<FragmentId>, Option<RunId>, u32),
-        (depth, turns): (u32, u32),
+        (depth, turns, bytes): (u32, u32, u64),
         digest: u128,
     ) {
         self.parents.push(key.parent);
@@ -94,6 +96,7 @@ impl Nodes {
             next_sibling: NONE,
             depth,
             turns,
+            bytes,
             kind: key.kind,
             keyed: run.is_some(),
             child_kinds: 0,
@@ -108,11 +111,12 @@ impl Nodes {
         self.index.find(key.hash(), same).copied().map(NodeId::new)
     }
 
-    /// Append a node that [`Nodes::find`] does not know, as the last child of its parent. A model turn comes with its call.
+    /// Append a node that [`Nodes::find`] does not know, with the bytes of its message, as the last child of its parent. A model
+    /// turn comes with its call.
     pub(crate) fn insert(
         &mut self,
         key: NodeKey,
-        (fragment, run): (FragmentId, Option<RunId>),
+        (fragment, bytes, run): (FragmentId, usize, Option<RunId>),
         call: Option<(RolloutId, &Call<'_>)>,
         (digest, runs): (u128, &TokenRuns),
     ) -> Result<NodeId> {
@@ -120,8 +124,8 @@ impl Nodes {
         let row = call.map_or(Ok(NONE), |(by, call)| self.calls.insert(by, call))?;
         let parent = key.parent.index();
         // Neither can overflow: both are smaller than the number of nodes, which is an id.
-        let NodeRow { depth, turns, last_child: last, .. } = self.rows[parent];
-        let place = (depth + 1, turns + u32::from(key.kind == Kind::Turn));
+        let NodeRow { depth, turns, bytes: above, last_child: last, .. } = self.rows[parent];
+        let place = (depth + 1, turns + u32::from(key.kind == Kind::Turn), above + bytes as u64);
         self.push(key, (Some(fragment), run, row), place, digest);
         self.index(id, runs);
         if last == NONE {
@@ -248,6 +252,11 @@ impl Nodes {
     /// Model turns from the root to a node, itself included.
     pub(crate) fn turns(&self, id: NodeId) -> u32 {
         self.rows[id.index()].turns
+    }
+
+    /// Bytes of the messages from the root to a node.
+    pub(crate) fn bytes(&self, id: NodeId) -> u64 {
+        self.rows[id.index()].bytes
     }
 
     pub(crate) fn digest(&self, id: NodeId) -> u128 {
@@ -467,6 +476,9 @@ mod tests {
         tree.nodes.rows[0].turns = 0;
         tree.nodes.rows[1].depth = 2;
         assert!(tree.check().unwrap_err().to_string().ends_with("node 1: is not one deeper than its parent"));
+        tree.nodes.rows[1].depth = 1;
+        tree.nodes.rows[1].bytes = 1;
+        assert!(tree.check().unwrap_err().to_string().ends_with("node 1: has the wrong count of bytes"));
     }
 
     #[test]
@@ -488,7 +500,7 @@ mod tests {
             let run = tree.runs.insert(&TokenRun::owned(TokenBuffer::default())).unwrap();
             let key = NodeKey::plain(NodeId::ROOT, Kind::Message, NameId::EMPTY).saying(ContentKey::Tokens(run));
             let digest = digest::node(&tree.content(&key));
-            tree.nodes.insert(key, (FragmentId::new(0), Some(run)), None, (digest, &tree.runs)).unwrap();
+            tree.nodes.insert(key, (FragmentId::new(0), 2, Some(run)), None, (digest, &tree.runs)).unwrap();
         });
         assert!(text.ends_with("node 3: is known by tokens that it does not have"), "{text}");
         let text = finding(|tree| tree.nodes.rows[2].call = 1);

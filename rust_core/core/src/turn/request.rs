@@ -22,7 +22,10 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body_len(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<usize> {
-        Ok(size(&self.said(source)?, head, tail))
+        let Source::Path(node) = source else { return Ok(size(&self.said(source)?, head, tail)) };
+        self.known_node(node)?;
+        let commas = self.nodes.depth(node).saturating_sub(1) as usize;
+        Ok(head.len() + usize::try_from(self.nodes.bytes(node)).unwrap_or(usize::MAX) + commas + tail.len())
     }
 
     /// Write `head`, the messages separated by commas with their pieces joined, and `tail` into a buffer of exactly the right size.
@@ -31,7 +34,7 @@ impl Tree {
     /// If the node or the context does not exist, or [`Error::Buffer`] if the size is not [`Tree::body_len`].
     pub fn body_into(&self, source: Source, head: &[u8], tail: &[u8], out: &mut [u8]) -> Result<()> {
         let said = self.said(source)?;
-        let (need, have) = (size(&said, head, tail), out.len());
+        let (need, have) = (self.body_len(source, head, tail)?, out.len());
         if need != have {
             return Err(Error::Buffer { need, have });
         }
@@ -58,9 +61,8 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body_onto(&self, source: Source, head: &[u8], tail: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        let said = self.said(source)?;
-        out.reserve_exact(size(&said, head, tail));
-        join(&said, head, tail, |part| out.extend_from_slice(part));
+        out.reserve_exact(self.body_len(source, head, tail)?);
+        join(&self.said(source)?, head, tail, |part| out.extend_from_slice(part));
         Ok(())
     }
 
@@ -198,6 +200,15 @@ pub(crate) fn write(out: &mut [u8], at: usize, value: u32) -> Option<usize> {
         rest /= 10;
     }
     Some(end)
+}
+
+/// Write a number behind what `out` has.
+pub(crate) fn decimal(out: &mut Vec<u8>, value: i64) {
+    let Ok(value) = u32::try_from(value) else { return out.extend_from_slice(value.to_string().as_bytes()) };
+    let at = out.len();
+    out.resize(at + 10, 0);
+    let end = write(out, at, value).unwrap_or(at);
+    out.truncate(end);
 }
 
 const ASCII: u64 = 0x3030_3030_3030_3030;
