@@ -140,7 +140,7 @@ impl World {
         for (number, session) in [Vec::new(), vec!["X-Session-ID".to_owned()]].into_iter().enumerate() {
             let headers = vec![("Number".to_owned(), number.to_string())];
             let plan = TargetPlan { origin, path: format!("/{number}"), host: "h".to_owned(), headers, session };
-            engine.target(plan).unwrap();
+            engine.target(&plan).unwrap();
         }
         let mut world = Self {
             engine,

@@ -164,7 +164,7 @@ impl TurnEngine {
         headers: Vec<(String, String)>,
         session: Vec<String>,
     ) -> PyResult<u32> {
-        self.engine.with(py, |engine| engine.target(TargetPlan { origin, path, host, headers, session }))
+        self.engine.with(py, |engine| engine.target(&TargetPlan { origin, path, host, headers, session }))
     }
 
     /// Register a tree of a run with a seed; `task` is its task's id in UTF-8, `key` what names it to servers.

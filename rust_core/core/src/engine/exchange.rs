@@ -47,8 +47,10 @@ pub struct TargetPlan {
 
 #[derive(Debug)]
 pub(super) struct Target {
-    plan: TargetPlan,
+    origin: u32,
+    /// The head of its requests, and where a tree's key stands in it.
     head: Arc<[u8]>,
+    keys: Vec<usize>,
     pub(super) waiting: VecDeque<FlightKey>,
 }
 
@@ -120,9 +122,10 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     ///
     /// # Errors
     /// If a header holds a character that no header can carry.
-    pub fn target(&mut self, plan: TargetPlan) -> Result<TargetKey> {
-        let head = head(&plan, 0)?;
-        self.targets.push(Target { plan, head, waiting: VecDeque::new() });
+    pub fn target(&mut self, plan: &TargetPlan) -> Result<TargetKey> {
+        let (head, other) = (head(plan, 0)?, head(plan, u32::MAX)?);
+        let keys = (0..head.len()).filter(|&at| head[at] != other[at]).step_by(DIGITS).collect();
+        self.targets.push(Target { origin: plan.origin, head, keys, waiting: VecDeque::new() });
         Ok(crate::id::count(self.targets.len() - 1))
     }
 
@@ -157,7 +160,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             let view = self.view(flight)?;
             let head = self.head(target, view.tree)?;
             let size = self.size(view)?;
-            let origin = self.aim(target)?.plan.origin;
+            let origin = self.aim(target)?.origin;
             table.send(token_of(flight), origin, head, size, limit, now)?;
             self.flights[flight].place = Place::Sent(target, now);
         }
@@ -184,14 +187,17 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     fn head(&mut self, target: TargetKey, tree: usize) -> Result<Arc<[u8]>> {
         let key = target;
         let target = self.targets.get(key as usize).ok_or_else(|| unknown("target", key as usize))?;
-        if target.plan.session.is_empty() {
+        if target.keys.is_empty() {
             return Ok(Arc::clone(&target.head));
         }
         let entry = self.trees.get_mut(tree).ok_or_else(|| unknown("tree", tree))?;
         if let Some((_, head)) = entry.heads.iter().find(|&&(known, _)| known == key) {
             return Ok(Arc::clone(head));
         }
-        let head = head(&target.plan, entry.key)?;
+        let mut head = Arc::clone(&target.head);
+        for &at in &target.keys {
+            Arc::make_mut(&mut head)[at..at + DIGITS].copy_from_slice(&hex(entry.key));
+        }
         entry.heads.push((key, Arc::clone(&head)));
         Ok(head)
     }
@@ -327,9 +333,16 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     }
 }
 
+/// Digits of a tree's key.
+const DIGITS: usize = 8;
+
+fn hex(key: u32) -> [u8; DIGITS] {
+    std::array::from_fn(|place| b"0123456789abcdef"[(key >> (28 - 4 * place)) as usize & 15])
+}
+
 /// The head of requests to a target, with the key of a tree.
 fn head(plan: &TargetPlan, key: u32) -> Result<Arc<[u8]>> {
-    let key = format!("{key:08x}");
+    let key = hex(key).map(char::from).iter().collect::<String>();
     let session = plan.session.iter().map(|name| (&**name, &*key));
     let headers = session.chain(plan.headers.iter().map(|(name, value)| (&**name, &**value)));
     request_head(&plan.path, &plan.host, &headers.collect::<Vec<_>>())
