@@ -180,7 +180,7 @@ fn refuse_no_json(scan: &mut Scanner<'_>) -> ReplyResult<()> {
 
 /// Read the value of `choices`, and the token ids of the prompt where a choice has them.
 fn choices(scan: &mut Scanner<'_>, options: &ReplyOptions) -> ReplyResult<(Vec<ParsedChoice>, Option<Vec<u32>>)> {
-    let mut found = Vec::new();
+    let mut found = Vec::with_capacity(1);
     let mut prompt_ids = None;
     scan.list(|scan| {
         let mut numbered = Numbered::read(scan, options)?;

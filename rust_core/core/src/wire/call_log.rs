@@ -69,12 +69,11 @@ impl<'a> CallLog<'a> {
 
     /// The operation: names, each once, then the calls. Nothing for no calls.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
         if self.is_empty() {
-            return Ok(out);
+            return Ok(Vec::new());
         }
         let mut names = Vec::new();
-        let mut body = Vec::with_capacity(32 * (self.models.len() + self.tools.len()));
+        let mut body = Vec::with_capacity(64 * (self.models.len() + self.tools.len()));
         codec::put(&mut body, self.models.len() as u64);
         for call in &self.models {
             put_name(&mut body, &mut names, call.endpoint);
@@ -95,6 +94,8 @@ impl<'a> CallLog<'a> {
             codec::put(&mut body, fits(call.micros)?);
             codec::put(&mut body, fits(call.started)?);
         }
+        let text = names.iter().map(|name| name.len() + 2).sum::<usize>();
+        let mut out = Vec::with_capacity(4 + text + body.len());
         out.push(CALLS);
         codec::put(&mut out, names.len() as u64);
         for name in names {

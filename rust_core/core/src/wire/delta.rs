@@ -37,6 +37,9 @@ pub const OLDEST_FORMAT: u16 = 7;
 /// bytes of a delta name a long piece again, so without a limit a short one could keep its reader busy for days.
 const JOINED: u64 = 1 << 36;
 
+/// Bytes of operations, beside messages and tokens, that a delta usually has.
+const USUAL: usize = 128;
+
 const HEADER: usize = 24;
 const CHECKSUM: usize = 8;
 
@@ -61,6 +64,9 @@ pub(crate) struct Journal {
 impl Journal {
     /// Write down an operation that was carried out, and made or reached an id.
     pub(crate) fn record(&mut self, op: &Op<'_>, made: u32) {
+        if self.ops.is_empty() {
+            self.ops.reserve(USUAL);
+        }
         op.encode(&mut self.ops);
         let (stored, bytes) = match op {
             Op::Fragment(message) => (Stored::Message(FragmentId::new(made)), message.bytes.len()),
