@@ -94,7 +94,7 @@ class Table(NamedTuple):
         first = self.core.rollouts
         numbers = [self.core.open(1, (0, draw), draw) for draw in range(first, first + n)]
         for number in numbers:
-            self.rollouts.append(Rollout(self.desk, number))
+            self.rollouts.append(Rollout.of(self.desk, number))
 
 
 def open_table(

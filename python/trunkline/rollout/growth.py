@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
+from trunkline._core import CoreTree
 from trunkline.rollout.checkpoint import CutMark, RefusedMark, write
 from trunkline.rollout.types import Finished
 from trunkline.store.schema import TreeEnding
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from trunkline._core import CoreTree
+    from collections.abc import Sequence
 
 
 NO_ROLLOUTS: Final[frozenset[int]] = frozenset()
 """One object for all trees: most rollouts are in no such set."""
 
-_FINISHED = TreeEnding()
 
-
-class Barrier:
+class Barrier(msgspec.Struct, eq=False):
     """Counts growing rollouts and holds those that wait for the next round."""
 
-    __slots__ = ("_still", "growing", "waiting")
-
-    def __init__(self) -> None:
-        self.growing = 0
-        self.waiting: dict[int, asyncio.Future[None]] = {}
-        self._still: asyncio.Future[None] | None = None
+    growing: int = 0
+    waiting: dict[int, asyncio.Future[None]] = {}
+    _still: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         """Count one more growing rollout."""
@@ -77,44 +74,29 @@ class PlayedRollout(Protocol):
     player: asyncio.Task[None] | None
 
 
-class RunningRollouts(Barrier):
+class RunningRollouts(Barrier, kw_only=True, eq=False):
     """The tasks that play rollouts, and how growth ended (``over``: cut; ``sealed``: no fork is paid for any more)."""
 
-    __slots__ = (
-        "_core",
-        "_cut",
-        "_keep",
-        "_leaving",
-        "_live",
-        "_spared",
-        "_struck",
-        "ending",
-        "over",
-        "sealed",
-    )
+    core: CoreTree
+    live: Mapping[int, PlayedRollout]
+    ending: TreeEnding = TreeEnding()
+    over: bool = False
+    sealed: bool = False
+    _leaving: frozenset[int] = NO_ROLLOUTS
+    _cut: frozenset[int] = NO_ROLLOUTS
+    _spared: frozenset[int] = NO_ROLLOUTS
+    # Those whose task was cancelled for it, until they have noticed.
+    _struck: frozenset[int] = NO_ROLLOUTS
+    _keep: bool = False
 
-    def __init__(
-        self,
-        core: CoreTree,
-        live: Mapping[int, PlayedRollout],
-        checkpoint: Sequence[CutMark | RefusedMark] = (),
-    ) -> None:
-        Barrier.__init__(self)
-        self.ending = _FINISHED
-        self.over = False
-        self.sealed = False
-        self._core = core
-        self._live = live
-        self._leaving = self._cut = self._spared = NO_ROLLOUTS
-        # Those whose task was cancelled for it, until they have noticed.
-        self._struck = NO_ROLLOUTS
-        self._keep = False
-        for mark in checkpoint:
+    def restore(self, marks: Sequence[CutMark | RefusedMark]) -> None:
+        """Apply what an earlier process recorded."""
+        for mark in marks:
             self._take(mark)
 
     def __len__(self) -> int:
         """How many rollouts can be cut, those whose task has not run yet included."""
-        return len(set(self._core.growing) - self._leaving)
+        return len(set(self.core.growing) - self._leaving)
 
     def enter(self, rollout: PlayedRollout, task: asyncio.Task[None] | None) -> None:
         """Register the task that plays a rollout; raises :class:`Finished` if growth is over."""
@@ -145,7 +127,7 @@ class RunningRollouts(Barrier):
         if self.over:
             return
         self._note(CutMark(word, why, keep, tuple(sorted(self._leaving))))
-        playing = {number: rollout.player for number, rollout in self._live.items() if rollout.player is not None}
+        playing = {number: rollout.player for number, rollout in self.live.items() if rollout.player is not None}
         self._cut |= playing.keys()
         self._struck |= playing.keys() - self.waiting.keys()
         for number, task in playing.items():
@@ -175,7 +157,7 @@ class RunningRollouts(Barrier):
 
     def _note(self, mark: CutMark | RefusedMark) -> None:
         """Record a mark in the tree and apply it."""
-        write(self._core, mark)
+        write(self.core, mark)
         self._take(mark)
 
     def _take(self, mark: CutMark | RefusedMark) -> None:

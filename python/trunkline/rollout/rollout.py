@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from trunkline._core import TURN
+import msgspec
+
+from trunkline._core import TURN, CoreTree
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
-from trunkline.llm.batch.activity import UNREAD
+from trunkline.llm.batch.activity import UNREAD, RolloutActivity, UnreadActivity
+from trunkline.llm.request import Sampling
+from trunkline.llm.types import ReplyChoice
+from trunkline.rollout.environments import EnvironmentHandle
 from trunkline.rollout.sampling.dispatcher import WantedTurn
+from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.side_effects import SideEffectLog
+from trunkline.rollout.task_budget import TaskBudget
+from trunkline.rollout.types import KeptPrefix, TurnSink
 from trunkline.tools.calls import Origin
+from trunkline.types import Task
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.request import Sampling
-    from trunkline.llm.types import ReplyChoice, ToolCall
-    from trunkline.rollout.environments import EnvironmentHandle
-    from trunkline.rollout.sampling.sampler import Sampler
-    from trunkline.rollout.task_budget import Reservation, TaskBudget
-    from trunkline.rollout.types import KeptPrefix, Turn
+    from trunkline.llm.types import ToolCall
+    from trunkline.rollout.task_budget import Reservation
+    from trunkline.rollout.types import Turn
     from trunkline.tools.calls import Call
 
 
@@ -34,68 +40,64 @@ _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 _UNUSABLE = _BROKEN_OFF | {"content_filter"}
 
 
-class Rollout:
+class Rollout(msgspec.Struct, eq=False):
     """One try of one task, with its position on the tree; a program asks, observes and finishes through it."""
 
-    __slots__ = (
-        "_kept",
-        "_last_turn",
-        "_path",
-        "activity",
-        "began",
-        "between",
-        "core",
-        "environment",
-        "first_sampling",
-        "id",
-        "leaf",
-        "place",
-        "player",
-        "sampler",
-        "seed",
-        "side_effects",
-        "sink",
-        "start",
-        "steps",
-        "task",
-        "task_budget",
-        "tool_calls",
-        "turn",
-    )
+    id: int
+    sampler: Sampler
+    core: CoreTree
+    task: Task
+    seed: int
+    sink: TurnSink
+    activity: RolloutActivity | UnreadActivity
+    began: float
+    leaf: int
+    start: int
+    turn: int
+    _path: tuple[int, ...]
+    first_sampling: Sampling | None = None
+    between: Callable[[Rollout], Awaitable[None]] | None = None
+    _kept: KeptPrefix | None = None
+    task_budget: TaskBudget | None = None
+    place: str = "program"
+    player: asyncio.Task[None] | None = None
+    steps: int | None = None
+    tool_calls: int = 0
+    _last_turn: ReplyChoice | None = None
+    side_effects: SideEffectLog | None = None
+    environment: EnvironmentHandle | None = None
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         sampler: Sampler,
         id: int,
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
         kept: KeptPrefix | None = None,
         task_budget: TaskBudget | None = None,
-    ) -> None:
-        self.core: CoreTree = sampler.core
-        facts = self.core.rollout(id)
+    ) -> Rollout:
+        """Return a rollout of the tree at its fork point."""
+        facts = sampler.core.rollout(id)
         path = facts.path
-        self.id = id
-        self.began = time.monotonic()
-        self.place = "program"
-        self.player: asyncio.Task[None] | None = None
-        self.task = sampler.task
-        self.turn = self.start = path[-2]
-        self.steps: int | None = None
-        self.leaf = facts.point
-        self.tool_calls = 0
-        self._path = path
-        self.seed = sampler.seed
-        self.sampler = sampler
-        self.sink = sampler.sink
-        self.first_sampling = sampling
-        self.between = between
-        self._last_turn: ReplyChoice | None = None
-        self._kept = kept
-        self.task_budget = task_budget
-        self.side_effects: SideEffectLog | None = None
-        self.environment: EnvironmentHandle | None = None
-        self.activity = sampler.client.activity.open()
+        return cls(
+            id,
+            sampler,
+            sampler.core,
+            sampler.task,
+            sampler.seed,
+            sampler.sink,
+            sampler.client.activity.open(),
+            time.monotonic(),
+            facts.point,
+            path[-2],
+            path[-2],
+            path,
+            sampling,
+            between,
+            kept,
+            task_budget,
+        )
 
     @property
     def effects(self) -> SideEffectLog:

@@ -8,6 +8,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
@@ -22,11 +24,12 @@ from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
 from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
+from trunkline.scoring.rewards import Reward
 from trunkline.scoring.rewards.base import Scored, full_name
 from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
-from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
@@ -39,32 +42,27 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.task_budget import BudgetSources
     from trunkline.scoring.filters.base import Filter
-    from trunkline.scoring.rewards import Reward
     from trunkline.store.schema import TreeEnding
     from trunkline.strategies.base import Drop, Move, Strategy
-    from trunkline.tree.views import Tree
 
 
-class RoundScorer:
+class RoundScorer(msgspec.Struct, eq=False):
     """Asks the reward about the rollouts of one tree, and a strategy's value function about those out of steps."""
 
-    __slots__ = ("_earlier", "_grader", "_scored", "_tree", "_value")
-
-    def __init__(self, tree: Tree, grader: Grader | None, value: Reward | None, earlier: int) -> None:
-        self._tree = tree
-        self._grader = grader
-        self._value = value
-        self._scored: dict[int, tuple[str, Scored]] = {}
-        self._earlier = earlier  # how many rollouts may have grades
+    tree: Tree
+    grader: Grader | None
+    value: Reward | None
+    earlier: int  # how many rollouts may have grades
+    _scored: dict[int, tuple[str, Scored]] = {}
 
     def ask(self, number: int, termination: Termination, *, spent: bool) -> Awaitable[None] | None:
         """Score an ended rollout, which ``spent`` all the steps it was given; returns what to wait for, if anything."""
-        trajectory = Trajectory(self._tree, number)
+        trajectory = Trajectory(self.tree, number)
         said: Scored | Awaitable[Scored]
-        if spent and self._value is not None:
-            name, said = full_name(self._value), score(self._value, trajectory, cut=True)
-        elif not spent and self._grader is not None and termination not in UNSCORED:
-            name, said = self._grader.name, self._grader.ask(trajectory)
+        if spent and self.value is not None:
+            name, said = full_name(self.value), score(self.value, trajectory, cut=True)
+        elif not spent and self.grader is not None and termination not in UNSCORED:
+            name, said = self.grader.name, self.grader.ask(trajectory)
         else:
             return None
         if not isinstance(said, Scored):
@@ -84,10 +82,11 @@ class RoundScorer:
         """Write a round's scores in logical order, as sums of rewards decide ties and must not depend on timing."""
         if not self._scored:
             return False
-        core, scored, self._scored = self._tree.core, self._scored, {}
+        core, scored, self._scored = self.tree.core, self._scored, {}
         for number, (name, said) in sorted(scored.items()):
-            core.score(number, said.value)
-            if said.parts or said.problem is not None or number < self._earlier:
+            value, problem, parts = said
+            core.score(number, value)
+            if parts or problem is not None or number < self.earlier:
                 grade(core, number, *as_noted(name, said))
         return True
 
@@ -100,7 +99,7 @@ _LEAVE_WITHIN = 2.0
 """Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
 
 
-def _raised(problem: BaseException | None) -> None:
+def _raised(_runner: TreeRunner, problem: BaseException | None) -> None:
     if problem is not None:
         raise problem
 
@@ -153,11 +152,11 @@ class TreeRunner:
         "_scorer",
         "_settings",
         "_single",
-        "_sink",
         "_spent",
         "_stopped",
         "_taken",
         "_task_budget",
+        "sink",
         "task",
         "tree",
     )
@@ -174,7 +173,7 @@ class TreeRunner:
         self.tree = tree
         self.task: asyncio.Task[None] | None = None
         self._settings = settings
-        self._sink = sink
+        self.sink = sink
         self._taken = taken = CarriedOver.of(core) if taken is None else taken
         self._checkpoint = checkpoint = Checkpoint.of(core, taken)
         self._sampler = Sampler(core, tree.task, settings.client, sink, recorder, settings.seed)
@@ -187,7 +186,9 @@ class TreeRunner:
         )
         self._done = 0
         self._live: dict[int, Rollout] = {}
-        self._running = RunningRollouts(core, self._live, checkpoint.endings)
+        self._running = RunningRollouts(core=core, live=self._live)
+        if checkpoint.endings:
+            self._running.restore(checkpoint.endings)
         self._task_budget: TaskBudget | None = None
         if sources is not None:
             started = core.rollouts - taken.rollouts
@@ -210,7 +211,7 @@ class TreeRunner:
         self._ended: list[int] = []
         self._group: asyncio.TaskGroup | None = None
 
-    async def run(self, over: Callable[[BaseException | None], None] = _raised) -> None:
+    async def run(self, over: Callable[[TreeRunner, BaseException | None], None] = _raised) -> None:
         """Grow and score all rollouts, then filter them, and tell ``over`` of the error that ended it, or of None.
 
         The error, such as ConfigError, StrategyError or EndpointError, is raised where ``over`` is not given.
@@ -231,7 +232,7 @@ class TreeRunner:
                         self._take_over(self._group)
                     await self._grow()
             if self._running.over and self._sampler.sent:
-                self._sink.grew()  # the end does not wait for what is on its way
+                self.sink.grew()  # the end does not wait for what is on its way
                 await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
             if settings.filters and not self._checkpoint.judged:
                 self._judge()
@@ -244,14 +245,14 @@ class TreeRunner:
         if self._live:
             for rollout in self._live.values():
                 rollout.activity.end()
-        over(problem)
+        over(self, problem)
 
     def _judge(self) -> None:
         """Ask the filters about the tree."""
         core = self.tree.core
         judge(self._settings.filters, Group(self.tree, self._settings.compiled.dialect.read))
         write(core, JudgedMark(core.rollouts))
-        self._sink.grew()
+        self.sink.grew()
 
     async def _grow(self) -> None:
         """Play the rounds."""
@@ -303,7 +304,7 @@ class TreeRunner:
             if self._task_budget is None or not self._task_budget.admit():
                 break
         if self._scorer.write():
-            self._sink.grew()
+            self.sink.grew()
         return waiting
 
     def _moves(self, hook: str, rollouts: Sequence[int]) -> list[Move]:
@@ -393,13 +394,13 @@ class TreeRunner:
         core = self.tree.core
         number = core.fork(self._end, 1)
         core.mark(plain_round(0))
-        rollout = self._live[number] = Rollout(self._sampler, number)
+        rollout = self._live[number] = Rollout.of(self._sampler, number)
         if self._driver is not None:
             self._driver.opened(number)
         if self._environments is not None:
             self._environments.next_round()
             rollout.environment = self._environments.of(rollout)
-        self._sink.grew()
+        self.sink.grew()
         return rollout
 
     def _begin_round(
@@ -432,7 +433,7 @@ class TreeRunner:
         for number in waiting:
             reason = stopped.get(number)
             self._running.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
-        self._sink.grew()
+        self.sink.grew()
 
     def _open(self, fork: ForkRecord) -> None:
         made, limited = 0, self._settings.compiled.agent.max_tool_calls is not None
@@ -452,7 +453,7 @@ class TreeRunner:
     def _made(self, number: int, fork: ForkRecord | None, *, silent: bool = True) -> Rollout:
         """Make a rollout as its fork says; sampling and prefix count only before its first turn."""
         told = fork if silent else None
-        rollout = self._live[number] = Rollout(
+        rollout = self._live[number] = Rollout.of(
             self._sampler,
             number,
             None if told is None else told.sampling,
@@ -546,7 +547,7 @@ class TreeRunner:
             self._cut_if_enough(enough)
         waits = self._scorer.ask(number, end.termination, spent=not self._single and number in self._spent)
         if waits is not None or not self._single:
-            self._sink.grew()  # else its score is written in this step
+            self.sink.grew()  # else its score is written in this step
         return waits
 
     def _ending(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Ending:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import time
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import CoreTree
@@ -289,23 +288,26 @@ class Engine:
     def _start(self, index: int, task: Task) -> None:
         begun = self._earlier.pop(index, None)
         if not self._stopping:
-            core, taken = (CoreTree(), _NOTHING_TAKEN) if begun is None else begun.rebuild()
-            known = 0 if begun is None else len(begun.deltas)
+            core, taken, known, ended = CoreTree(), _NOTHING_TAKEN, 0, 0
+            if begun is not None:
+                core, taken = begun.rebuild()
+                known, ended = len(begun.deltas), core.rollouts - len(core.growing)
             traced = self._job.traced
             recorder = TraceRecorder(core, content=traced == "content") if traced else None
             tree = Tree(task, core)
-            sink = TreeSink(self._outbox, index, tree, known, recorder)
+            sink = TreeSink(self._outbox, index, tree, known, recorder, ended)
             runner = TreeRunner(tree, self._settings, sink, taken, recorder)
             self._growing += 1
-            grow = runner.run(partial(self._over, runner, sink))
+            grow = runner.run(self._over)
             # Named at once, so that thousands of tasks hold no text of a number each.
             runner.task = asyncio.get_running_loop().create_task(grow, name=task.id)
             self._tasks[runner.task] = runner
 
-    def _over(self, runner: TreeRunner, sink: TreeSink, problem: BaseException | None) -> None:
+    def _over(self, runner: TreeRunner, problem: BaseException | None) -> None:
         """Hand a tree over for the run file that has grown, or broke."""
-        own = runner.task
+        own, sink = runner.task, runner.sink
         assert own is not None
+        assert isinstance(sink, TreeSink)
         del self._tasks[own]  # this is its last step
         self._growing -= 1
         if problem is not None:

@@ -8,6 +8,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import astuple
 
 from trunkline._core import deltas
@@ -15,20 +16,19 @@ from trunkline._internal.aio import ShrinkableSemaphore
 from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
 from trunkline.llm.pricing import named
+from trunkline.llm.types import Reply
 from trunkline.protocol.messages import Batch, Delta, Done
-from trunkline.rollout.sampling.inflight import UNKNOWN
+from trunkline.rollout.sampling.inflight import UNKNOWN, TraceRecorder
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TreeEnding
+from trunkline.tree.views import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
-    from trunkline._core import CoreTree
     from trunkline.llm.receiver import CallFigures
-    from trunkline.llm.types import Reply
-    from trunkline.rollout.sampling.inflight import Named, TraceRecorder
+    from trunkline.rollout.sampling.inflight import Named
     from trunkline.tools.toolbox import Observation
-    from trunkline.tree.views import Tree
 
 __all__ = ["IN_FLIGHT", "Outbox", "TreeSink"]
 
@@ -108,99 +108,80 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
     )
 
 
-_FINISHED = TreeEnding()
-
-
-class TreeSink:
+class TreeSink(msgspec.Struct, eq=False):
     """One task's tree, as far as it was sent. It is the outlet of the task's rollouts.
 
-    Args:
+    Attributes:
         outbox: Where it is sent from.
         index: The task's index in the run.
         tree: The tree.
-        known: How many of its deltas the run file has.
+        seq: How many of its deltas the run file has, or were sent to it.
         recorder: Spans of what its rollouts do; None where nothing is traced.
+        ended: Rollouts that had ended by the last delta.
+        calls: Calls of models since the last delta; the core empties it when it makes the next one.
+        tools: Calls of tools, likewise.
+        settled: Whether all calls are rows.
     """
 
-    __slots__ = (
-        "_ended",
-        "_opening",
-        "_outbox",
-        "_recorder",
-        "_seq",
-        "_turns",
-        "broke",
-        "done",
-        "ending",
-        "index",
-        "parts",
-        "reserve",
-        "settled",
-        "tree",
-    )
+    outbox: Outbox
+    index: int
+    tree: Tree
+    seq: int = 0
+    recorder: TraceRecorder | None = None
+    ended: int = 0
+    turns: int = 0
+    calls: list[Reply | _Row] = []
+    tools: list[_ToolRow] = []
+    settled: bool = True
+    done: bool = False
+    broke: str | None = None
+    ending: TreeEnding = TreeEnding()
 
-    def __init__(
-        self, outbox: Outbox, index: int, tree: Tree, known: int = 0, recorder: TraceRecorder | None = None
-    ) -> None:
-        self.index = index
-        self.tree = tree
-        self.done = False
-        self.broke: str | None = None
-        self.ending = _FINISHED
-        self._outbox = outbox
-        self._recorder = recorder
-        self._seq = known
-        self._opening = not known
-        self._turns = 0
-        self._ended = tree.core.rollouts - len(tree.core.growing) if known else 0
-        # What its next delta is made of: the tree, calls of models and of tools. The core empties the lists.
-        self.parts: tuple[CoreTree, list[Reply | _Row], list[_ToolRow]]
-        self.parts = tree.core, [], []
-        self.settled = True  # whether all calls are rows
-        self.reserve = outbox.reserve
+    def reserve(self) -> Awaitable[None] | None:
+        """Count one more model turn in flight; returns what to wait for where there are too many."""
+        return self.outbox.reserve()
 
     def release(self) -> None:
         """Give back a reservation whose turn did not happen."""
-        self._outbox.release(1)
+        self.outbox.release(1)
 
     def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
         """Note what a request of the turn engine cost, whose figures need no check."""
         place = _place(llm, endpoint)
-        self.parts[1].append((place, *figures, _name(agent) if self._outbox.named else ""))
-        if served not in self._outbox.served:
-            self._outbox.met(served)
+        self.calls.append((place, *figures, _name(agent) if self.outbox.named else ""))
+        if served not in self.outbox.served:
+            self.outbox.met(served)
         if estimated:
-            self._outbox.estimated(place, estimated)
+            self.outbox.estimated(place, estimated)
 
     def called(self, reply: Reply) -> None:
         """Note what a request cost; it settles when it leaves, with the tree's next delta."""
-        self.parts[1].append(reply)
+        self.calls.append(reply)
         self.settled = False
-        self._outbox.met(reply.served)
+        self.outbox.met(reply.served)
         if reply.estimated:
-            self._outbox.estimated(reply, _believed(reply.estimated, 0))
+            self.outbox.estimated(reply, _believed(reply.estimated, 0))
 
     def used(
         self, rollout: int, tools: Collection[str], calls: Iterable[Named], seen: Sequence[Observation], started: int
     ) -> None:
         """Note tool calls that began together."""
         for call, (_, ok, micros) in zip(calls, seen, strict=True):
-            self.parts[2].append((rollout, call.name if call.name in tools else UNKNOWN, not ok, micros, started))
-        if self._recorder is not None:
-            self._recorder.used(rollout, tools, calls, seen, started)
+            self.tools.append((rollout, call.name if call.name in tools else UNKNOWN, not ok, micros, started))
+        if self.recorder is not None:
+            self.recorder.used(rollout, tools, calls, seen, started)
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns; what merely opens it leaves with its first turn."""
-        outbox = self._outbox
+        outbox = self.outbox
         if self.index not in outbox.dirty:
-            if self._opening and not (size or turns or self.parts[1]):
+            if not self.seq and not (size or turns or self.calls):
                 return
-            self._opening = False
             outbox.dirty[self.index] = self
             if outbox.wait > _FLUSH_AFTER:
                 outbox.schedule()
         if size or turns:
-            self._turns += turns
+            self.turns += turns
             outbox.turns += turns
             outbox.bytes += size
             if outbox.wait and (outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES):
@@ -208,23 +189,21 @@ class TreeSink:
 
     async def durable(self) -> None:
         """Wait until everything that was noted so far is in the run file."""
-        await self._outbox.durable()
+        await self.outbox.durable()
 
     def settle(self) -> None:
         """Make rows of the calls that are told of as replies."""
-        self.parts[1][:] = [
-            call if isinstance(call, tuple) else astuple(settle(call, named=self._outbox.named))
-            for call in self.parts[1]
+        self.calls[:] = [
+            call if isinstance(call, tuple) else astuple(settle(call, named=self.outbox.named)) for call in self.calls
         ]
         self.settled = True
 
     def take(self, data: bytes, ended: int) -> Delta:
         """The delta of what changed since the last call, given its bytes and how many rollouts have ended."""
-        spans = [] if self._recorder is None else self._recorder.take()
-        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, spans)
-        self._seq += 1
-        self._opening = False
-        self._turns, self._ended = 0, ended
+        spans = [] if self.recorder is None else self.recorder.take()
+        delta = Delta(self.index, self.seq, data, self.turns, ended - self.ended, spans)
+        self.seq += 1
+        self.turns, self.ended = 0, ended
         return delta
 
 
@@ -343,7 +322,8 @@ class Outbox:
             for sink in dirty:
                 if not sink.settled:
                     sink.settle()
-            for sink, (data, ended) in zip(dirty, deltas([sink.parts for sink in dirty]), strict=True):
+            grew = deltas([(sink.tree.core, sink.calls, sink.tools) for sink in dirty])
+            for sink, (data, ended) in zip(dirty, grew, strict=True):
                 if data is not None:
                     if (length := len(data)) > _LARGEST:
                         raise InfrastructureError(

@@ -80,7 +80,7 @@ def tree() -> _core.CoreTree:
 
 
 def rollout(core: _core.CoreTree, sink: Sink) -> Rollout:
-    made = Rollout(Sampler(core, Task.ask("?", id="q"), CompletionClient(None), sink, seed=7), 0)
+    made = Rollout.of(Sampler(core, Task.ask("?", id="q"), CompletionClient(None), sink, seed=7), 0)
     made.turn = 1  # calls follow a turn
     return made
 

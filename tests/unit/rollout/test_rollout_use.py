@@ -55,7 +55,7 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
     point = core.append(0, _core.PROMPT, b'{"role":"user","content":"?"}')
     number = core.open(point, [0, 0])
     silent = Silent()
-    rollout = Rollout(Sampler(core, Task.ask("?", id="q"), CompletionClient(silent), silent, seed=7), number)
+    rollout = Rollout.of(Sampler(core, Task.ask("?", id="q"), CompletionClient(silent), silent, seed=7), number)
     rollout.turn = 1  # calls are answered after a turn
     calls = [
         ToolCall("", "half", '{"n": 8}'),

@@ -271,7 +271,7 @@ async def test_a_cut_leaves_for_the_file_while_an_llm_keeps_its_request(count: i
     tree = Tree(Task.ask("what?", "1", id="q"), _core.CoreTree())
     agent, client = CompiledAgent(Agent(model="m", tools=[look])), CompletionClient(Stubborn())
     runner = TreeRunner(tree, TreeSettings(agent, Chain(count), exact_match, 11, client), TreeSink(outbox, 0, tree))
-    runner.task = asyncio.create_task(runner.run(lambda problem: None))
+    runner.task = asyncio.create_task(runner.run(lambda runner, problem: None))
     await asked.wait()
     outbox.flush()
     runner.cut("deadline", "the time is over")

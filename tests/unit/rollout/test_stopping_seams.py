@@ -287,7 +287,7 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
     rollout = SimpleNamespace(id=0, player=None)
-    running = RunningRollouts(_core.CoreTree(), {0: rollout})
+    running = RunningRollouts(core=_core.CoreTree(), live={0: rollout})
 
     async def play() -> None:
         running.enter(rollout, asyncio.current_task())
@@ -297,7 +297,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
             raise running.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        running = RunningRollouts(_core.CoreTree(), {0: rollout})
+        running = RunningRollouts(core=_core.CoreTree(), live={0: rollout})
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
         running.cut("deadline", "deadline: now")
@@ -331,7 +331,7 @@ async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
     compiled = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
     for kept in (KeptPrefix(point, 7), None):
         sampler = Sampler(core, Task.ask("?", id="q"), CompletionClient(Clerk()), book)
-        rollout = Rollout(sampler, number, kept=kept, task_budget=Recorder())
+        rollout = Rollout.of(sampler, number, kept=kept, task_budget=Recorder())
         with pytest.raises(OutOfBudget):
             await rollout.ask(compiled)
         rollout.activity.end()

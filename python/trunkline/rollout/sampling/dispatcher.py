@@ -116,14 +116,15 @@ class TurnDispatcher:
         self.sender: TurnSender | BatchTurnSender | None = None
         if plain and isinstance(llm, HttpLLM | Batcher):
             self.sender = llm.sender(engine, self._plain, self)
-        self._agents: dict[tuple[CompiledAgent, bool], int] = {}
+        self._plain_agents: dict[CompiledAgent, int] = {}
+        self._other_agents: dict[CompiledAgent, int] = {}
         self._waiting = False
 
     def want(self, tree: int, wanted: WantedTurn) -> None:
         """Ask for a rollout's next turn at the end of this pass."""
         compiled, sender, weights = wanted.compiled, self.sender, self._weights
         if sender is None or weights.held or wanted.kept is not None:
-            agent = self._agents.get((compiled, False))
+            agent = self._other_agents.get(compiled)
             if agent is None:
                 agent = self._register(compiled, plain=False)
             wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted, wanted.kept)
@@ -133,7 +134,7 @@ class TurnDispatcher:
             return
         if weights.version is not None:
             compiled = compiled.under(weights.version)
-        agent = self._agents.get((compiled, True))
+        agent = self._plain_agents.get(compiled)
         if agent is None:
             agent = self._register(compiled, plain=True)
         wanted.key = self.engine.ask(tree, wanted.rollout, agent, wanted)
@@ -150,7 +151,7 @@ class TurnDispatcher:
     def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest, compiled: CompiledAgent) -> None:
         """Ask for what a program wants at the end of this pass; only where :meth:`takes` says so."""
         assert self.sender is not None
-        agent = self._agents.get((compiled, True))
+        agent = self._plain_agents.get(compiled)
         if agent is None:
             agent = self._register(compiled, plain=True)
         context = ask.context
@@ -200,13 +201,13 @@ class TurnDispatcher:
         """Turns are on their trees: hand them to their rollouts."""
         for figures, served, estimated, outcomes, parsed in answers:
             leader, _ = outcomes[0]
-            call = leader.compiled.agent.llm, url, leader.compiled.agent.name, figures, served, estimated
+            agent = leader.compiled.agent
             if leader.reservation is not None:
-                self._pay(reply_of(*call), outcomes)
+                self._pay(reply_of(agent.llm, url, agent.name, figures, served, estimated), outcomes)
             elif leader.pending is None:
-                leader.sampler.sink.answered(*call)
+                leader.sampler.sink.answered(agent.llm, url, agent.name, figures, served, estimated)
             else:
-                leader.pending.answered(call)
+                leader.pending.answered((agent.llm, url, agent.name, figures, served, estimated))
             if estimated and isinstance(self._llm, HttpLLM):  # a batch engine says what each draw took
                 self._estimated(url)
             for wanted, outcome in outcomes:
@@ -269,7 +270,8 @@ class TurnDispatcher:
         self._weights.settle()
 
     def _register(self, compiled: CompiledAgent, *, plain: bool) -> int:
-        agent = self._agents[compiled, plain] = self.engine.agent(
+        agents = self._plain_agents if plain else self._other_agents
+        agent = agents[compiled] = self.engine.agent(
             self._plain if plain else self._others,
             compiled.head,
             compiled.constant,

@@ -3,80 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+import msgspec
+
+from trunkline._core import CoreTree
 from trunkline.errors import LLMError, RolloutError, copied
 from trunkline.llm.request import CHAT
 from trunkline.llm.request import draws as ending
 from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
-from trunkline.rollout.sampling.completions import gathered
+from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients, gathered
 from trunkline.rollout.sampling.dispatcher import HandedBack, StateDraws, WantedTurn, runs
+from trunkline.rollout.sampling.inflight import TraceRecorder
 from trunkline.rollout.sampling.token_prompts import TokenTurnReader
 from trunkline.rollout.sampling.turns import PendingTurn, TurnReader, TurnRequest
 from trunkline.rollout.task_budget import Meter
+from trunkline.rollout.types import TurnSink
+from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
-    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.llm.receiver import FirstAttempt
     from trunkline.llm.types import Reply, ReplyChoice, ToolCall
-    from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.dispatcher import TurnFuture
-    from trunkline.rollout.sampling.inflight import TraceRecorder
-    from trunkline.rollout.types import DrawCallback, Turn, TurnSink
-    from trunkline.types import Task
+    from trunkline.rollout.types import DrawCallback, Turn
 
 
 __all__ = ["Sampler"]
 
 
-class Sampler:
+class Sampler(msgspec.Struct, eq=False):
     """Turns questions into requests, and replies into turns on the tree.
 
-    Args:
+    Attributes:
         core: The tree.
         task: Its task.
         client: Who answers; a switchboard where there are several LLMs.
         sink: Where it says what a request cost.
         recorder: Where rollouts note what they do; None where nothing is traced.
         seed: The run's.
-
-    Attributes:
         sent: Requests that are out.
     """
 
-    __slots__ = (
-        "_tree",
-        "client",
-        "core",
-        "recorder",
-        "seed",
-        "sent",
-        "sink",
-        "task",
-    )
-
-    def __init__(
-        self,
-        core: CoreTree,
-        task: Task,
-        client: CompletionClient | CompletionClients,
-        sink: TurnSink,
-        recorder: TraceRecorder | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.core = core
-        self.task = task
-        self.client = client
-        self.sink = sink
-        self.recorder = recorder
-        self.seed = seed
-        self.sent: Collection[asyncio.Task[None]] = ()
-        self._tree: int | None = None
+    core: CoreTree
+    task: Task
+    client: CompletionClient | CompletionClients
+    sink: TurnSink
+    recorder: TraceRecorder | None = None
+    seed: int = 0
+    sent: Collection[asyncio.Task[None]] = ()
+    _tree: int | None = None
 
     @property
     def inside(self) -> bool:
