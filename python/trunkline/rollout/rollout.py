@@ -122,8 +122,8 @@ class Rollout(msgspec.Struct, eq=False):
             self.place = "strategy"
             await self.between(self)
         reservation = None if self.task_budget is None else await self._pay(self.task_budget, compiled)
-        kept, self._kept = self._kept, None
-        wanted = WantedTurn(self.sampler, compiled, self.id, kept, reservation)
+        wanted = WantedTurn(self.sampler, compiled, self.id, self._kept, reservation)
+        self._kept = None
         recorder, reserved = self.sampler.recorder, False
         started = 0 if recorder is None else recorder.now()
         try:
@@ -192,7 +192,7 @@ class Rollout(msgspec.Struct, eq=False):
         if gate.shut:
             await gate.enter()
         began = time.monotonic()
-        gate.calls[self] = len(calls), calls[0].name if calls else "", began
+        gate.calls[self] = calls, began
         try:
             observations = await compiled.toolbox.call_all(calls, environment, origin, self._begin)
         finally:

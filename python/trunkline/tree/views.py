@@ -168,7 +168,8 @@ class Trajectory:
     __slots__ = ("id", "tree")
 
     def __init__(self, tree: Tree, id: int) -> None:
-        tree.core.rollout(id)
+        if not 0 <= id < tree.core.rollouts:
+            tree.core.rollout(id)  # says that there is none
         self.id = id
         self.tree = tree
 

@@ -180,9 +180,10 @@ class TreeSink(msgspec.Struct, eq=False):
             outbox.dirty[self.index] = self
             if outbox.wait > _FLUSH_AFTER:
                 outbox.schedule()
-        if size or turns:
+        if turns:
             self.turns += turns
             outbox.turns += turns
+        if size or turns:
             outbox.bytes += size
             if outbox.wait and (outbox.turns >= IN_FLIGHT or outbox.bytes >= _BATCH_BYTES):
                 outbox.schedule()

@@ -259,7 +259,7 @@ class ProgramExecutor:
             gate = self._sampler.client.turn_gate
             if gate.shut:
                 await gate.enter()
-            gate.calls[work] = len(calls), calls[0].name if calls else "", time.monotonic()
+            gate.calls[work] = calls, time.monotonic()
             try:
                 return await work
             finally:

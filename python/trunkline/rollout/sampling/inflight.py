@@ -65,14 +65,14 @@ class TurnGate:
         clock: Monotonic seconds.
 
     Attributes:
-        calls: By whatever began them, how many tool calls run, the name of the first, and when they began.
+        calls: By whatever began them, the tool calls that run, or their tools, and when they began.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         # In the order in which they began: the first is the oldest.
         self._requests: dict[_Out, float] = {}
-        self.calls: dict[object, tuple[int, str, float]] = {}
+        self.calls: dict[object, tuple[Sequence[Named], float]] = {}
         self.shut = False
         self.dispatchers: list[Dispatcher] = []
 
@@ -100,10 +100,10 @@ class TurnGate:
     def tools(self) -> tuple[int, str, float]:
         """How many tool calls run, and which runs longest, for how many seconds."""
         now = self._clock()
-        _, longest, since = next(iter(self.calls.values()), (0, "", now))
-        count = sum(calls for calls, _, _ in self.calls.values())
+        oldest, since = next(iter(self.calls.values()), ((), now))
+        count = sum(len(calls) for calls, _ in self.calls.values())
         # The model has named it, and may have made it up.
-        return count, printable(longest, _MAX_CALL_NAME), now - since
+        return count, printable(oldest[0].name if oldest else "", _MAX_CALL_NAME), now - since
 
     async def drained(self, within: float, waiting: Callable[[], int] = int) -> None:
         """Let nothing begin any more, and wait until what is underway has come back and is on the tree.

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from trunkline.llm.types import ToolCall
 from trunkline.rollout.sampling.inflight import TurnGate
 
 
 @contextmanager
 def calling(gate: TurnGate, *names: str, since: float = 0.0) -> Iterator[None]:
     """The tool calls of a turn run."""
-    gate.calls[names] = len(names), names[0], since
+    gate.calls[names] = [ToolCall("", name, "{}") for name in names], since
     try:
         yield
     finally:
