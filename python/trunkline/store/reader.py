@@ -437,10 +437,13 @@ class RunReader:
         """The rows of finished tasks, each with the task's number."""
         return chain.from_iterable(self._tree_rows())
 
-    def _tree_rows(self) -> Iterator[Iterable[tuple[int, TreeRow]]]:
+    def _tree_rows(self, sums: dict[int, int] | None = None) -> Iterator[Iterable[tuple[int, TreeRow]]]:
+        """The rows of finished tasks, some at a time; their checksums are put into ``sums``."""
         seal, count = self._seal(), 0
         for batch in self._batches(_TREE_ROWS):
             count += len(batch)
+            if sums is not None:
+                _begin_sums(batch, sums)
             yield self._read("trees", TreeRow, batch)
         if seal is not None and seal.finished != count and self._seal() == seal:
             raise self._damaged(f"trees: {count} rows of {seal.finished} finished tasks")
@@ -452,13 +455,14 @@ class RunReader:
         """
         return chain.from_iterable(self._rollout_rows())
 
-    def _rollout_rows(self) -> Iterator[Iterable[tuple[int, RolloutRow]]]:
+    def _rollout_rows(self, found: dict[int, int] | None = None) -> Iterator[Iterable[tuple[int, RolloutRow]]]:
+        """The rows of all rollouts, some at a time; ``found`` are the checksums of the tasks' rows in ``trees``."""
         self._check_meta()
         sums = self._sums_of("rows_sum")
-        found: dict[int, int] = {}
-        for batch in self._batches(_TREE_ROWS):
-            found.update(dict.fromkeys(map(itemgetter(0), batch), 0))
-            chain_sums(batch, found)
+        if found is None:
+            found = {}
+            for batch in self._batches(_TREE_ROWS):
+                _begin_sums(batch, found)
         for batch in self._batches(_TAKEN_ROWS):
             chain_sums(batch, found)
         undone: set[int] = set()
@@ -580,10 +584,12 @@ class RunReader:
         """The run's totals, computed from its rows."""
         prices, meta, tasks = self.prices, self._check_meta(), self._size
         broken = {number for (number,) in self._query("SELECT task FROM trees WHERE error IS NOT NULL")}
-        rows = map(itemgetter(1), self.rows())
+        sums: dict[int, int] = {}
+        rows = map(itemgetter(1), chain.from_iterable(self._tree_rows(sums)))
+        rollouts = chain.from_iterable(self._rollout_rows(sums))
         taken = list(self.taken())
         events = [event.kind for event in self.events()]
-        return summarise(meta, tasks, rows, self.rollouts(), self.calls(), prices, taken, broken, events)
+        return summarise(meta, tasks, rows, rollouts, self.calls(), prices, taken, broken, events)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.
@@ -592,6 +598,12 @@ class RunReader:
             One printable line for each problem, naming task and field; empty if all is well.
         """
         return [*([] if self.loss is None else [self.loss]), *check(self._connection)]
+
+
+def _begin_sums(trees: Sequence[tuple[Any, ...]], sums: dict[int, int]) -> None:
+    """Begin the checksum of each task's rows with its row in ``trees``."""
+    sums.update(dict.fromkeys(map(itemgetter(0), trees), 0))
+    chain_sums(trees, sums)
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, Callable[[], None] | None, str | None]:
