@@ -140,7 +140,9 @@ class PoisonTaskDetector:
                 heappush(self._waiting, (-record.deaths, task * _STRIDE % 2**32, task))
         return DeathReport(sorted(worker.tasks - worker.trial), guilty, known)
 
-    def _by_deaths(self, tasks: Iterable[int]) -> Counter[int]:
+    def _by_deaths(self, tasks: Collection[int]) -> Counter[int]:
+        if not self._records:
+            return Counter({0: len(tasks)})
         return Counter([self._records[task].deaths if task in self._records else 0 for task in tasks])
 
     def _deaths(self, task: int) -> int:

@@ -126,9 +126,14 @@ class ProgressCounter(Component):
 
     def _done(self, finished: Sequence[Done]) -> None:
         shot, scored = self._snapshot, self._job.reward is not None
+        whole = sum([kept(done.tree.error, done.rollouts, scored=scored) for done in finished])
+        self._task_queue.done(len(finished), kept=whole)
         for done in finished:
-            self._task_queue.done(kept=kept(done.tree.error, done.rollouts, scored=scored))
-            self._count(done, self._taken.get(done.task))
+            if done.task in self._taken:
+                self._discount(self._taken[done.task])
+            for row in done.rollouts:
+                if row.termination in FAILED:
+                    self._failed(done.task, row)
         shot.tasks_done += len(finished)
         shot.kept = self._task_queue.kept
         if shot.groups is None:
@@ -137,17 +142,13 @@ class ProgressCounter(Component):
         self.finished.put_nowait([self._tasks[done.task].id for done in finished])
         self._observers.completed(finished)
 
-    def _count(self, done: Done, before: TakenRow | None) -> None:
-        shot = self._snapshot
-        if before is not None:
-            shot.failed -= before.failed
-            shot.rollouts -= before.rollouts if shot.groups is None else 0
-        for row in done.rollouts:
-            if row.termination in FAILED:
-                shot.failed += 1
-                if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
-                    self._rejections.note(done.task, Failure.decode(row.error or "").message)
+    def _discount(self, before: TakenRow) -> None:
+        self._snapshot.failed -= before.failed
+        self._snapshot.rollouts -= before.rollouts if self._snapshot.groups is None else 0
 
-
-def _is_old(row: RolloutRow, before: TakenRow | None) -> bool:
-    return before is not None and row.rollout < before.rollouts
+    def _failed(self, task: int, row: RolloutRow) -> None:
+        self._snapshot.failed += 1
+        if row.termination == Termination.BAD_REQUEST and not row.turns:
+            before = self._taken.get(task)
+            if before is None or row.rollout >= before.rollouts:
+                self._rejections.note(task, Failure.decode(row.error or "").message)

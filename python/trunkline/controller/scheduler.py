@@ -191,8 +191,8 @@ class TaskQueue:
         for index in indices:
             heappush(self._back, index)
 
-    def done(self, *, kept: bool) -> None:
-        self.growing -= 1
+    def done(self, tasks: int, *, kept: int) -> None:
+        self.growing -= tasks
         self.kept += kept
 
 

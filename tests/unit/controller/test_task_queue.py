@@ -23,7 +23,7 @@ def play(keeps: list[bool], refill: Refill | None, choose: list[int], slots: int
         if not growing:
             break
         done = growing.pop(choose[turn % len(choose)] % len(growing))
-        task_queue.done(kept=keeps[done])
+        task_queue.done(1, kept=keeps[done])
     assert not task_queue.open
     return handed, task_queue
 
