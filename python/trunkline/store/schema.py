@@ -151,7 +151,7 @@ class EventRow(NamedTuple):
     data: dict[str, JSON]
 
 
-class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
+class RolloutRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One rollout; derived from the deltas.
 
     Attributes:
@@ -226,7 +226,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class TreeRow(msgspec.Struct, frozen=True, array_like=True):
+class TreeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One finished task; all fields before ``error`` are derived from the deltas.
 
     Attributes:
@@ -278,7 +278,7 @@ class TreeEnding(NamedTuple):
     refused: int = 0
 
 
-class TakenRow(msgspec.Struct, frozen=True, array_like=True):
+class TakenRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A task as it was when this run took it over from an earlier one, which had paid for it.
 
     Attributes:
