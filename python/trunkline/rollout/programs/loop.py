@@ -34,8 +34,9 @@ class ProgramTask(asyncio.Task[T]):
     __slots__ = ("_number",)
 
     def __init__(self, coro: Coroutine[Any, Any, T], loop: ProgramLoop, number: int, **given: Any) -> None:
-        self._number = number
+        self._number = id(self)  # asyncio keeps the tasks of all programs in one set, where equal hashes would be slow
         super().__init__(coro, loop=loop, **given)
+        self._number = number
 
     def __hash__(self) -> int:
         return self._number
