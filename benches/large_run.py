@@ -20,7 +20,7 @@ import msgspec
 from trunkline._core import CoreTree
 from trunkline.agent import Agent
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.messages import assistant
+from trunkline.llm.messages import encode
 from trunkline.llm.pricing import Price
 from trunkline.runner.plan import PreparedRun
 from trunkline.scoring.rewards.matching import exact_match
@@ -46,7 +46,9 @@ def grown(number: int, task: Task, rollouts: int) -> Grown:
         rollout = core.open(prompt, (0, draw), draw)
         right = (number + draw) % 3 == 0
         answer = task.reference[0] if right else str((number + draw) % 7)
-        core.turn(rollout, assistant(answer, [], 0), 0, 0, core.name("stop"), 20, 0, 5, 0, 200_000)
+        core.turn(
+            rollout, encode({"role": "assistant", "content": answer}), 0, 0, core.name("stop"), 20, 0, 5, 0, 200_000
+        )
         core.close(rollout, "answer", answer)
         core.score(rollout, float(right))
         began = time.monotonic_ns() // 1000

@@ -1,19 +1,23 @@
-"""A second reader of chat completions, by typed decoding: what the core's reader is compared with."""
+"""A second reader of chat completions, by typed decoding, and writer of turns: what the core's are compared with."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from trunkline._internal.text import excerpt, loads
+from trunkline._internal.text import excerpt, loads, scrub
 from trunkline.errors import LLMError
+from trunkline.llm.messages import call_id, is_object
 from trunkline.llm.types import ReplyChoice, ToolCall
 
-__all__ = ["Decoded", "decode"]
+__all__ = ["Decoded", "assistant", "decode"]
 
 _ABSURD: Final = 2**31
 _NAME_LIMIT: Final = 64
+_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Decoded(NamedTuple):
@@ -218,3 +222,37 @@ def _served(model: object, fingerprint: object) -> str:
 def _unusable(reason: str, body: bytes, secret: str) -> LLMError:
     shown = f": '{excerpt(body, 200, secret)}'" if body.strip() else ""
     return LLMError(f"the reply is no chat completion: {excerpt(reason, 200, secret)}{shown}", retryable=True)
+
+
+def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> bytes:
+    """Encode a model's turn as the core does for the history, in a form that servers accept.
+
+    Calls get our own ids (``call_id``), names keep only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and
+    arguments that are no JSON object ``{"malformed": "<text>"}``.
+    """
+    parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _encoded(content)]
+    if calls:
+        parts.append(b',"tool_calls":[')
+        for index, call in enumerate(calls):
+            parts += (
+                b',{"id":"' if index else b'{"id":"',
+                call_id(turn, index).encode(),
+                b'","type":"function","function":{"name":"',
+                (_NAME.sub("_", call.name)[:64] or "unknown").encode(),
+                b'","arguments":',
+                _encoded(_object_of(call.arguments)),
+                b"}}",
+            )
+        parts.append(b"]")
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def _object_of(raw: str) -> str:
+    if not raw.strip():
+        return "{}"
+    return raw if is_object(raw) else msgspec.json.encode({"malformed": scrub(raw)}).decode()
+
+
+def _encoded(value: str) -> bytes:
+    return msgspec.json.encode(scrub(value))

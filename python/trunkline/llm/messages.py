@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline._internal.text import JSON
-    from trunkline.llm.types import ToolCall
     from trunkline.types import Message
 
 
@@ -34,7 +33,6 @@ CLOSES: Final = b'\x01"}'
 
 _FIELDS: Final = ("role", "content", "reasoning_content", "refusal", "name", "tool_calls", "tool_call_id")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 _PLAIN_ROLES: Final = ("user", "system", "assistant", "developer")
 _PLAIN_FIELDS: Final = ("role", "content")
@@ -63,30 +61,6 @@ def user(text: str) -> bytes:
 def piece(text: str) -> bytes:
     """Encode a part of a user message's text, to stand between :data:`OPENS` and :data:`CLOSES`."""
     return b"\x01" + _encoded(text)[1:-1]
-
-
-def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> bytes:
-    """Encode a model's turn for the history, in a form that servers accept.
-
-    Calls get our own ids (:func:`call_id`), names keep only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and
-    arguments that are no JSON object ``{"malformed": "<text>"}``.
-    """
-    parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _encoded(content)]
-    if calls:
-        parts.append(b',"tool_calls":[')
-        for index, call in enumerate(calls):
-            parts += (
-                b',{"id":"' if index else b'{"id":"',
-                call_id(turn, index).encode(),
-                b'","type":"function","function":{"name":"',
-                (_NAME.sub("_", call.name)[:64] or "unknown").encode(),
-                b'","arguments":',
-                _encoded(_arguments(call.arguments)),
-                b"}}",
-            )
-        parts.append(b"]")
-    parts.append(b"}")
-    return b"".join(parts)
 
 
 def tool(call_id: str, text: str) -> bytes:
@@ -235,12 +209,6 @@ def is_object(text: str) -> bool:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False
     return True
-
-
-def _arguments(raw: str) -> str:
-    if not raw.strip():
-        return "{}"
-    return raw if is_object(raw) else _encoder.encode({"malformed": scrub(raw)}).decode()
 
 
 def _encoded(value: JSON, encoder: msgspec.json.Encoder = _encoder) -> bytes:

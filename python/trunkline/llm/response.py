@@ -44,7 +44,7 @@ def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "")
 
 
 class _Malformed(msgspec.Struct, forbid_unknown_fields=True):
-    """Arguments in a history that are no JSON object; see :func:`trunkline.llm.messages.assistant`."""
+    """Arguments in a history that are no JSON object stand in it as the text of one."""
 
     malformed: str
 
@@ -84,7 +84,7 @@ def recorded(core: CoreTree, turn: int) -> ReplyChoice:
 
 
 def _written(arguments: str) -> str:
-    """The arguments of a call as the model wrote them; see :func:`trunkline.llm.messages.assistant`."""
+    """The arguments of a call as the model wrote them."""
     try:
         written = msgspec.json.decode(arguments, type=_Malformed).malformed
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -14,9 +14,9 @@ from atlas import CAPITALS, agent, lookup, tasks
 from commands import Done, trunkline
 from exporting import begun, read_lines, say, write_run
 from foreign import capital_cities, serving
+from plain_reply import assistant
 from small_teams import SURE, TEAMS, reply, run_here
 
-from trunkline.llm import messages
 from trunkline.llm.config import EndpointSpec
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -72,7 +72,7 @@ def test_what_is_left_out_is_said(tmp_path: Path):
     tree, point = begun(Task.ask("what?", id="q"))
     for draw, (word, reward) in enumerate([("answer", 1.0), ("answer", 0.25), ("cancelled", None), (None, None)]):
         rollout = tree.core.open(point, [0, draw], 0)
-        say(tree, rollout, messages.assistant(f"{draw}"))
+        say(tree, rollout, assistant(f"{draw}"))
         if word is not None:
             tree.core.close(rollout, word, None)
         if reward is not None:
@@ -120,7 +120,7 @@ def command(*arguments: object) -> list[str]:
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path):
     tree, point = begun(Task.ask("what?", id="q"))
     for draw in range(40):
-        say(tree, tree.core.open(point, [0, draw], 0), messages.assistant(f"{draw}" * 20_000))
+        say(tree, tree.core.open(point, [0, draw], 0), assistant(f"{draw}" * 20_000))
     path = write_run(tmp_path / "a.run", [tree])
     with subprocess.Popen(
         command(path, "-f", "messages"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -145,7 +145,7 @@ def test_a_full_standard_output_is_one_line(cities: Path):
 def test_a_terminal_sees_no_control_character(tmp_path: Path):
     tree, point = begun(Task.ask("what?", id="q"))
     said = "\x1b]0;title\x07 \x9b31m \u202e \U0001f600"
-    say(tree, tree.core.open(point, [0, 0], 0), messages.assistant(said))
+    say(tree, tree.core.open(point, [0, 0], 0), assistant(said))
     path = write_run(tmp_path / "a.run", [tree])
     ours, theirs = pty.openpty()
     try:

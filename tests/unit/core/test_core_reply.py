@@ -10,11 +10,10 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_reply import decode
+from plain_reply import assistant, decode
 
 from trunkline._core import SAMPLED, TRUNCATED, ParsedChoice, ParsedReply, read_reply
 from trunkline.errors import ArgumentError, CoreError, LLMError, ReplyError
-from trunkline.llm import messages
 
 TEXT = st.text(max_size=20) | st.sampled_from(
     ["", "a\ud800b", "\0\n\x1f\x7f\u2028", '{"a": 1}', " \x1c\u3000", "{", "[1]"]
@@ -65,7 +64,7 @@ def agree(reply: ParsedReply, body: bytes) -> None:
         assert (found.content, found.reasoning, found.finish) == (expected.content, expected.reasoning, expected.finish)
         calls = [(call.id, call.name, call.arguments) for call in expected.tool_calls]
         assert found.tool_calls == calls
-        assert found.message(turn) == messages.assistant(expected.content, expected.tool_calls, turn)
+        assert found.message(turn) == assistant(expected.content, expected.tool_calls, turn)
     assert reply.served == decoded.served
 
 

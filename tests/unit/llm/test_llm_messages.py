@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_reply import assistant
 
 from trunkline._internal.text import excerpt, printable, scrub
 from trunkline.errors import ConfigError
@@ -22,9 +23,9 @@ def test_the_order_of_fields_is_fixed():
     assert messages.system("a") == b'{"role":"system","content":"a"}'
     assert messages.encode({"content": 'say "hi"\n', "role": "user"}) == b'{"role":"user","content":"say \\"hi\\"\\n"}'
     assert messages.tool("t0000c000", "out") == b'{"role":"tool","tool_call_id":"t0000c000","content":"out"}'
-    assert messages.assistant("done") == b'{"role":"assistant","content":"done"}'
+    assert assistant("done") == b'{"role":"assistant","content":"done"}'
     call = ToolCall("server-id", "search", '{"query": ["a"]}')
-    assert json.loads(messages.assistant("", [call, call], 3)) == {
+    assert json.loads(assistant("", [call, call], 3)) == {
         "role": "assistant",
         "content": None,
         "tool_calls": [
@@ -43,8 +44,8 @@ def test_the_order_of_fields_is_fixed():
 
 
 def test_the_servers_ids_never_matter():
-    one = messages.assistant("x", [ToolCall("call_1", "f", "{}"), ToolCall("call_1", "f", "{}")], 1)
-    two = messages.assistant("x", [ToolCall("", "f", "{}"), ToolCall("\x1b", "f", "{}")], 1)
+    one = assistant("x", [ToolCall("call_1", "f", "{}"), ToolCall("call_1", "f", "{}")], 1)
+    two = assistant("x", [ToolCall("", "f", "{}"), ToolCall("\x1b", "f", "{}")], 1)
     assert one == two
 
 
@@ -60,14 +61,14 @@ def test_the_servers_ids_never_matter():
     ],
 )
 def test_arguments_in_a_history_are_always_a_json_object(sent, kept):
-    message = json.loads(messages.assistant("", [ToolCall("", "f", sent)]))
+    message = json.loads(assistant("", [ToolCall("", "f", sent)]))
     assert message["tool_calls"][0]["function"]["arguments"] == kept
 
 
 @given(ANY_TEXT, CALLS, st.integers(0, 5000))
 @settings(max_examples=150)
 def test_any_turn_becomes_a_message_a_server_accepts(content, calls, turn):
-    data = messages.assistant(content, calls, turn)
+    data = assistant(content, calls, turn)
     message = json.loads(data.decode("utf-8"))
     if content or not calls:
         assert message["content"] == scrub(content)
@@ -76,7 +77,7 @@ def test_any_turn_becomes_a_message_a_server_accepts(content, calls, turn):
         assert re.fullmatch(r"[a-zA-Z0-9]{9}", call["id"])
         assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", call["function"]["name"])
         assert isinstance(json.loads(call["function"]["arguments"]), dict)
-    assert messages.assistant(content, calls, turn) == data
+    assert assistant(content, calls, turn) == data
 
 
 @given(ANY_TEXT)
@@ -162,7 +163,7 @@ def test_a_conversation_is_checked_as_a_whole(monkeypatch):
 def test_a_body_is_head_messages_and_tail():
     sampling = Sampling(temperature=0.5, max_tokens=64, stop=("</s>",), extra={"top_k": 5, "a": 1})
     tools = b'[{"type":"function"}]'
-    said = messages.system("hi") + b"," + messages.assistant("x")
+    said = messages.system("hi") + b"," + assistant("x")
     body = head("my/model") + said + constant(sampling, tools) + draws(7, 4)
     assert json.loads(body) == {
         "model": "my/model",

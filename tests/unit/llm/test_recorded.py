@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_reply import assistant
 
 from trunkline._core import PROMPT, ROOT, CoreTree
 from trunkline._internal.text import scrub
@@ -40,7 +41,7 @@ def test_a_turn_is_read_back_as_it_was_said(content, listed, aside):
     rollout = core.open(prompt, [0, 0])
     calls = [ToolCall("server", *call) for call in listed]
     node = core.turn(
-        rollout, messages.assistant(content, calls, 0), 0, 0, core.name("stop"), 1, 0, 1, 0, 5, aside and aside.encode()
+        rollout, assistant(content, calls, 0), 0, 0, core.name("stop"), 1, 0, 1, 0, 5, aside and aside.encode()
     )
     # Blank arguments mean none, and what no UTF-8 can hold was replaced.
     expected = [ToolCall("", name, scrub(given) if given.strip() else "{}") for name, given in listed]
@@ -52,7 +53,7 @@ def test_the_steps_of_a_path_are_its_turns_with_their_observations():
     node = core.append(ROOT, PROMPT, b'{"role":"user","content":"?"}')
     rollout = core.open(node, [0, 0])
     for turn, count in enumerate((2, 0, 1, 0)):
-        core.turn(rollout, messages.assistant(str(turn)), 0, 0, 0, 1, 0, 1, 0, 5)
+        core.turn(rollout, assistant(str(turn)), 0, 0, 0, 1, 0, 1, 0, 5)
         for index in range(count):
             core.observe(rollout, messages.tool(messages.call_id(turn, index), f"{turn} {index}"), 0, 5)
     path = core.path(core.rollout(rollout).leaf)

@@ -9,12 +9,12 @@ import pytest
 from forking import Late, words, written
 from notebook import Notebook, Paper
 from notebook import look as note_down
+from plain_reply import assistant
 from recorder import Recorder, replayed
 from scripted import Say, Scripted, grow, look, paths
 
 from trunkline._core import OBSERVATION, TURN, CoreTree
 from trunkline.agent import Agent
-from trunkline.llm import messages
 from trunkline.llm.response import recorded
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.moves import begin
@@ -144,7 +144,7 @@ async def test_a_turn_is_read_back_as_the_model_wrote_it(arguments: str):
     core = CoreTree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     number = core.open(point, [0, 0])
-    message = messages.assistant("hm", [ToolCall("x", "look", arguments)], 0)
+    message = assistant("hm", [ToolCall("x", "look", arguments)], 0)
     name = core.name("")
     node = core.turn(number, message, name, name, core.name("stop"), 1, 0, 1, 0, 5, b"aside")
     choice = recorded(core, node)

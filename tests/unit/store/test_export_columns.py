@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from exporting import begun, say, write_run
 from groves import D6, Try, grove
+from plain_reply import assistant
 
 import trunkline as tl
 from trunkline.errors import ConfigError
-from trunkline.llm import messages
 from trunkline.scoring.notes import Verdict, note
 from trunkline.store.export import parquet as columns
 from trunkline.store.reader import RunReader
@@ -95,7 +95,7 @@ def test_what_a_row_says_of_its_task_and_its_failure(tmp_path: Path) -> None:
     task = Task(id="q", messages=[{"role": "user", "content": "Where?"}], metadata={"level": 3, "who": "\u2028\x00"})
     tree, point = begun(task)
     rollout = tree.core.open(point, [0, 0], 4)
-    say(tree, rollout, messages.assistant("x"), "I think.")
+    say(tree, rollout, assistant("x"), "I think.")
     tree.core.close(rollout, "llm_error", None, '{"kind":"LLMError","message":"no reply"}')
     tl.export(write_run(tmp_path / "a.run", [tree]), tmp_path / "x.parquet")
     (row,) = pq.read_table(tmp_path / "x.parquet").to_pylist()

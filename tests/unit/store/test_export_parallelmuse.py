@@ -10,6 +10,7 @@ import pytest
 from exporting import NATIVE, begun, read_lines, say, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_reply import assistant
 
 import trunkline as tl
 from trunkline._core import TokenBuffer, read_reply
@@ -38,14 +39,14 @@ def looked_up(found: str = "Paris", thought: str | None = "I need a map.", **arg
     )  # fmt: skip
     core = tree.core
     first = core.open(point, [0, 0], 0)
-    said = messages.assistant("A map.", [call("lookup", **(arguments or {"country": "France"}))])
+    said = assistant("A map.", [call("lookup", **(arguments or {"country": "France"}))])
     say(tree, first, said, thought)
     state = core.observe(first, messages.tool(messages.call_id(0, 0), found), core.name("agent"), 1)
-    say(tree, first, messages.assistant("<answer>Paris</answer>"))
+    say(tree, first, assistant("<answer>Paris</answer>"))
     core.close(first, "answer", "Paris")
     core.score(first, 1.0)
     second = core.open(state, [0, 0, 1, 1], 0)
-    say(tree, second, messages.assistant("I give up"))
+    say(tree, second, assistant("I give up"))
     core.close(second, "max_turns", None)
     return tree
 
@@ -124,11 +125,11 @@ def test_how_unsure_a_turn_was_is_told_where_it_is_known() -> None:
     rollout = core.open(point, [0, 0], 0)
     names = core.name("agent"), core.name("m"), core.name("stop")
     sure = listed(("<think>", 0.0), ("hm", 1.0), ("</think>", 0.0), ("<tool_call>", 0.0), ("{}", 2.0), ("}", 3.0))
-    calling = messages.assistant("", [call("lookup", country="France")])
+    calling = assistant("", [call("lookup", country="France")])
     core.turn(rollout, calling, *names, 1, 0, 2, 0, 1, None, None, sure)
     core.observe(rollout, messages.tool(messages.call_id(0, 0), "Paris"), names[0], 1)
-    say(tree, rollout, messages.assistant("Paris", [call("lookup", country="Spain")]))
-    core.turn(rollout, messages.assistant("Paris"), *names, 1, 0, 2, 0, 1, None, None, listed(("Paris", 2.0)))
+    say(tree, rollout, assistant("Paris", [call("lookup", country="Spain")]))
+    core.turn(rollout, assistant("Paris"), *names, 1, 0, 2, 0, 1, None, None, listed(("Paris", 2.0)))
     core.close(rollout, "answer", "Paris")
     record = ParallelMuse({}).record(*leaves(tree))
     turns = [message for message in record["rollout"] if message["role"] == "assistant"]
@@ -145,7 +146,7 @@ def test_how_unsure_a_turn_was_is_told_where_it_is_known() -> None:
 def test_results_of_one_turn_are_one_message() -> None:
     tree, point = begun(Task.ask("Where?"))
     rollout = tree.core.open(point, [0, 0], 0)
-    say(tree, rollout, messages.assistant("", [call("lookup", a=1), call("lookup", a=2)]))
+    say(tree, rollout, assistant("", [call("lookup", a=1), call("lookup", a=2)]))
     for index, found in enumerate(["one", "two"]):
         tree.core.observe(rollout, messages.tool(messages.call_id(0, index), found), 0, 1)
     told = transcript(tree.rollouts[0].nodes)

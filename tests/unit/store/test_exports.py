@@ -12,6 +12,7 @@ from exporting import NATIVE, begun, read_lines, say, write_run
 from groves import D6, E6, Try, grove
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_reply import assistant
 
 import trunkline as tl
 from trunkline.errors import ConfigError, DamagedRunFile, UsageError
@@ -41,7 +42,7 @@ def growing(id: str) -> Tree:
     tree, point = begun(Task.ask("what?", "yes", id=id))
     for draw, answer in enumerate(["yes", None]):
         rollout = tree.core.open(point, [0, draw], 0)
-        say(tree, rollout, messages.assistant(answer or "let me see"))
+        say(tree, rollout, assistant(answer or "let me see"))
         if answer:
             tree.core.close(rollout, "answer", answer)
     return tree
@@ -108,7 +109,7 @@ def test_rollouts_of_one_leaf_are_apart_where_something_else_is_told_of_them() -
     ends += [("llm_error", None, "down"), ("llm_error", None, "gone"), ("bad_request", None, "gone")]
     for draw, end in enumerate(ends):
         rollout = tree.core.open(point, [0, draw], 0)
-        say(tree, rollout, messages.assistant("a or b"))
+        say(tree, rollout, assistant("a or b"))
         tree.core.close(rollout, *end)
     assert [leaf.rollouts for leaf in leaves(tree)] == [(0, 2), (1,), (3,), (4,), (5,)]
 
@@ -220,7 +221,7 @@ def test_a_run_that_is_being_written_can_be_exported(tmp_path: Path) -> None:
     seen = []
     for draw in range(3):
         rollout = tree.core.open(point, [0, draw], 0)
-        say(tree, rollout, messages.assistant(f"answer {draw}"))
+        say(tree, rollout, assistant(f"answer {draw}"))
         writer.commit([(0, draw, tree.core.delta())])
         found = tl.export(tmp_path / "a.run", tmp_path / "x.jsonl", force=True)
         seen.append((found.records, found.tasks, read_lines(tmp_path / "x.jsonl")[-1]["messages"][-1]["content"]))
@@ -251,7 +252,7 @@ TEXT = st.text(st.characters(blacklist_categories=[]), max_size=30)
 @example("\x85\u2028\u2029", "\x00\x0b\x1c\r\n\x7f\x9b\u202e", "\ud800 \U0001f600")
 def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPathFactory, one: str, two: str, id: str):
     question = json.loads(messages.encode({"role": "user", "content": f"what {one}"}))
-    said = messages.assistant(two)
+    said = assistant(two)
     tree, point = begun(Task(id="x" + id.encode("utf-8", "replace").decode(), messages=[question]))
     rollout = tree.core.open(point, [0, 0], 0)
     say(tree, rollout, said)

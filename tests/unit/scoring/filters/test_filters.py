@@ -10,11 +10,11 @@ import pytest
 from groves import Try, group, grove, said
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_reply import assistant
 
 from trunkline import filters
 from trunkline._core import TokenBuffer, drift
 from trunkline.errors import ConfigError
-from trunkline.llm import messages
 from trunkline.llm.types import ToolCall
 from trunkline.scoring.filters.builtin import repeats
 from trunkline.scoring.notes import Verdict
@@ -125,7 +125,7 @@ def test_repetition_reads_arguments_as_the_model_wrote_them():
     tree = grove([])
     core = tree.core
     rollout = core.open(1, [0, 0], 0)
-    message = messages.assistant("", [ToolCall("", "look", "\n" * 24 + "x")])
+    message = assistant("", [ToolCall("", "look", "\n" * 24 + "x")])
     core.turn(rollout, message, core.name("a"), core.name("m"), core.name("stop"), 10, 0, 5, 0, 1)
     core.close(rollout, "max_turns")
     assert dict(filters.Repetition().judge(group(tree))) == {}
