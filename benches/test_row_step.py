@@ -145,7 +145,7 @@ class Live:
         member = self._member
         for play, data in zip(self._plays, self._data, strict=True):
             compiled = play._program.of(member.agent, {})
-            pending = PendingTurn(compiled, TurnRequest(compiled, 0, 0, self._round, 0), Ignored())
+            pending = PendingTurn(compiled, TurnRequest(compiled, 0, 0, self._round), Ignored())
             pending.begin(compiled, pending.keep, None)
             pending(data, 0, 1, 5)
             member.read(pending.choice.content, None)

@@ -212,6 +212,9 @@ class TurnEngine(Generic[_Waiter]):
         Equal requests of ``greedy`` ones are sent once.
         """
 
+    def forget(self, agent: int, /) -> bool:
+        """Forget an agent, unless a rollout waits for a turn of it; returns whether it is gone."""
+
     def target(
         self, origin: int, path: str, host: str, headers: Sequence[tuple[str, str]], session: Sequence[str], /
     ) -> int:
@@ -226,8 +229,11 @@ class TurnEngine(Generic[_Waiter]):
     def ask(self, tree: int, rollout: int, agent: int, waiter: _Waiter, kept: tuple[int, int] | None = None, /) -> int:
         """A rollout wants its next turn; ``kept`` is the turn whose first tokens it keeps, and how many."""
 
+    def seed(self, tree: int, rollout: int, turns: int, /) -> int:
+        """The seed of a rollout's turn that has so many model turns before it."""
+
     def ask_pending(
-        self, tree: int, place: int, context: bool, turns: int, seed: int, agent: int, waiter: _Waiter, /
+        self, tree: int, rollout: int, place: int, context: bool, turns: int, agent: int, waiter: _Waiter, /
     ) -> int:
         """A program wants a reply, which is read and put on the tree later by :meth:`PendingReply.append_turn`.
 
@@ -1560,7 +1566,6 @@ class Transcript:
         ``sees`` are the members whose part of the transcript it sees; None for all.
 
         Raises:
-            ArgumentError: A member before it has no frame.
             TreeError: One is neither a message nor a piece of one.
         """
 

@@ -205,16 +205,15 @@ class CompiledAgent:
         self.reading = ReplyOptions(version=number_of(version), ids=ids, max_tokens=sampling.max_tokens)
         self.greedy = self.dialect.sampling.temperature == 0
         self._sampled: dict[bytes, CompiledAgent] = {}
-        self._under: dict[str, CompiledAgent] = {}
+        self._under: CompiledAgent | None = None  # of the version that was asked for last
 
     def under(self, version: str | None) -> CompiledAgent:
         """The same agent under a version of the weights."""
         if version is None or version == self.version:
             return self
-        known = self._under.get(version)
-        if known is None:
-            known = self._under[version] = CompiledAgent(self.agent, self.toolbox, version)
-        return known
+        if self._under is None or self._under.version != version:
+            self._under = CompiledAgent(self.agent, self.toolbox, version)
+        return self._under
 
     def sampled(self, sampling: Sampling) -> CompiledAgent:
         """The same agent with other sampling parameters."""

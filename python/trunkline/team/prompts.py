@@ -81,11 +81,8 @@ class Prompts:
         # Outputs as texts, where a limit or a switch needs them; else the transcript has them.
         whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
         self._context = None if whole and team.late_join and team.active_only else Context(team)
-        self._numbers = {name: number for number, name in enumerate(team.members)}
         self._transcript = play.transcript()
         self._ready: set[str] = set()
-        for number in self._numbers.values():
-            self._transcript.frame(number, [], None)
         self._system, self._before = before_question(play.task)
 
     @cached_property
@@ -102,11 +99,10 @@ class Prompts:
         text = output if member.relayed else member.relay(output)
         if not (before or text or after):
             return
-        number = self._numbers[member.name]
         try:
-            self._transcript.add(number, before, text, after)
+            self._transcript.add(member.number, before, text, after)
         except ArgumentError:
-            self._transcript.add(number, before, scrub(text), after)
+            self._transcript.add(member.number, before, scrub(text), after)
 
     def clear(self) -> None:
         """Forget all outputs."""
@@ -132,7 +128,7 @@ class Prompts:
             self._frame(member, values)
             if self._context is None and member.template.slots <= _FIXED:
                 self._ready.add(name)
-        return ContextRef(self._transcript.prompt(self._numbers[name]))
+        return ContextRef(self._transcript.prompt(member.number))
 
     def draft(self, member: Member, step: int) -> None:
         """Build a member's prompt and discard it; slots without a text are empty."""
@@ -165,8 +161,8 @@ class Prompts:
                 part += [piece(text) for text in self._context.seen_by(member) if text]
         part.append(CLOSES)
         sees = member.role.sees
-        numbers = None if sees is None else [self._numbers[name] for name in sees]
-        self._transcript.frame(self._numbers[member.name], parts, numbers)
+        numbers = None if sees is None else [self._team.members[name].number for name in sees]
+        self._transcript.frame(member.number, parts, numbers)
 
 
 def question_of(task: Task) -> str:

@@ -140,9 +140,10 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """A role of one team with its agent, template and relay; ConfigError without a model."""
+    """A role of one team with its number, agent, template and relay; ConfigError without a model."""
 
-    def __init__(self, name: str, role: Role, model: str) -> None:
+    def __init__(self, number: int, name: str, role: Role, model: str) -> None:
+        self.number = number
         self.name = name
         self.role = role
         if not (role.model or model):

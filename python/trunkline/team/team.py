@@ -452,7 +452,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
         Raises:
             ConfigError: One of them has no model.
         """
-        return {name: Member(name, role, self.model) for name, role in self._roles.items()}
+        roles = enumerate(self._roles.items())
+        return {name: Member(number, name, role, self.model) for number, (name, role) in roles}
 
     @cached_property
     def _by_role(self) -> dict[int, Member]:

@@ -913,4 +913,28 @@ fn what_does_not_exist_is_refused() {
     assert!(world.engine.abandon(9, &mut world.table, 0).is_err());
     assert!(world.engine.body(9, &mut Vec::new()).is_err());
     assert!(world.engine.recall(9, &mut world.table, 0).unwrap().is_empty());
+    assert!(!world.engine.forget(9));
+}
+
+#[test]
+fn an_agent_is_forgotten_once_nothing_waits_for_it_and_its_number_is_anothers() {
+    let mut world = World::new(1);
+    let (tree, rollout) = (world.groves[0].key, RolloutId::new(0));
+    let reply = br#"{"choices":[{"message":{"content":"a"}}]}"#;
+    for space in ["one", "two"] {
+        let plan = AgentPlan { namespace: space.to_owned(), ..agent_plan(1, true, false, 9) };
+        let agent = world.engine.agent(plan).unwrap();
+        assert_eq!(agent as usize, AGENTS.len());
+        world.engine.ask(tree, rollout, agent, None, 0).unwrap();
+        world.engine.gather(0);
+        assert!(!world.engine.forget(agent));
+        let flight = world.engine.next(1).unwrap().unwrap();
+        world.engine.land(flight, reply, 0, 0).unwrap();
+        let grown = world.groves[0].tree.0.borrow();
+        let node = grown.node(grown.rollout(rollout).unwrap().leaf).unwrap();
+        assert_eq!(node.namespace, space);
+        drop(grown);
+        assert!(world.engine.forget(agent));
+        assert!(world.engine.ask(tree, rollout, agent, None, 0).is_err());
+    }
 }

@@ -141,6 +141,12 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.agent(plan))
     }
 
+    /// Forget an agent, unless a rollout waits for a turn of it; returns whether it is gone.
+    #[pyo3(signature = (agent, /))]
+    fn forget(&self, py: Python<'_>, #[pyo3(from_py_with = number)] agent: u32) -> PyResult<bool> {
+        self.engine.with(py, |engine| Ok(engine.forget(agent)))
+    }
+
     /// Register where requests can be sent.
     #[pyo3(signature = (origin, path, host, headers, session, /))]
     fn target(
@@ -189,22 +195,34 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.ask(tree, rollout.into(), agent, kept, waiter))
     }
 
+    /// The seed of a rollout's turn that has so many model turns before it.
+    #[pyo3(signature = (tree, rollout, turns, /))]
+    fn seed(
+        &self,
+        py: Python<'_>,
+        tree: usize,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        #[pyo3(from_py_with = number)] turns: u32,
+    ) -> PyResult<i64> {
+        self.engine.with(py, |engine| engine.seed(tree, rollout.into(), turns))
+    }
+
     /// A program wants a reply to a path (`context` false) or to a recorded context, to be put on the tree later.
-    #[pyo3(signature = (tree, place, context, turns, seed, agent, waiter, /))]
+    #[pyo3(signature = (tree, rollout, place, context, turns, agent, waiter, /))]
     #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
     fn ask_pending(
         &self,
         py: Python<'_>,
         tree: usize,
+        #[pyo3(from_py_with = number)] rollout: u32,
         #[pyo3(from_py_with = number)] place: u32,
         context: bool,
         #[pyo3(from_py_with = number)] turns: u32,
-        seed: i64,
         #[pyo3(from_py_with = number)] agent: u32,
         waiter: Py<PyAny>,
     ) -> PyResult<usize> {
         let source = if context { Source::Context(place.into()) } else { Source::Path(place.into()) };
-        self.engine.with(py, |engine| engine.ask_pending(tree, source, turns, seed, agent, waiter))
+        self.engine.with(py, |engine| engine.ask_pending(tree, rollout.into(), source, turns, agent, waiter))
     }
 
     /// A rollout does not wait for its turn any more; what waited for a request that is given up with it, its target, and

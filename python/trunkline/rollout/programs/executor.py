@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trunkline._core import base_seed
 from trunkline.llm import messages
 from trunkline.rollout.sampling.inflight import Named, TraceRecorder
 from trunkline.rollout.sampling.turns import TurnRequest
@@ -60,8 +59,6 @@ class ProgramExecutor:
         self._between = rollout.between
         self._task_budget = rollout.task_budget
         self._path = facts.path
-        *trunk, start, draw = facts.path
-        self._first_seed = base_seed(rollout.seed, rollout.task.id, trunk, start) + draw
         self._run_seed = rollout.seed
         self._asked = 0
         self._gate = asyncio.Lock()
@@ -111,9 +108,7 @@ class ProgramExecutor:
             Finished: The budget, or the strategy, does not allow one more turn.
         """
         rollout = self._rollout
-        turn = rollout.start + number
-        seed = base_seed(self._run_seed, rollout.task.id, self._path, turn) if number else self._first_seed
-        ask = TurnRequest(compiled, rollout.id, leaf, turn, seed, None, context, step, asked)
+        ask = TurnRequest(compiled, rollout.id, leaf, rollout.start + number, None, context, step, asked)
         limited = self._between is not None or self._task_budget is not None
         return self._send_limited(ask, joins=joins) if limited else self._fly(ask)
 

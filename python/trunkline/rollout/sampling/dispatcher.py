@@ -156,7 +156,7 @@ class TurnDispatcher:
             agent = self._register(compiled, plain=True)
         context = ask.context
         place = ask.leaf if context is None else context
-        wanted.key = self.engine.ask_pending(tree, place, context is not None, ask.turn, ask.seed, agent, wanted)
+        wanted.key = self.engine.ask_pending(tree, ask.rollout, place, context is not None, ask.turn, agent, wanted)
         if wanted.reservation is not None:
             wanted.reservation.sent = True
         if not self.sender.asked:
@@ -271,6 +271,10 @@ class TurnDispatcher:
 
     def _register(self, compiled: CompiledAgent, *, plain: bool) -> int:
         agents = self._plain_agents if plain else self._other_agents
+        # Weights may change without end: agents are forgotten that nothing can be asked of any more.
+        for known, number in [*agents.items()] if plain else ():
+            if known.version != compiled.version and self.engine.forget(number):
+                del agents[known]
         agent = agents[compiled] = self.engine.agent(
             self._plain if plain else self._others,
             compiled.head,

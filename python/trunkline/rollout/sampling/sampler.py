@@ -168,7 +168,8 @@ class Sampler(msgspec.Struct, eq=False):
                 dispatcher.want_pending(self._opened() if self._tree is None else self._tree, wanted, ask, compiled)
                 found = await wanted.turn
             if isinstance(found, HandedBack):
-                (found,) = await self.ask(StateDraws(ask.leaf, ask.turn, ask.seed, [wanted]), None, found.attempt)
+                seed = self.client.engine.seed(self._opened(), ask.rollout, ask.turn)
+                (found,) = await self.ask(StateDraws(ask.leaf, ask.turn, seed, [wanted]), None, found.attempt)
                 pending.forget()
             else:
                 pending.found = [found]

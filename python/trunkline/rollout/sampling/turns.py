@@ -243,7 +243,6 @@ class TurnRequest(msgspec.Struct):
         rollout: The rollout's id.
         leaf: The node whose path is the conversation.
         turn: Model turns on it.
-        seed: Seed of the draw.
         reservation: What was set aside for it; None where nothing is limited.
         context: What is sent instead of the conversation, as the tree has it.
         step: See :class:`~trunkline.llm.types.Request`.
@@ -254,7 +253,6 @@ class TurnRequest(msgspec.Struct):
     rollout: int
     leaf: int
     turn: int
-    seed: int
     reservation: Reservation | None = None
     context: int | None = None
     step: int = 0

@@ -69,7 +69,7 @@ struct ModelQueue {
     waiting: VecDeque<FlightKey>,
 }
 
-/// Number of an agent.
+/// Number of an agent, until it is forgotten.
 pub type AgentKey = u32;
 /// Number of a tree, until it is closed.
 pub type TreeKey = usize;
@@ -204,7 +204,7 @@ pub enum NotLanded {
 
 /// See the module.
 pub struct TurnEngine<T, W> {
-    agents: Vec<AgentPlan>,
+    agents: Slab<AgentPlan>,
     models: Vec<ModelQueue>,
     trees: Slab<TreeEntry<T>>,
     asks: Slab<Ask<W>>,
@@ -225,7 +225,7 @@ pub struct TurnEngine<T, W> {
 impl<T, W> Default for TurnEngine<T, W> {
     fn default() -> Self {
         Self {
-            agents: Vec::new(),
+            agents: Slab::new(),
             models: Vec::new(),
             trees: Slab::new(),
             asks: Slab::new(),
@@ -262,8 +262,18 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     /// If its model does not exist.
     pub fn agent(&mut self, plan: AgentPlan) -> Result<AgentKey> {
         self.queue(plan.model)?;
-        self.agents.push(plan);
-        Ok(crate::id::count(self.agents.len() - 1))
+        Ok(crate::id::count(self.agents.insert(plan)))
+    }
+
+    /// Forget an agent, unless a rollout waits for a turn of it; returns whether it is gone.
+    pub fn forget(&mut self, agent: AgentKey) -> bool {
+        if self.asks.iter().any(|(_, ask)| ask.state.agent == agent) {
+            return false;
+        }
+        for (_, tree) in &mut self.trees {
+            tree.names.retain(|&(known, ..)| known != agent);
+        }
+        self.agents.try_remove(agent as usize).is_some()
     }
 
     /// Register a tree of a run with this seed; `task` is the id of its task, `key` what names the tree to servers.
@@ -308,22 +318,31 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         Ok(self.wish(state, waiter))
     }
 
-    /// A program wants a reply to what it says, with a seed of its own; it decides where the turn goes.
+    /// The seed of a rollout's turn that has so many model turns before it.
     ///
     /// # Errors
-    /// If the tree or the agent does not exist.
+    /// If the tree or the rollout does not exist.
+    pub fn seed(&self, tree: TreeKey, rollout: RolloutId, turns: u32) -> Result<i64> {
+        let TreeEntry { tree, run_seed, task, .. } = self.entry(tree)?;
+        tree.with(|tree| Ok(next_seed(*run_seed, task, tree.rollout(rollout)?.path, turns)))
+    }
+
+    /// The program of a rollout wants a reply to what it says, and decides where the turn goes.
+    ///
+    /// # Errors
+    /// If the tree, the rollout or the agent does not exist.
     pub fn ask_pending(
         &mut self,
         tree: TreeKey,
+        rollout: RolloutId,
         source: Source,
         turns: u32,
-        seed: i64,
         agent: AgentKey,
         waiter: W,
     ) -> Result<AskKey> {
         self.plan(agent)?;
-        self.entry(tree)?;
-        let state = State { tree, agent, rollout: RolloutId::new(0), source, turns, seed, kept: None, parked: true };
+        let seed = self.seed(tree, rollout, turns)?;
+        let state = State { tree, agent, rollout, source, turns, seed, kept: None, parked: true };
         Ok(self.wish(state, waiter))
     }
 

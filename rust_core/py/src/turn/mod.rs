@@ -224,7 +224,10 @@ impl Transcript {
             let intern = |part: &Vec<PyBackedBytes>| part.iter().map(|piece| Ok(tree.fragment(piece)?.get())).collect();
             parts.iter().map(intern).collect()
         })?;
-        self.transcript.with(py, |transcript| transcript.frame(member, parts, sees))
+        self.transcript.with(py, |transcript| {
+            transcript.frame(member, parts, sees);
+            Ok(())
+        })
     }
 
     /// The context that a member's prompt is now.

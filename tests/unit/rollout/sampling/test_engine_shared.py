@@ -219,7 +219,7 @@ async def test_a_reply_that_brings_a_program_no_turn_is_told_as_a_call(engine: b
 
     async with FaultServer(answer if cancelled else too_many) as server, bench(server.url, engine=engine) as made:
         table = made.table
-        asked = asyncio.create_task(table.desk.ask_later(TurnRequest(table.compiled, 0, 1, 0, 7)))
+        asked = asyncio.create_task(table.desk.ask_later(TurnRequest(table.compiled, 0, 1, 0)))
         if cancelled:
             told = table.draws.dispatcher.turned
 

@@ -96,6 +96,17 @@ async def test_what_is_asked_in_the_pass_of_a_hold_is_asked_under_the_next_weigh
         }
 
 
+async def test_the_engine_forgets_agents_of_earlier_weights():
+    weights = WeightGate("0")
+    async with FaultServer(answer) as server, bench(server.url, weights=weights) as made:
+        for version in range(1, 5):
+            await soon(made.ask_all())
+            weights.hold(abort=False, quiet=lambda: None)
+            weights.change(str(version))
+        engine = made.table.draws.engine
+        assert [number for number in range(5) if engine.forget(number)] == [0]
+
+
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
