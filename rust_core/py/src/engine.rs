@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -11,7 +12,7 @@ use trunkline_core::engine::{
     AgentPlan, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan, TurnsLanded,
     Unsent, is_ours,
 };
-use trunkline_core::http::Micros;
+use trunkline_core::http::{BufferPool, Micros};
 use trunkline_core::reply::ParsedChoice;
 use trunkline_core::{AppendedChoice, Result, Source, Tree};
 
@@ -66,24 +67,34 @@ type Missed = (u32, Taken, (f64, f64, f64), Option<(u16, Py<PyDict>, Py<PyBytes>
 #[pyclass(frozen, module = "trunkline._core")]
 pub struct TurnEngine {
     engine: Guard<core::engine::TurnEngine<Shared, Py<PyAny>>>,
+    buffers: Arc<Mutex<BufferPool>>,
     choice: Py<PyAny>,
     call: Py<PyAny>,
     turn: Py<PyAny>,
     fault: Py<PyAny>,
 }
 
-/// Bytes from which on a request is made when it is written.
+/// Bytes from which on a request is made when it is written, in memory that other requests were in.
 const LONG: usize = 16 << 10;
 
-/// The bytes of a long request.
+/// A long request, whose memory the next one gets when nothing reads it any more.
 #[pyclass(frozen, module = "trunkline._core")]
-struct LongRequest(core::engine::LongRequest);
+struct LongRequest {
+    bytes: Vec<u8>,
+    buffers: Arc<Mutex<BufferPool>>,
+}
+
+impl Drop for LongRequest {
+    fn drop(&mut self) {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).give(std::mem::take(&mut self.bytes));
+    }
+}
 
 #[pymethods]
 impl LongRequest {
     #[expect(unsafe_code, reason = "the protocol of buffers is one of pointers")]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let bytes = slf.get().0.bytes();
+        let bytes = &slf.get().bytes;
         let len = isize::try_from(bytes.len())?;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: The view is CPython's to fill. It holds this object, which is frozen: its bytes stay where and what they
@@ -98,7 +109,8 @@ impl TurnEngine {
     #[new]
     #[pyo3(signature = (choice, call, turn, fault, /))]
     fn new(choice: Py<PyAny>, call: Py<PyAny>, turn: Py<PyAny>, fault: Py<PyAny>) -> Self {
-        Self { engine: Guard::new(core::engine::TurnEngine::default()), choice, call, turn, fault }
+        let (engine, buffers) = (Guard::new(core::engine::TurnEngine::default()), Arc::default());
+        Self { engine, buffers, choice, call, turn, fault }
     }
 
     /// Open the queue of a model.
@@ -418,9 +430,15 @@ impl TurnEngine {
     /// The bytes of a long request.
     #[pyo3(signature = (token, table, /))]
     fn request<'py>(&self, py: Python<'py>, token: u64, table: &ExchangeTable) -> PyResult<Bound<'py, PyMemoryView>> {
-        let make =
-            |engine: &mut core::engine::TurnEngine<_, _>| table.within(|table| engine.long_request(token, table));
-        let request = Bound::new(py, LongRequest(self.engine.with(py, make)?))?;
+        let make = |engine: &mut core::engine::TurnEngine<_, _>| {
+            table.within(|table| {
+                let mut bytes = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).take(table.room(token));
+                engine.request(token, table, &mut bytes)?;
+                Ok(bytes)
+            })
+        };
+        let bytes = self.engine.with(py, make)?;
+        let request = Bound::new(py, LongRequest { bytes, buffers: Arc::clone(&self.buffers) })?;
         PyMemoryView::from(&request)
     }
 

@@ -19,7 +19,7 @@ pub const fn is_ours(token: u64) -> bool {
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "it was a flight's key")]
-pub(super) const fn flight_of(token: u64) -> FlightKey {
+const fn flight_of(token: u64) -> FlightKey {
     (token & !OURS) as FlightKey
 }
 

@@ -7,13 +7,12 @@
 
 mod answer;
 mod exchange;
-mod long;
 mod seed;
 mod shared;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use slab::Slab;
 
@@ -27,7 +26,6 @@ use crate::turn::request::{Source, decimal};
 
 pub use answer::Handed;
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
-pub use long::LongRequest;
 pub use seed::{base_seed, next_seed};
 pub use shared::Unsent;
 
@@ -84,8 +82,6 @@ struct TreeEntry<T> {
     task: Vec<u8>,
     /// What its requests have in common, for servers that keep what was computed for it.
     key: u32,
-    /// Its number among all that were ever opened.
-    serial: u64,
     /// Heads of its requests by target, where they name the tree.
     heads: Vec<(TargetKey, Arc<[u8]>)>,
     /// Ids of the agents' names and namespaces, as far as they have spoken here.
@@ -216,10 +212,6 @@ pub struct TurnEngine<T, W> {
     equal: HashMap<shared::Print, Vec<FlightKey>>,
     /// Wishes that shared a request which brought no turns.
     unsent: Vec<(AskKey, Micros)>,
-    /// Long requests that were written.
-    kept: long::KeptRequests,
-    /// Trees that were ever opened.
-    opened: u64,
 }
 
 impl<T, W> Default for TurnEngine<T, W> {
@@ -234,8 +226,6 @@ impl<T, W> Default for TurnEngine<T, W> {
             targets: Vec::new(),
             equal: HashMap::new(),
             unsent: Vec::new(),
-            kept: Arc::default(),
-            opened: 0,
         }
     }
 }
@@ -278,9 +268,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
 
     /// Register a tree of a run with this seed; `task` is the id of its task, `key` what names the tree to servers.
     pub fn open(&mut self, tree: T, run_seed: i64, task: Vec<u8>, key: u32) -> TreeKey {
-        self.opened += 1;
-        let serial = self.opened;
-        self.trees.insert(TreeEntry { tree, run_seed, task, key, serial, heads: Vec::new(), names: Vec::new() })
+        self.trees.insert(TreeEntry { tree, run_seed, task, key, heads: Vec::new(), names: Vec::new() })
     }
 
     /// Forget a tree; nothing may be asked for it any more.
@@ -288,9 +276,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
     /// # Errors
     /// If there is no such tree.
     pub fn close(&mut self, tree: TreeKey) -> Result<()> {
-        let entry = self.trees.try_remove(tree).ok_or_else(|| unknown("tree", tree))?;
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).forget(|known| known.tree == entry.serial);
-        Ok(())
+        self.trees.try_remove(tree).map(drop).ok_or_else(|| unknown("tree", tree))
     }
 
     /// A rollout wants its next turn, which `waiter` waits for; `kept` is the turn whose first tokens it keeps, and how many.
@@ -466,7 +452,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         let FlightView { tree, agent, source, seed, n, .. } = self.view(flight)?;
         let plan = self.plan(agent)?;
         self.entry(tree)?.tree.with(|tree| tree.body_onto(source, &plan.head, &plan.constant, out))?;
-        write_end(plan.seeded, n, seed, out);
+        end(plan.seeded, n, seed, out);
         Ok(())
     }
 
@@ -475,7 +461,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
         let plan = self.plan(agent)?;
         let size = self.entry(tree)?.tree.with(|tree| tree.body_len(source, &plan.head, &plan.constant))?;
         let mut ending = Vec::with_capacity(64);
-        write_end(plan.seeded, n, seed, &mut ending);
+        end(plan.seeded, n, seed, &mut ending);
         Ok(size + ending.len())
     }
 
@@ -610,7 +596,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
 }
 
 /// Write the end of a body: how many draws, and the seed of the first.
-fn write_end(seeded: bool, n: u32, seed: i64, out: &mut Vec<u8>) {
+fn end(seeded: bool, n: u32, seed: i64, out: &mut Vec<u8>) {
     if n != 1 {
         out.extend_from_slice(b",\"n\":");
         decimal(out, n.into());

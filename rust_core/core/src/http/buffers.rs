@@ -4,49 +4,35 @@
 const MOST: usize = 16 << 20;
 
 /// Buffers that nothing reads any more, for the next requests or answers: memory that the system does not have to give
-/// again, and that a cache still holds. With each is kept what it has.
-#[derive(Debug)]
-pub struct BufferPool<K = ()> {
-    free: Vec<(Vec<u8>, K)>,
+/// again, and that a cache still holds.
+#[derive(Debug, Default)]
+pub struct BufferPool {
+    free: Vec<Vec<u8>>,
     bytes: usize,
 }
 
-impl<K> Default for BufferPool<K> {
-    fn default() -> Self {
-        Self { free: Vec::new(), bytes: 0 }
-    }
-}
-
-impl<K> BufferPool<K> {
-    /// A buffer with what is wanted, as it is; else an empty one, with room for so many bytes: a new one, or that which came
-    /// back last where a new one could not be kept.
-    pub fn take(&mut self, room: usize, wanted: impl Fn(&K) -> bool) -> (Vec<u8>, Option<K>) {
-        if let Some(place) = self.free.iter().rposition(|(_, has)| wanted(has)) {
-            let (mut buffer, has) = self.free.remove(place);
-            self.bytes -= buffer.capacity();
-            buffer.reserve(room.saturating_sub(buffer.len()));
-            return (buffer, Some(has));
-        }
-        let last = if room <= MOST - self.bytes { None } else { self.free.pop() };
-        let mut buffer = last.map_or_else(Vec::new, |(buffer, _)| buffer);
+impl BufferPool {
+    /// An empty buffer with room for so many bytes: the one that came back last.
+    pub fn take(&mut self, room: usize) -> Vec<u8> {
+        let mut buffer = self.free.pop().unwrap_or_default();
         self.bytes -= buffer.capacity();
-        buffer.clear();
         buffer.reserve(room);
-        (buffer, None)
+        buffer
     }
 
     /// Keep a buffer that nothing reads any more, unless enough are kept.
-    pub fn give(&mut self, buffer: Vec<u8>, has: K) {
+    pub fn give(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() <= MOST - self.bytes {
+            buffer.clear();
             self.bytes += buffer.capacity();
-            self.free.push((buffer, has));
+            self.free.push(buffer);
         }
     }
 
-    /// Forget buffers.
-    pub fn forget(&mut self, unwanted: impl Fn(&K) -> bool) {
-        self.free.retain(|(_, has)| !unwanted(has));
-        self.bytes = self.free.iter().map(|(buffer, _)| buffer.capacity()).sum();
+    /// Bytes that are kept.
+    #[must_use]
+    pub const fn memory(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -55,25 +41,23 @@ mod tests {
     use super::{BufferPool, MOST};
 
     #[test]
-    fn a_buffer_with_what_is_wanted_is_taken_as_it_is_and_only_so_many_bytes_are_kept() {
+    fn the_buffer_that_came_back_last_is_taken_and_only_so_many_bytes_are_kept() {
         let mut pool = BufferPool::default();
-        let [one, other] = [1, 2].map(|has| (pool.take(1000, |_| false).0, has));
-        let place = one.0.as_ptr();
-        for (mut buffer, has) in [one, other] {
-            buffer.push(has);
-            pool.give(buffer, has);
+        let (mut one, mut other) = (pool.take(100), pool.take(1000));
+        one.extend_from_slice(b"one");
+        other.extend_from_slice(b"other");
+        let places = [one.as_ptr(), other.as_ptr()];
+        pool.give(one);
+        pool.give(other);
+        assert_eq!(pool.memory(), 1100);
+        let again = [pool.take(7), pool.take(100)];
+        assert_eq!((again[0].as_ptr(), again[1].as_ptr()), (places[1], places[0]));
+        assert!(again.iter().all(Vec::is_empty) && pool.memory() == 0);
+        for _ in 0..4 {
+            pool.give(Vec::with_capacity(MOST / 3));
+            pool.give(Vec::with_capacity(MOST));
         }
-        assert_eq!(pool.bytes, 2000);
-        let (again, has) = pool.take(100, |&has| has == 1);
-        assert_eq!((again.as_ptr(), &*again, has, pool.bytes), (place, &[1][..], Some(1), 1000));
-        pool.forget(|&has| has == 2);
-        assert_eq!((pool.bytes, pool.take(100, |_| true)), (0, (Vec::new(), None)));
-        for has in 0..4 {
-            pool.give(Vec::with_capacity(MOST / 3), has);
-            pool.give(Vec::with_capacity(MOST), has);
-        }
-        assert!(pool.bytes <= MOST && pool.bytes > MOST / 2);
-        let (last, has) = pool.take(MOST, |_| false);
-        assert!(last.is_empty() && last.capacity() >= MOST && has.is_none() && pool.free.len() == 2);
+        assert!(pool.memory() <= MOST && pool.memory() > MOST / 2);
+        assert!(pool.take(MOST).capacity() >= MOST);
     }
 }

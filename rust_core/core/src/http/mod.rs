@@ -16,7 +16,7 @@ mod table;
 mod traffic;
 
 pub use answer::{Answer, AnswerReader, HEAD_LIMIT};
-pub(crate) use buffers::BufferPool;
+pub use buffers::BufferPool;
 pub use fault::Fault;
 pub use headers::{Headers, request_head};
 pub use table::ExchangeTable;

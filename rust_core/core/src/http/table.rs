@@ -238,7 +238,7 @@ impl ExchangeTable {
             && let Some(connection) = self.connections.get_mut(slot as usize).and_then(Option::as_mut)
             && !connection.reader.begun()
         {
-            connection.reader.lend(self.bodies.take(0, |()| true).0);
+            connection.reader.lend(self.bodies.take(0));
         }
         let Some(connection) = self.connection(slot) else { return };
         match connection.stage {
@@ -386,10 +386,9 @@ impl ExchangeTable {
     }
 
     /// Use the memory of a body for others.
-    pub fn recycle(&mut self, mut body: Vec<u8>) {
+    pub fn recycle(&mut self, body: Vec<u8>) {
         if body.capacity() > LONG {
-            body.clear();
-            self.bodies.give(body, ());
+            self.bodies.give(body);
         }
     }
 

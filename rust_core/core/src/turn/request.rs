@@ -66,25 +66,6 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether the messages of a source are those of another and what follows them.
-    pub(crate) fn goes_on(&self, known: Source, source: Source) -> bool {
-        let (Source::Path(known), Source::Path(node)) = (known, source) else { return false };
-        self.nodes.to_root(node).find(|&id| id <= known) == Some(known)
-    }
-
-    /// Write the messages behind what `out` has, which ends with those of a source that this one goes on from.
-    pub(crate) fn messages_onto(&self, source: Source, known: Option<Source>, out: &mut Vec<u8>) -> Result<()> {
-        let mut said = self.said(source)?;
-        if let Some(Source::Path(known)) = known {
-            said.drain(..self.nodes.depth(known) as usize);
-            if !said.is_empty() {
-                out.push(b',');
-            }
-        }
-        join(&said, b"", b"", |part| out.extend_from_slice(part));
-        Ok(())
-    }
-
     /// The messages, or their pieces, in order.
     fn said(&self, source: Source) -> Result<Vec<&[u8]>> {
         match source {
