@@ -168,8 +168,8 @@ class Trajectory:
     __slots__ = ("id", "tree")
 
     def __init__(self, tree: Tree, id: int) -> None:
-        if not 0 <= id < tree.core.rollouts:
-            tree.core.rollout(id)  # says that there is none
+        if type(id) is not int or not 0 <= id < tree.core.rollouts:
+            tree.core.rollout(id)  # says what is wrong
         self.id = id
         self.tree = tree
 

@@ -79,11 +79,13 @@ class Sampler(msgspec.Struct, eq=False):
     def want(self, wanted: WantedTurn) -> TurnFuture:
         """Ask for a rollout's next turn, together with other draws of its state; returns what to wait for."""
         dispatcher = self.client.dispatcher or self.client.of(wanted.compiled.agent.llm).dispatcher
-        dispatcher.want(self._opened() if self._tree is None else self._tree, wanted)
+        dispatcher.want(self._opened(), wanted)
         return wanted.turn
 
     def _opened(self) -> int:
         """Return the engine's number of the tree."""
+        if self._tree is not None:
+            return self._tree
         # The key is the same for every request of this tree, so that they meet the endpoint that holds its prefix.
         task = self.task.id.encode("utf-8", "surrogatepass")
         self._tree = tree = self.client.engine.open(self.core, self.seed, task, crc32(task))
@@ -165,7 +167,7 @@ class Sampler(msgspec.Struct, eq=False):
         found: Turn | RolloutError | HandedBack = _NOT_SENT
         try:
             if dispatcher.takes:
-                dispatcher.want_pending(self._opened() if self._tree is None else self._tree, wanted, ask, compiled)
+                dispatcher.want_pending(self._opened(), wanted, ask, compiled)
                 found = await wanted.turn
             if isinstance(found, HandedBack):
                 seed = self.client.engine.seed(self._opened(), ask.rollout, ask.turn)

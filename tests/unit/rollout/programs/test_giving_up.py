@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import plays
 import pytest
@@ -254,3 +255,46 @@ async def test_what_is_cut_before_its_effect_is_on_record_is_in_doubt(program: o
     await asyncio.wait_for(session.run(), 5)
     await shared.close()
     assert tree.core.rollout(0).termination == end
+
+
+class CountedTrees:
+    """A turn engine whose trees are counted."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.opened, self.left = 0, set[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def open(self, *tree: Any) -> int:
+        number = self.engine.open(*tree)
+        self.opened += 1
+        self.left.add(number)
+        return number
+
+    def close(self, number: int) -> None:
+        self.engine.close(number)
+        self.left.remove(number)
+
+
+async def test_the_engine_has_a_tree_once_and_keeps_none_whoever_sends_its_turns(monkeypatch: pytest.MonkeyPatch):
+    clients: list[CompletionClient] = []
+
+    def client(llm: Any) -> CompletionClient:
+        clients.append(made := CompletionClient(llm))
+        made.engine = CountedTrees(made.engine)  # type: ignore[assignment]
+        return made
+
+    monkeypatch.setattr(plays, "CompletionClient", client)
+
+    async def program(rollout: ProgramContext) -> str:
+        for agent in (A, B, C):
+            await rollout.ask(agent)
+        return "done"
+
+    grown = await play(program, Actors(lambda messages, model: "said"))
+    assert grown.end[0] == "answer"
+    (engine,) = [made.engine for made in clients]
+    assert isinstance(engine, CountedTrees)
+    assert (engine.opened, engine.left) == (1, set())
