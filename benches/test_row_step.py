@@ -76,7 +76,7 @@ class Live:
         self._team = team
         self._roles = [team.own_roles()[name] for name in ("solver", "verifier")]
         first = self._plays[0]
-        self._batcher: Batcher = first._executor._sampler._client.llm
+        self._batcher: Batcher = first._executor._sampler.client.llm
         self._script = teams.Script(0.5)
         self._round = 0
 
