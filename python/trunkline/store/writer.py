@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 _LOG = 4_000_000  # bytes of the log from which on it is written back
+_COPIED = 1 << 16  # bytes of a delta below which it is bound as a copy
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
 _DELTA = "INSERT INTO deltas VALUES (?, ?)"
@@ -187,8 +188,11 @@ class RunWriter:
             with written(self.path):
                 try:
                     with transaction(self._connection) as connection:
-                        # sqlite3 looks for an adapter of bytes each time.
-                        keyed = [(task << 32 | seq, bytearray(data)) for task, seq, data in deltas]
+                        # sqlite3 looks for an adapter of bytes each time, which takes as long as a copy of so many.
+                        keyed = [
+                            (task << 32 | seq, bytearray(data) if len(data) < _COPIED else data)
+                            for task, seq, data in deltas
+                        ]
                         connection.executemany(_DELTA, keyed)
                         seal, rows = self._add(connection, deltas, finished)
                 except sqlite3.IntegrityError:  # a delta is there already, which is rare

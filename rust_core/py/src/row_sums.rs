@@ -1,4 +1,4 @@
-//! Checksums of rows of a run file.
+//! Checksums of rows of a run file, and the rows of finished tasks, which hold theirs.
 
 use std::iter::once;
 
