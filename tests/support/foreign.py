@@ -111,6 +111,17 @@ def capital_cities(body: dict) -> dict:
     return message(f"It is <answer>{found.split('capital: ')[1]}</answer>")
 
 
+def held_until(go: threading.Event, handler: Callable[[dict], dict]) -> Handler:
+    """Answer as ``handler`` does, but nothing before ``go`` is set."""
+
+    async def answer(body: dict) -> dict:
+        while not go.is_set():
+            await asyncio.sleep(0.02)
+        return handler(body)
+
+    return answer
+
+
 def calls_the_tool(body: dict) -> dict:
     """Calls whatever tool there is, then answers."""
     if any(m["role"] == "tool" for m in body["messages"]):

@@ -180,7 +180,8 @@ class Lending(RuleBasedStateMachine):
         """Whoever waits gets in, and when all is done everything comes back."""
         system = self.system
         await system.deliver()
-        await system.pass_time(1.0)
+        # A worker that joins keeps a share it does not use for half a second, one worker after another.
+        await system.pass_time(0.5 * (len(system.engines) + 1))
         system.check_use()
         for _ in range(400):
             if not any(engine.waiting or engine.flying for engine in system.engines.values()):
