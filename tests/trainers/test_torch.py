@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import Forest, random_forest, tiny_model
 
-import trunkline as tl
+from trunkline.train import torch as module
 from trunkline.errors import ConfigError, UsageError
 
 torch, transformers, flex = load("torch", "transformers", "torch.nn.attention.flex_attention")
 pytestmark = MARKS
-module = tl.train.torch
+
 
 FORESTS = st.builds(
     random_forest,

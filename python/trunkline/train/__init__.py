@@ -1,25 +1,29 @@
-"""Views for training: what a run's trees hold, as records. Nothing is trained here, and no verdict is passed over."""
+"""Training views of a run: records, and arrays of tokens. Nothing is trained here.
 
-from __future__ import annotations
+The modules ``torch``, ``trl``, ``verl``, ``skyrl``, ``verifiers`` and ``prime`` are adapters: each is imported by its
+own name, and imports its framework when it is first used.
+"""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from trunkline.train.batch import TrainBatch, batch
+from trunkline.train.columns import PackedColumns, estimate, pack, presets
 from trunkline.train.pairs import Pair, pairs
 from trunkline.train.rows import Row, Rows, rows
 from trunkline.train.selection import write_jsonl
 from trunkline.train.turns import TurnSample, turns
 
-if TYPE_CHECKING:
-    from trunkline.train import torch
-
-__all__ = ["Pair", "Row", "Rows", "TurnSample", "pairs", "rows", "torch", "turns", "write_jsonl"]
-
-_FRAMEWORKS = ("torch",)
-"""Modules for one framework each, imported when they are first used."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FRAMEWORKS:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "PackedColumns",
+    "Pair",
+    "Row",
+    "Rows",
+    "TrainBatch",
+    "TurnSample",
+    "batch",
+    "estimate",
+    "pack",
+    "pairs",
+    "presets",
+    "rows",
+    "turns",
+    "write_jsonl",
+]
