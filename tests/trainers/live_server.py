@@ -1,12 +1,13 @@
-"""An OpenAI-compatible server over a live torch model of this process, for rollouts of the policy that is being trained.
+"""An OpenAI-compatible server over a live torch model of this process, for rollouts of the policy that is trained.
 
-``POST /v1/completions`` takes prompts as token ids and answers with ids and log-probabilities; ``/v1/chat/completions``
-renders messages with the tokenizer's chat template. Log-probabilities are those of the distribution that is drawn from
-(the temperature applied), so a trainer that divides its logits by the temperature finds the same.
+``POST /v1/completions`` takes prompts as token ids and answers with ids and log-probabilities; so does
+``/v1/chat/completions``, which renders messages with the tokenizer's chat template. Log-probabilities are those of the
+distribution that is drawn from (the temperature applied), so a trainer that divides its logits by the temperature finds
+the same.
 
-Requests that arrive while a batch is decoded make the next batch. Equal seeds draw equal tokens, whatever else is in the
-batch, up to the rounding of sums over padding. There is one lock: :meth:`LiveServer.update` holds it, and no forward pass
-runs meanwhile.
+Requests that arrive while a batch is decoded make the next batch. Equal seeds draw equal tokens, whatever else is in
+the batch, up to the rounding of sums over padding. There is one lock: :meth:`LiveServer.update` holds it, and no
+forward pass runs meanwhile.
 """
 
 from __future__ import annotations

@@ -64,7 +64,11 @@ def lengthy(trajectory: tl.Trajectory) -> float | None:
 def agent(most: int = 12) -> tl.Agent:
     """The agent."""
     return tl.Agent(
-        model="tiny", tools=[look], max_turns=4, dialect=Chatter(), sampling=tl.Sampling(max_tokens=most, temperature=1.0)
+        model="tiny",
+        tools=[look],
+        max_turns=4,
+        dialect=Chatter(),
+        sampling=tl.Sampling(max_tokens=most, temperature=1.0),
     )
 
 

@@ -61,7 +61,9 @@ def random_groups(dice: random.Random, least: int, shift: float) -> Groups:
     """Draw groups of unequal sizes in any order, many with equal rewards or nearly equal ones."""
     groups = [group for group in range(dice.randint(2, 5)) for _ in range(dice.randint(least, 6))]
     dice.shuffle(groups)
-    draw = dice.choice([lambda: float(dice.random() < 0.5), lambda: dice.random() * 3, lambda: dice.randrange(9) / 4096])
+    draw = dice.choice(
+        [lambda: float(dice.random() < 0.5), lambda: dice.random() * 3, lambda: dice.randrange(9) / 4096]
+    )
     # Where the mask ends the response does: skyrl takes a reward back over no gap.
     lengths = [dice.randint(1, 7) for _ in groups]
     return Groups(groups, [draw() + shift for _ in groups], [[1] * one + [0] * (7 - one) for one in lengths])

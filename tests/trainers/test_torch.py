@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import Forest, random_forest, tiny_model
 
-from trunkline.train import torch as module
 from trunkline.errors import ConfigError, UsageError
+from trunkline.train import torch as module
 
 torch, transformers, flex = load("torch", "transformers", "torch.nn.attention.flex_attention")
 pytestmark = MARKS
