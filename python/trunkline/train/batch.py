@@ -6,7 +6,7 @@ import math
 from array import array
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from trunkline._core import TURN, harvest, to_nodes
+from trunkline._core import SAMPLED, TURN, drift_of, harvest, to_nodes
 from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_bool, check_choice
 from trunkline.errors import UsageError
@@ -410,9 +410,21 @@ class _Builder:
             # Below a root a forked prompt stands before the turn in its own node.
             split = NONE if self._parents[before] == before else before
             samples.add(group, chosen.rollout, self._advantages.roots[group], node, value, split)
-        columns = self._columns() | {"leaves": samples.leaves, "splits": samples.splits}
+        columns = self._columns() | {"leaves": samples.leaves, "splits": samples.splits, "flags": self._own_flags()}
         columns |= {"values": samples.values, "kept": samples.kept, "per": "rollout"}
         return TrainBatch(columns, columns, samples, self._settings, self._report(samples))
+
+    def _own_flags(self) -> memoryview:
+        """Return the flags of all tokens, where a turn whose prompt drifted has sampled only what it said itself."""
+        flags, offsets = self._forest.flags, self._forest.offsets
+        for group, tree in enumerate(self._trees):
+            for node, kind in enumerate(tree.core.shape()[1]):
+                if kind == TURN and drift_of(tree.core, node) is not None:
+                    place = self._advantages.roots[group] + node
+                    own = tree.core.tokens_of(node)
+                    for at in range(offsets[place], offsets[place + 1] - (0 if own is None else len(own))):
+                        flags[at] &= ~SAMPLED
+        return flags
 
     def _report(self, samples: _Samples) -> dict[str, int]:
         pairs = list(zip(self._trees, self._advantages.rollouts, strict=True))

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy
 import pytest
-from groves import said
+from groves import said, take, with_ids
 from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline as tl
-from trunkline._core import PROMPT, TURN, CoreTree, TokenBuffer
+from trunkline._core import PROMPT, TURN, TokenBuffer
 from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.scoring import notes
 from trunkline.scoring.notes import Verdict
@@ -23,10 +23,6 @@ from trunkline.types import Task
 
 ESTIMATORS = ["dr_grpo", "tree_grpo", "spo_rloo", "gigpo_mean"]
 """Values on rollouts, on rollouts over two scopes, on nodes, on turns."""
-
-
-def take(core: CoreTree, rollout: int, message: bytes, agent: int, model: int, tokens: TokenBuffer | None) -> int:
-    return core.turn(rollout, message, agent, model, core.name("stop"), 10, 0, 5, 0, 1, None, None, tokens)
 
 
 @st.composite
@@ -155,26 +151,13 @@ def test_rows_say_which_rollout_they_are_and_hold_its_tokens(tree: Tree):
         assert numpy.asarray(column).flags.writeable, "torch warns of arrays that it must not write"
 
 
-def small(**changes: Any) -> Tree:
-    tree = Tree(Task.ask("what?", id="small"))
-    core = tree.core
-    prompt = core.append(0, PROMPT, said("user", "what?"), 0, TokenBuffer([1, 2]))
-    for draw, reward in enumerate((1.0, 0.0, 1.0)):
-        rollout = core.open(prompt, [0, draw])
-        tokens = changes.get("tokens", TokenBuffer([3, 4 + draw], [-0.5, -1.0], [7, 7]))
-        take(core, rollout, said("assistant", f"a{draw}"), core.name("agent"), core.name("m"), tokens)
-        core.close(rollout, "answer", f"a{draw}")
-        core.score(rollout, reward)
-    return tree
-
-
 def test_trees_without_token_ids_are_refused_by_task_and_turn():
     with pytest.raises(UsageError, match=r'task "small": turn 2 of rollout 0 has no token ids.*tokens=tl.TokenMode'):
-        tl.train.batch([small(tokens=None)], estimator="dr_grpo", shared="once")
+        tl.train.batch([with_ids(tokens=None)], estimator="dr_grpo", shared="once")
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are():
-    columns = tl.train.batch([small()], estimator="dr_grpo", shared="once").tree()
+    columns = tl.train.batch([with_ids()], estimator="dr_grpo", shared="once").tree()
     with pytest.raises(ConfigError, match=r"there is no column 'advantage'; there are offsets, ids, .*advantages"):
         columns["advantage"]
     assert "advantage" not in columns
@@ -182,7 +165,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are():
 
 
 def test_filters_judge_beside_those_of_the_run_and_write_nothing():
-    tree = small()
+    tree = with_ids()
     notes.note(tree.core, 1, Verdict("run", "drop", "of the run"))
 
     class First:
@@ -212,7 +195,7 @@ def test_filters_judge_beside_those_of_the_run_and_write_nothing():
 
 
 def test_arrays_of_ones_own_pack_alike_and_a_wrong_column_is_named():
-    columns = tl.train.batch([small()], estimator="dr_grpo", shared="repeat").ragged()
+    columns = tl.train.batch([with_ids()], estimator="dr_grpo", shared="repeat").ragged()
     mine = tl.train.pack(
         "ragged",
         ids=columns["ids"],
@@ -247,4 +230,4 @@ def test_arrays_of_ones_own_pack_alike_and_a_wrong_column_is_named():
     assert (list(values), list(kept)) == ([0.5, -0.5], [1, 1])
     assert tl.train.presets()["dr_grpo"]["lands"] == "rows"
     with pytest.raises(ConfigError, match="shared"):
-        tl.train.batch([small()], estimator="dr_grpo", shared="twice")  # type: ignore[arg-type]
+        tl.train.batch([with_ids()], estimator="dr_grpo", shared="twice")  # type: ignore[arg-type]
