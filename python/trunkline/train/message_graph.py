@@ -56,7 +56,8 @@ class MessageGraph(NamedTuple):
         tree: The tree.
         rollouts: Its rollouts, without dropped ones.
         nodes: Those on the path of a sample, parents first. Each leaf ends a sample.
-        incomplete: The first turn that was sampled after token ids that are not known, or has none; None without one.
+        incomplete: The first turn that has no token ids, or stands after a message whose ids are not known; with an
+            estimator, of those that are trained. None where there is none.
     """
 
     tree: Tree
@@ -75,7 +76,7 @@ def graphs(run: Iterable[Tree], estimator: str | None, rules: Rules, options: di
     if options:
         raise ConfigError(f"{', '.join(options)}: options of an estimator, and none is given")
     kept = rules._replace(censored=rules.censored or "keep")
-    return (_graph(tree, rollouts, {}) for tree in run if (rollouts := select(tree, kept)))
+    return (_graph(tree, rollouts, None) for tree in run if (rollouts := select(tree, kept)))
 
 
 def _credited(tree: Tree, group: int, advantages: Advantages) -> MessageGraph:
@@ -114,7 +115,7 @@ def _above(tokens: Harvest, ends: Iterable[int]) -> set[int]:
 
 
 def _graph(
-    tree: Tree, rollouts: list[Chosen], credit_of: dict[int, Credit], tokens: Harvest | None = None
+    tree: Tree, rollouts: list[Chosen], credit_of: dict[int, Credit] | None, tokens: Harvest | None = None
 ) -> MessageGraph:
     core = tree.core
     tokens = tokens or harvest([core])
@@ -126,7 +127,8 @@ def _graph(
         facts, above = core.node(node), tokens.parents[node]
         asked = context_of(core, node) if facts.kind == TURN else None
         known[node] = known[above] and asked is None and core.tokens_of(node) is not None
-        if facts.kind == TURN and not known[node] and incomplete is None:
+        shown = facts.kind == TURN if credit_of is None else node in credit_of
+        if shown and not known[node] and incomplete is None:
             incomplete = node
         parent, repeated = places[above], list[bytes]()
         if asked is not None:
@@ -142,7 +144,7 @@ def _graph(
                 nodes.append(GraphNode(parent, 0, message))
             parent = copies[key]
         places[node] = len(nodes)
-        credit = credit_of.get(node)
+        credit = None if credit_of is None else credit_of.get(node)
         nodes.append(GraphNode(parent, node, core.message(node), *_tokens(tree, node, tokens, credit), credit))
     return MessageGraph(tree, rollouts, nodes, incomplete)
 

@@ -80,7 +80,7 @@ def training_samples(
 
 
 def _samples(graph: MessageGraph, env_name: str) -> Iterator[_Sample]:
-    if graph.incomplete is not None and any(node.credit for node in graph.nodes):
+    if graph.incomplete is not None:
         raise UsageError(
             f"task {quoted(graph.tree.task.id)}: turn {graph.incomplete} has no token ids, or a message before it has "
             "none: tl.LLM(url, tokens=tl.TokenMode()) grows trees with them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -17,7 +16,7 @@ from trunkline.llm.request import model_in
 from trunkline.train.message_graph import GraphNode, MessageGraph, graphs
 from trunkline.train.selection import Rules, mean
 from trunkline.tree.records import Failure, number_of, version_in
-from trunkline.tree.views import Tree, message_text
+from trunkline.tree.views import Trajectory, Tree, message_text
 from trunkline.types import FAILED, UNSCORED, Message, Task, Termination, accepted
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def traces(
     """
     api = load_extra("verifiers.v1", "verifiers", "trunkline.train.verifiers")
     found = graphs(run, estimator, Rules(censored, on_failed), options)
-    return (_made(api.WireTrace, _wire(graph, trained=estimator is not None), graph.tree) for graph in found)
+    return (_validated(api.WireTrace, _wire_trace(graph, trained=estimator is not None), graph.tree) for graph in found)
 
 
 def episodes(
@@ -109,7 +108,7 @@ def episodes(
     )
 
 
-def _made(kind: Any, wire: dict[str, Any], tree: Tree) -> Any:
+def _validated(kind: Any, wire: dict[str, Any], tree: Tree) -> Any:
     """Have verifiers validate a trace."""
     try:
         return kind.model_validate(wire)
@@ -122,14 +121,14 @@ def _made(kind: Any, wire: dict[str, Any], tree: Tree) -> Any:
 # From a tree to a trace
 
 
-def _wire(graph: MessageGraph, *, trained: bool) -> dict[str, Any]:
+def _wire_trace(graph: MessageGraph, *, trained: bool) -> dict[str, Any]:
     """Return a trace as the mapping that verifiers validates."""
     tree = graph.tree
-    rollouts = [tree.rollouts[chosen.rollout] for chosen in graph.rollouts]
+    rollouts = [Trajectory(tree, chosen.rollout) for chosen in graph.rollouts]
     views = [tree.node(node.node) for node in graph.nodes]
     turns = [place for place, view in enumerate(views) if view.kind == _core.TURN]
-    names = Counter(views[place].agent for place in turns)
-    models = Counter(model_in(views[place].namespace) for place in turns)
+    names = {views[place].agent for place in turns}
+    models = {model_in(views[place].namespace) for place in turns}
     ended = {rollout.termination for rollout in rollouts}
     scored = [rollout.reward for rollout in rollouts if rollout.termination not in UNSCORED]
     reward = mean([value for value in scored if not math.isnan(value)])
@@ -137,8 +136,8 @@ def _wire(graph: MessageGraph, *, trained: bool) -> dict[str, Any]:
     return {
         "task": {"type": "Task", "data": _task_data(tree.task)},
         "agent": {
-            "config": {"model": next(iter(models)) if len(models) == 1 else None},
-            "name": next(iter(names)) or "agent" if len(names) == 1 else "agent",
+            "config": {"model": models.pop() if len(models) == 1 else None},
+            "name": names.pop() or "agent" if len(names) == 1 else "agent",
         },
         "nodes": [_wire_node(graph, place, trained=trained, exact=exact) for place in range(len(graph.nodes))],
         "calls": [_call(tree, graph.nodes[place].node, place) for place in turns],
@@ -390,10 +389,10 @@ def _chat(wire: dict[str, Any]) -> bytes:
 def tree_of(trace: Trace | Mapping[str, Any]) -> Tree:
     """Read a trace of verifiers as a tree; verifiers need not be installed.
 
-    A trace of :func:`traces` gives its rollouts back: the tree's digest is the old one, unless rollouts were dropped or
-    prompts belong to no rollout. Any other trace must be one chain, and becomes one rollout: its reward is the weighted
-    sum of the trace's rewards, and NaN where one of them is None or there is none. Metrics, links between agents,
-    routed experts, sampling masks and times are left out.
+    A trace of :func:`traces` gives its rollouts back: the tree's digest is the old one, unless rollouts were dropped,
+    prompts drifted, or belong to no rollout. A trace that repeats messages for a turn is refused. Any other trace must
+    be one chain, and becomes one rollout: its reward is the weighted sum of the trace's rewards, and NaN where one of
+    them is None or there is none. Metrics, links between agents, routed experts, sampling masks and times are left out.
 
     Args:
         trace: A ``Trace``, or its JSON, decoded.
@@ -407,7 +406,7 @@ def tree_of(trace: Trace | Mapping[str, Any]) -> Tree:
         raise UsageError(f"this can be no tree, as it is no trace of verifiers: {printable(str(problem))}") from None
     try:
         _check(read)
-        extra = _given(read) if "trunkline" in read.info else _chain(read)
+        extra = _read_extra(read) if "trunkline" in read.info else _chain(read)
         tree = Tree(_task(read), ended=extra.ended)
         _Growth(tree, read, extra).grow()
     except (CoreError, UsageError, UnicodeError, OverflowError) as problem:
@@ -442,7 +441,7 @@ def _values(trace: _Trace) -> list[float]:
     return [reward.score * reward.weight for reward in trace.rewards.values() if reward is not None]
 
 
-def _given(trace: _Trace) -> _Extra:
+def _read_extra(trace: _Trace) -> _Extra:
     """Read ``info["trunkline"]``."""
     try:
         extra = msgspec.convert(trace.info["trunkline"], _Extra)
@@ -460,8 +459,20 @@ def _given(trace: _Trace) -> _Extra:
         for name, place in (("point", rollout.point), ("leaf", rollout.leaf)):
             if not -1 <= place < size:
                 raise UsageError(f'info["trunkline"]: rollout {number} has the {name} {place}, which is no node')
+    depths = [0]
+    for node in trace.nodes:
+        depths.append(1 + (0 if node.parent is None else depths[node.parent + 1]))
+    steps = sum(max(0, depths[rollout.leaf + 1] - depths[rollout.point + 1]) for rollout in extra.rollouts)
+    if steps > _MOST + _REPEATS * size:
+        raise UsageError(f"its rollouts are {steps} nodes long together, which is too much for {size} nodes")
     return extra
 
+
+_MOST = 2**20
+"""Nodes that the paths of rollouts may have together in any tree."""
+
+_REPEATS = 256
+"""How many more for each node of the trace."""
 
 _KINDS = (_core.PROMPT, _core.TURN, _core.OBSERVATION, _core.MESSAGE)
 _ENDINGS = {one.value: one for one in Termination} | {

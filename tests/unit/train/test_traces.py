@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,14 @@ import pytest
 from groves import D6, Try, grove
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from old_runs import names, unpack
 from token_trees import message, token_trees
 
 import trunkline as tl
 from trunkline._core import MESSAGE, PROMPT, SAMPLED, TokenBuffer, drift
 from trunkline.errors import ConfigError, UsageError
 from trunkline.scoring import notes
+from trunkline.store.reader import RunReader
 from trunkline.train import verifiers
 from trunkline.tree.views import Tree
 
@@ -78,7 +81,9 @@ def test_a_tree_comes_back_with_its_digest(tree: Tree, estimator: str | None):
 @settings(max_examples=30)
 def test_a_tree_without_ids_gives_a_trace_for_evaluation(tree: Tree):
     found = trace(tree, estimator="dr_grpo")
-    assert not any(name in node for node in found["nodes"] for name in ("token_ids", "mask", "logprobs", "advantages"))
+    assert not any(
+        node.get(name) for node in found["nodes"] for name in ("token_ids", "mask", "logprobs", "advantages")
+    )
     assert verifiers.tree_of(found).digest() == tree.digest()
 
 
@@ -292,6 +297,13 @@ def with_rollout(**fields: Any) -> dict[str, Any]:
     return found
 
 
+def repeated(rollouts: int, size: int) -> dict[str, Any]:
+    """A trace with many rollouts along one path, each of which would be grown."""
+    nodes = [{"parent": place - 1 if place else None, "message": {"role": "user"}} for place in range(size)]
+    listed = [{"point": 0, "leaf": size - 1, "path": [0, draw]} for draw in range(rollouts)]
+    return changed(nodes=nodes, info={"trunkline": {"nodes": [[1]] + [[4]] * (size - 1), "rollouts": listed}})
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -332,6 +344,7 @@ def with_rollout(**fields: Any) -> dict[str, Any]:
         ),
         (lambda: with_rollout(point=-1), "node 0 is of the prompt, and a rollout grows past it"),
         (lambda: with_rollout(path=[0, 0]), "path"),
+        (lambda: repeated(1500, 1000), "its rollouts are 1498500 nodes long together, .* for 1000 nodes"),
         (lambda: with_rollout(path=[0, 2**40]), "path"),
         (lambda: with_rollout(termination="bored"), "bored"),
         (lambda: with_rollout(termination=None), "rollout 1"),
@@ -364,6 +377,18 @@ def test_a_trace_with_a_foreign_value_is_a_tree_or_a_usage_error(data: st.DataOb
     here[key] = data.draw(JUNK)
     with contextlib.suppress(UsageError):
         verifiers.tree_of(found).core.check()
+
+
+@pytest.mark.parametrize("name", names())
+def test_trees_of_recorded_runs_come_back_or_are_refused(name: str, tmp_path: Path):
+    for tree in RunReader.open(unpack(name, tmp_path)):
+        asked = any(tree.core.node(node.id).context is not None for node in tree.nodes)
+        for found in verifiers.traces([tree]):
+            if asked:
+                with pytest.raises(UsageError, match="repeats a message for a turn whose prompt was not its path"):
+                    verifiers.tree_of(found)
+            else:
+                assert verifiers.tree_of(found).digest() == tree.digest()
 
 
 def test_messages_put_in_behind_a_state_come_back():
