@@ -1,7 +1,7 @@
 //! Rows of trees: what rollouts share stands once.
 
 use crate::error::{Error, Result};
-use crate::id;
+use crate::id::{self, NONE};
 use crate::pack::layout::{Places, TreePart, first_fit_decreasing, parts};
 use crate::pack::loss::{Loss, LossValues, RowPiece};
 use crate::pack::rows::{Hidden, RowPlan};
@@ -65,7 +65,7 @@ impl TreePacked {
     ) -> Result<Self> {
         let plan = RowPlan::new(runs, export, &Fit::default())?;
         let shares = Shares::new(runs, export, &plan);
-        let mut loss = Loss::new(runs, export.values);
+        let mut loss = Loss::new(runs, export.values, export.kept);
         if let LossValues::Row = loss.values {
             loss.values = LossValues::Node(shares.means());
         }
@@ -333,8 +333,9 @@ impl Shares {
             }
             sums.trained[row.leaf as usize] += 1;
             sums.values[row.leaf as usize] += row.value;
-            if let Some(splits) = export.splits {
-                let split = splits[row.rollout as usize] as usize;
+            let split = export.splits.map(|splits| splits[row.rollout as usize]);
+            if let Some(split) = split.filter(|&split| split != NONE) {
+                let split = split as usize;
                 stopped[split] += 1;
                 stopped_values[split] += row.value;
             }
