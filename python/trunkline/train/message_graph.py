@@ -68,7 +68,7 @@ class MessageGraph(NamedTuple):
 
 def graphs(run: Iterable[Tree], estimator: str | None, rules: Rules, options: dict[str, Any]) -> Iterator[MessageGraph]:
     """Return the graphs of trees, with credit by an estimator; groups that are left out have none."""
-    rules.check()
+    rules = rules.check()
     if estimator is not None:
         trees = again(run)
         advantages = Advantages(trees, rules, estimator, options)
@@ -126,7 +126,8 @@ def _graph(
     for node in sorted(_above(tokens, (end for chosen in rollouts for end in ends[chosen.rollout]))):
         facts, above = core.node(node), tokens.parents[node]
         asked = context_of(core, node) if facts.kind == TURN else None
-        known[node] = known[above] and asked is None and core.tokens_of(node) is not None
+        empty = facts.kind == TURN and facts.generated == 0
+        known[node] = known[above] and asked is None and (empty or core.tokens_of(node) is not None)
         shown = facts.kind == TURN if credit_of is None else node in credit_of
         if shown and not known[node] and incomplete is None:
             incomplete = node

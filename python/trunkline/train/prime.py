@@ -58,7 +58,7 @@ def training_samples(
 
     Args:
         run: A run, or trees with token ids.
-        estimator: A preset of ``trunkline._core.presets()``.
+        estimator: A preset of :func:`trunkline.train.presets`.
         env_name: The name under which prime-rl counts the samples; ``all`` is its own.
         censored: As of :func:`trunkline.train.turns`.
         on_failed: Likewise.

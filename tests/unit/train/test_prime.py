@@ -65,6 +65,10 @@ def flat_sums(trees: list[Tree], estimator: str) -> dict[tuple[int, int, int], l
     return found
 
 
+def batch(trees: list[Tree], estimator: str) -> tl.train.TrainBatch:
+    return tl.train.batch(trees, estimator=estimator, shared="repeat")
+
+
 def flat_rows(trees: list[Tree]) -> list[tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]]:
     """Ids, log-probabilities and loss mask of every row that packing makes of these trees."""
     h = harvest([tree.core for tree in trees])
@@ -97,9 +101,9 @@ def test_samples_are_flat_rows_that_train_each_token_once(one: Tree, other: Tree
     ]
     assert len(trained) == len(flat)
     assert Counter(weight for weight, _ in trained) == Counter(map(len, flat.values()))
-    assert math.fsum(weight * value for weight, value in trained) == pytest.approx(
-        math.fsum(value for values in flat.values() for value in values), abs=1e-9
-    )
+    total = math.fsum(weight * value for weight, value in trained)
+    assert total == pytest.approx(math.fsum(value for values in flat.values() for value in values), abs=1e-9)
+    assert total == pytest.approx(math.fsum(batch(trees, estimator).ragged()["advantages"]), abs=1e-4)
 
 
 def chain_tree(*said: list[int], given: list[int] | None = (9, 9), logprob: float = -0.5, words: str = "m") -> Tree:
@@ -113,7 +117,7 @@ def chain_tree(*said: list[int], given: list[int] | None = (9, 9), logprob: floa
         rollout = core.open(prompt, [0, draw], draw)
         tokens = TokenBuffer(ids, [logprob] * len(ids), None, [SAMPLED] * len(ids)) if ids else None
         text = message("assistant", f"{draw}")
-        core.turn(rollout, text, 0, core.name(words), core.name("stop"), 2, 0, len(ids), 0, 0, None, None, tokens)
+        core.turn(rollout, text, 0, core.name(words), core.name("stop"), 2, 0, len(ids) or 5, 0, 0, None, None, tokens)
         core.close(rollout, "answer", f"{draw}")
         core.score(rollout, float(draw))
     return tree
