@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -10,7 +11,7 @@ import msgspec
 from trunkline._internal.validation import check_choice
 from trunkline.train.advantages import Advantages, TurnValue, merged
 from trunkline.train.selection import CallHistory, Chosen, Rules, again, draw_of, sent, turns_of
-from trunkline.tree.records import version_in
+from trunkline.tree.records import EnvironmentRecords, version_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +37,7 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         aside: What the model said that is not sent again, such as its reasoning.
         reward: Reward of the trajectory, with penalties; of a turn that stands here once, the mean over the rollouts
             that count. NaN while unscored, never 0.
+        step_reward: What the environment gave for the turn; NaN where it gave nothing.
         advantage: Its advantage; 0 where it is not trained.
         weight: How many rollouts it is trained for; 0 where it is not trained.
         trained: Whether it is trained: no filter masked it, and it has a reward.
@@ -61,6 +63,7 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weights: str | None = None
     min_weights: str | None = None
     max_weights: str | None = None
+    step_reward: float = math.nan
 
     @property
     def messages(self) -> list[Message]:
@@ -120,6 +123,7 @@ def turns(
 def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool, calls: bool) -> Iterator[TurnSample]:
     for group, tree in enumerate(trees):
         before = CallHistory(tree).sent if calls else partial(sent, tree.core)
+        given = EnvironmentRecords(tree.core)
         shared: dict[object, tuple[int, list[tuple[Chosen, TurnValue]]]] = {}
         for chosen in advantages.rollouts[group]:
             for turn, node in enumerate(turns_of(tree, chosen.rollout)):
@@ -127,17 +131,23 @@ def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool, calls
                 worth = advantages.of(group, chosen, turn, node)
                 shared.setdefault(key, (node, []))[1].append((chosen, worth))
         for node, rollouts in shared.values():
-            yield _sample(tree, group, node, rollouts, before(node))
+            yield _sample(tree, group, node, rollouts, before(node), given)
 
 
 def _sample(
-    tree: Tree, group: int, node: int, rollouts: list[tuple[Chosen, TurnValue]], conversation: bytes
+    tree: Tree,
+    group: int,
+    node: int,
+    rollouts: list[tuple[Chosen, TurnValue]],
+    conversation: bytes,
+    given: EnvironmentRecords,
 ) -> TurnSample:
     core = tree.core
     chosen = next((one for one, value in rollouts if value.trained), rollouts[0][0])
     facts = core.rollout(chosen.rollout)
     path = turns_of(tree, chosen.rollout)
     turn = path.index(node)
+    step = given.step(chosen.rollout, turn)
     oldest, newest = (version_in(core.node(end).namespace) for end in (path[0], path[-1]))
     return TurnSample(
         task=tree.task.id,
@@ -154,4 +164,5 @@ def _sample(
         weights=version_in(core.node(node).namespace),
         min_weights=oldest,
         max_weights=newest,
+        step_reward=math.nan if step is None or step.reward is None else step.reward,
     )
