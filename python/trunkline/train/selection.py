@@ -13,9 +13,11 @@ from trunkline._core import MESSAGE, OBSERVATION, TURN
 from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import check_choice
 from trunkline.errors import ArgumentError, ConfigError, UsageError
-from trunkline.llm.dialects.builtin import SEARCH_R1_PROBLEM, calls_of
+from trunkline.llm.dialects.builtin import SEARCH_R1_PROBLEM, calls_of, find
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
+from trunkline.scoring.filters.base import Group, findings
+from trunkline.scoring.filters.base import check as check_filters
 from trunkline.tree.views import message_text
 from trunkline.types import FAILED, UNSCORED, Termination
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import CoreTree
+    from trunkline.llm.dialects.base import Dialect
+    from trunkline.scoring.filters.base import Filter
     from trunkline.tree.views import Trajectory, Tree
 
 
@@ -33,10 +37,15 @@ _EARLY = frozenset({"settled", "enough", "budget", "deadline"})
 
 
 class Rules(NamedTuple):
-    """How rollouts without an outcome are trained: ``censored`` (None refuses their groups) and ``on_failed``."""
+    """How rollouts without an outcome are trained: ``censored`` (None refuses their groups) and ``on_failed``.
+
+    ``filters`` judge beside those of the run; what they say is written nowhere.
+    """
 
     censored: Literal["mask", "keep"] | None
     on_failed: Literal["mask", "drop_group"]
+    filters: Sequence[Filter] = ()
+    dialect: str | Dialect = "native"
 
     def check(self) -> Rules:
         """Return these rules; ConfigError for an unknown value."""
@@ -46,7 +55,18 @@ class Rules(NamedTuple):
         if given == "retry":
             raise ConfigError("on_failed='retry' is for the run, which has ended: here it is mask or drop_group")
         check_choice("on_failed", given, "mask", "drop_group")
-        return self
+        return self._replace(filters=check_filters(self.filters, scored=True), dialect=find(self.dialect))
+
+    def judged(self, tree: Tree) -> dict[int, list[notes.Verdict]]:
+        """Return the verdicts on each rollout: those of its note, and those of the filters."""
+        said = {rollout.id: notes.read(rollout.note) for rollout in tree.rollouts}
+        if self.filters:
+            dialect = find(self.dialect)
+            for number, verdicts in findings(
+                self.filters, Group(tree, lambda choice: dialect.parse(choice, []))
+            ).items():
+                said[number] += verdicts
+        return said
 
 
 class Chosen(NamedTuple):
@@ -70,7 +90,7 @@ def again(trees: Iterable[Tree]) -> Iterable[Tree]:
 
 def select(tree: Tree, rules: Rules) -> list[Chosen]:
     """Return a group's rollouts without dropped ones, none if it is left out; cut ones need a rule."""
-    said = {rollout.id: notes.read(rollout.note) for rollout in tree.rollouts}
+    said = rules.judged(tree)
     failed = next((one for listed in said.values() for one in listed if one.action == "failed"), None)
     if failed is not None:
         task = printable(tree.task.id, 80)

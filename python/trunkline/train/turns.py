@@ -90,7 +90,7 @@ def turns(
 
     Args:
         run: A run, or trees.
-        estimator: A preset of ``trunkline._core.presets()``.
+        estimator: A preset of :func:`trunkline.train.presets`.
         shared: A turn that several rollouts share stands here ``once``, with their mean advantage and their number as
             its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
         censored: ``mask`` or ``keep`` for rollouts that were cut off; a group that has such is refused without it.
