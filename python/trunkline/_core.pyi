@@ -2281,6 +2281,8 @@ class TreePacked:
     """
     advantages: Final[memoryview]
     """f32: values, of rollouts their mean over those that train the token; 0 where the loss mask is 0."""
+    gains: Final[memoryview]
+    """f32: the part of that from values above 0: the mean of ``max(value, 0)``."""
     logprobs: Final[memoryview]
     versions: Final[memoryview]
     flags: Final[memoryview]

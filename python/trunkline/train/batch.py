@@ -140,14 +140,16 @@ class TrainBatch:
         Columns [T]: ``ids`` u32, ``positions`` u32 (tokens before it on its path), ``parents`` i32 (the token before it
         on its path, -1 for none), ``subtree_ends`` u32, ``loss_mask`` u8, ``logprobs`` f32, ``advantages`` f32 (the
         mean over the samples that train the token), ``weights`` f32 (multiply the token's loss by it: how many samples
-        train the token; 1 with ``shared="once"``; 0 where it is repeated), ``versions`` i32, ``flags`` u8. Of samples
-        [S]: ``groups``, ``rollouts`` u32, ``rows`` i32, ``last_segments`` i32 (-1 for none). Of segments, each what one
-        node has in a row, counted from the first of the row: ``segment_offsets`` (u64, [B + 1]),
-        ``segment_starts``, ``segment_ends``, ``segment_subtree_ends``, ``segment_rollouts`` (samples that pass) u32,
-        ``segment_parents`` i32, ``segment_nodes`` u32 (nodes counted through all trees), ``segment_repeated`` u8.
+        train the token; 1 with ``shared="once"``; 0 where it is repeated), ``gains`` f32 (the part of ``advantages``
+        from those above 0: the mean of ``max(advantage, 0)``), ``versions`` i32, ``flags`` u8. Of samples [S]:
+        ``groups``, ``rollouts`` u32, ``rows`` i32, ``last_segments`` i32 (-1 for none). Of segments, each what one node
+        has in a row, counted from the first of the row: ``segment_offsets`` (u64, [B + 1]), ``segment_starts``,
+        ``segment_ends``, ``segment_subtree_ends``, ``segment_rollouts`` (samples that pass) u32, ``segment_parents``
+        i32, ``segment_nodes`` u32 (nodes counted through all trees), ``segment_repeated`` u8.
 
         The weighted sum of losses is that of flat rows wherever a loss is linear in the advantage (Tree Training, arXiv
-        2511.00413); where a ratio is clipped, a token with advantages of both signs has another loss.
+        2511.00413). A clipped ratio is linear for each sign: take ``gains`` for one and ``advantages - gains`` for the
+        other, as :func:`trunkline.train.torch.policy_loss` does.
 
         Args:
             max_tokens: Most tokens of a row, which trees fill first-fit decreasing; if left out each tree is a row.
@@ -169,10 +171,11 @@ class TrainBatch:
         return self if self._turns is None else self._turns()
 
     def _packed(self, layout: Layout, dtype: Literal["i64"] | None, **options: Any) -> PackedColumns:
-        columns = self._tree if layout == "tree" else self._flat
+        columns = dict(self._tree if layout == "tree" else self._flat)
+        gains = columns.pop("gains", None)
         settings = {"unknown": self._settings.unknown, "keep_masked": self._settings.keep_masked}
         samples = {"groups": self.groups, "rollouts": self.rollouts}
-        return packed(layout, columns, dtype=dtype, samples=samples, **settings, **options)
+        return packed(layout, columns, dtype=dtype, samples=samples, gains=gains, **settings, **options)
 
 
 def batch(
@@ -288,7 +291,7 @@ class _Builder:
         if not self._settings.once and not self._advantages.by_turn and not self._advantages.by_node:
             flat = tree = by_rollout
         else:
-            values, kept = self._node_values(samples, paths)
+            values, kept, gains = self._node_values(samples, paths)
             by_node = {"values": values, "kept": kept, "per": "node"}
             tree = shape | by_node | {"masked": bytes(1 - kept for kept in samples.kept)}
             flat = tree
@@ -296,6 +299,7 @@ class _Builder:
                 flat = tree | self._first_rows(samples)
             elif self._advantages.by_turn:
                 flat = self._unshared(paths) | {"masked": tree["masked"]}
+                tree |= {"gains": gains}
         return TrainBatch(flat, tree, samples, self._settings, self._report(samples), self._by_turn)
 
     def _columns(self) -> dict[str, Any]:
@@ -329,23 +333,33 @@ class _Builder:
 
     def _node_values(
         self, samples: _Samples, paths: list[tuple[int, Chosen, int]]
-    ) -> tuple[memoryview | array[float], memoryview | bytes]:
-        """Return the advantage of every node, the mean over the rollouts that train it, and whether it is trained."""
+    ) -> tuple[memoryview | array[float], memoryview | bytes | bytearray, array[float] | None]:
+        """Return each node's mean advantage over the rollouts that train it, whether it is trained, and its gains.
+
+        Gains, the means of what is above 0, are None where they are worked out of the advantages.
+        """
         advantages = self._advantages
         if advantages.by_node:
             trained = (
                 kept and not math.isnan(value) for value, kept in zip(advantages.values, advantages.kept, strict=True)
             )
-            return advantages.values, bytes(trained)
+            return advantages.values, bytes(trained), None
         if not advantages.by_turn:
-            return to_nodes(samples.values, self._parents, samples.leaves, kept=samples.kept)
-        values, counts = array("d", bytes(8 * len(self._parents))), array("I", bytes(4 * len(self._parents)))
+            return *to_nodes(samples.values, self._parents, samples.leaves, kept=samples.kept), None
+        nodes = len(self._parents)
+        sums, gains, kept = array("d", bytes(8 * nodes)), array("d", bytes(8 * nodes)), bytearray(nodes)
+        counts = array("I", bytes(4 * nodes))
         for group, chosen, leaf in paths:
             for node, value in self._turn_values(group, chosen, leaf) if chosen.trained else ():
-                values[node] += value.advantage
-                counts[node] += 1
-        means = array("d", (value / max(1, count) for value, count in zip(values, counts, strict=True)))
-        return means, bytes(count > 0 for count in counts)
+                sums[node] += value.advantage
+                gains[node] += max(value.advantage, 0.0)
+                kept[node] |= value.trained
+                # A tree weighs a token by the rollouts that are trained at all, also where this turn of one is not.
+                counts[node] += value.trained or not self._settings.once
+        for node, count in enumerate(counts):
+            sums[node] /= max(1, count)
+            gains[node] /= max(1, count)
+        return sums, kept, gains
 
     def _first_rows(self, samples: _Samples) -> dict[str, Any]:
         """Return the samples that are rows, and their prompts: each token is trained in the first row that has it."""

@@ -40,7 +40,7 @@ _COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tree": (
         *("offsets", "ids", "position_ids", "parents", "subtree_ends", "loss_mask", "logprobs", "advantages"),
-        *("weights", "versions", "flags", "rows", "last_segments", "segment_offsets", "segment_nodes"),
+        *("gains", "weights", "versions", "flags", "rows", "last_segments", "segment_offsets", "segment_nodes"),
         *("segment_starts", "segment_ends", "segment_subtree_ends", "segment_parents", "segment_rollouts"),
         "segment_repeated",
     ),
@@ -65,12 +65,14 @@ class PackedColumns(Mapping[str, memoryview]):
         layout: Layout,
         dtype: Literal["i64"] | None,
         samples: Mapping[str, memoryview] | None,
+        gains: Sequence[float] | None,
     ) -> None:
         self._packed = packed
         self._wide = dtype == "i64"
         self._names = {_NAMES.get(name, name): name for name in _COLUMNS[layout]}
         self._made: dict[str, memoryview] = {}
         self._samples = samples or {}
+        self._gains = gains
         self._by_row = layout != "tree"
         if samples and self._by_row:
             self._names["samples"] = self._names.pop("rollouts")
@@ -93,12 +95,25 @@ class PackedColumns(Mapping[str, memoryview]):
         if name not in self:
             raise ConfigError(f"there is no column {short_repr(name)}; there are {', '.join(self)}")
         column = self._samples.get(name)
+        if name == "gains" and self._gains is not None:
+            return self._gains_of(self._gains)
         if column is None:
             read: memoryview = getattr(self._packed, self._names[name])
             return read
         if self._by_row:
             return memoryview(array("I", [column[sample] for sample in self["samples"]]))
         return column
+
+    def _gains_of(self, gains: Sequence[float]) -> memoryview:
+        """Return gains that are given per node on the tokens that are trained."""
+        column = array("f", bytes(4 * len(self["ids"])))
+        rows = zip(self["offsets"], self["segment_offsets"], self["segment_offsets"][1:], strict=False)
+        starts, ends, nodes = self["segment_starts"], self["segment_ends"], self["segment_nodes"]
+        for first, begin, end in rows:
+            for segment in range(begin, end):
+                for at in range(first + starts[segment], first + ends[segment]):
+                    column[at] = gains[nodes[segment]] * self["loss_mask"][at]
+        return memoryview(column)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -232,9 +247,10 @@ def packed(
     *,
     dtype: Literal["i64"] | None,
     samples: Mapping[str, memoryview] | None = None,
+    gains: Sequence[float] | None = None,
     **options: Any,
 ) -> PackedColumns:
-    """Pack columns that are named as the core's; ``samples`` are columns of what is packed, by name."""
+    """Pack columns named as the core's; ``samples`` are columns of what is packed, by name, ``gains`` are of nodes."""
     if dtype is not None:
         check_choice("dtype", dtype, "i64")
     calls: dict[str, Callable[..., Any]] = {
@@ -242,7 +258,7 @@ def packed(
         "ragged": _core.pack_ragged,
         "tree": _core.pack_tree,
     }
-    return PackedColumns(_named(calls[layout], columns, **options), layout, dtype, samples)
+    return PackedColumns(_named(calls[layout], columns, **options), layout, dtype, samples, gains)
 
 
 def pack(

@@ -309,7 +309,7 @@ pub struct TreePacked(pack::TreePacked);
 layout! {
     TreePacked.unpack(rollout)
     flat[ids = ids; position_ids = position_ids; loss_mask = loss_mask; weights = weights; advantages = advantages;
-        logprobs = logprobs; versions = versions; flags = flags; parents = parents; subtree_ends = subtree_ends;
+        gains = gains; logprobs = logprobs; versions = versions; flags = flags; parents = parents; subtree_ends = subtree_ends;
         rows = rows; last_segments = last_segments; segment_nodes = segments.nodes; segment_starts = segments.starts;
         segment_ends = segments.ends; segment_subtree_ends = segments.subtree_ends; segment_parents = segments.parents;
         segment_rollouts = segments.rollouts; segment_repeated = segments.repeated;]

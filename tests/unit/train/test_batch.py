@@ -75,8 +75,8 @@ def context(tree: Tree, node: int) -> list[int]:
     return [token for one in tree.core.path(tree.node(node).parent.id) for token in own(tree, one)]
 
 
-def flat_sum(columns: tl.train.PackedColumns) -> float:
-    loss = numpy.asarray(columns["loss_mask"]) * numpy.asarray(columns["advantages"], "f8")
+def flat_sum(columns: tl.train.PackedColumns, figure: str = "advantages") -> float:
+    loss = numpy.asarray(columns["loss_mask"]) * numpy.asarray(columns[figure], "f8")
     ids = numpy.asarray(columns["responses" if "responses" in columns else "ids"])
     weights = numpy.asarray(columns["weights"], "f8")
     if "responses" in columns:
@@ -108,12 +108,18 @@ def test_every_layout_has_the_loss_of_a_loop_over_rollouts(forest: tuple[Tree, .
         "repeat": math.fsum(math.fsum(found) * sums[key] for key, found in advantages.items()),
         "once": math.fsum(math.fsum(found) / len(found) * sums[key] for key, found in advantages.items()),
     }
+    gains = {
+        "repeat": math.fsum(math.fsum(max(one, 0) for one in found) * sums[key] for key, found in advantages.items()),
+        "once": math.fsum(max(math.fsum(found) / len(found), 0) * sums[key] for key, found in advantages.items()),
+    }
     for name, batch in {"repeat": repeat, "once": once}.items():
         for one in (batch, batch.by_turn()):
             layouts = [one.padded(), one.ragged(), one.tree(), one.ragged(merge=name == "repeat")]
             layouts.append(one.tree(max_tokens=60, oversize="split"))
             for columns in layouts:
                 assert flat_sum(columns) == pytest.approx(wanted[name], abs=1e-4), columns
+                if "gains" in columns:
+                    assert flat_sum(columns, "gains") == pytest.approx(gains[name], abs=1e-4)
             for token, seen in contexts(one.ragged()):
                 group = token // 10_000
                 (node,) = (key[1] for key in advantages if key[0] == group and token in own(forest[group], key[1]))
