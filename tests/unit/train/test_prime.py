@@ -163,6 +163,20 @@ def test_a_turn_counts_for_the_rollouts_whose_samples_hold_it(policy: str, share
     assert second.rl_weights == [*[0.0] * (len(second.token_ids) - 1), 1.0]
 
 
+def test_a_prompt_that_was_given_whole_needs_no_ids_on_its_path():
+    tree = chain_tree([1], [2], given=None)
+    core = tree.core
+    for draw in (2, 3):
+        rollout = core.open(1, [0, draw], draw)
+        tokens, sent = TokenBuffer([draw], [-0.5]), drift(core, "fork", 0, TokenBuffer([8, 8]))
+        core.turn(rollout, message("assistant", str(draw)), 0, 0, 0, 2, 0, 1, 0, 0, None, sent, tokens)
+        core.close(rollout, "answer", "yes")
+        core.score(rollout, float(draw))
+    for rollout in (0, 1):
+        tl.scoring.notes.note(core, rollout, tl.Verdict("f", "mask"))
+    assert [sample.token_ids for sample in samples([tree])] == [[8, 8, 2], [8, 8, 3]]
+
+
 @pytest.mark.parametrize(
     "words", ["m", "m {", 'm {"temperature":"hot"} tools:none', 'm {"temperature":true} x', "m []"]
 )
