@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import math
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,6 +120,8 @@ def test_half_a_group_and_other_sizes_are_refused():
         generate(with_ids(), ["what?"] * 2, 2)
     with pytest.raises(ConfigError, match=r'no task ends with the prompt "where\?"'):
         generate(with_ids(), ["where?"] * 3)
+    with pytest.raises(ConfigError, match='no task ends with the prompt ""'):
+        generate(with_ids(), [[]] * 3)
     two = [Task.ask("what?", id="a"), Task.ask("what?", id="b")]
     with pytest.raises(ConfigError, match='tasks "a" and "b" end with the same message'):
         trl.rollout_func(lambda *_: [], two, estimator="trl")
@@ -262,6 +265,25 @@ class Versions:
     def update_weights(self, version: str, update: Any, policy: str) -> None:
         update()
         self.seen.append((version, policy))
+
+
+def test_a_change_of_weights_that_meets_a_broken_run_says_so(monkeypatch: pytest.MonkeyPatch):
+    class Waiting(Versions):
+        async def aupdate_weights(self, version: str, update: Any, policy: str) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+    async def broken(tasks: list[Task], seed: int) -> Any:
+        while not reached.is_set():
+            await asyncio.sleep(0.001)
+        raise UsageError("the server is gone")
+        yield
+
+    reached = threading.Event()
+    worker = working(monkeypatch, broken, [with_ids().task])
+    with pytest.raises(UsageError, match="have ended: the server is gone"):
+        trl.WeightTransfer(Waiting(), list, worker).send_weights(iter([]))
+    worker.stop()
 
 
 def test_weights_are_versions_of_the_pool(monkeypatch: pytest.MonkeyPatch):
