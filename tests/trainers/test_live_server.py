@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from frameworks import MARKS, load
 from live_server import LiveServer, serving, weights_of
-from playing import ends, policy
+from tiny import ends, policy
 
 (torch,) = load("torch")
 pytestmark = MARKS

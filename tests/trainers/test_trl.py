@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from frameworks import MARKS, load
 from live_server import LiveServer, serving
-from playing import agent, ends, lengthy, policy, tasks
+from playing import agent, lengthy, tasks
+from tiny import ends, policy
 
 import trunkline as tl
 from trunkline.errors import ConfigError

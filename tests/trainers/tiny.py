@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from chat_templates import write
 from frameworks import load
 
 from trunkline.train import PackedColumns, pack
@@ -28,6 +31,26 @@ def tiny_model(vocabulary: int, attention: str = "sdpa", seed: int = 0) -> Any:
         attn_implementation=attention,
     )
     return transformers.Qwen2ForCausalLM(config)
+
+
+def policy(folder: Path, seed: int = 0) -> tuple[Any, Any]:
+    """Make a tokenizer and a tiny model of its vocabulary, both saved in the folder."""
+    write("chatml", folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        eos_token="<|im_end|>",
+        pad_token="<|im_start|>",
+        chat_template=json.loads((folder / "tokenizer_config.json").read_text())["chat_template"],
+    )
+    model = tiny_model(len(tokenizer), seed=seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+def ends(tokenizer: Any) -> set[int]:
+    """Ids that end a completion, many of them, so that a random model ends its turns."""
+    return {tokenizer.eos_token_id, *range(0, len(tokenizer), 9)}
 
 
 class Forest(NamedTuple):

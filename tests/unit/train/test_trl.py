@@ -142,7 +142,7 @@ def test_settings_are_checked_before_a_trainer_runs():
 @pytest.mark.parametrize("policy", ["bridge", "fork"])
 async def test_rows_are_the_paths_of_rollouts_and_a_fork_is_refused(policy: str, tasks: list[Task]):
     mode = TokenMode(api="completions", drift=policy)
-    async with serving(mode, noncanonical=0.2) as (llm, _):
+    async with serving(mode, noncanonical=0.2) as (llm, noting):
         trees = await grow(mode, llm, tasks, strategy=TreeGRPO(2, 2, 1))
     for tree in trees:
         for rollout in tree.rollouts:
@@ -153,6 +153,14 @@ async def test_rows_are_the_paths_of_rollouts_and_a_fork_is_refused(policy: str,
     if policy == "fork":
         with pytest.raises(UsageError, match="GRPOTrainer takes one: keep the ids with TokenMode"):
             function(prompts, trainer(6))
+        worker = trl.RolloutWorker(None, tasks, estimator="tree_grpo", censored="mask")
+        asked = []
+        for sample in (one for tree in trees for one in worker._samples(tree, 1, SimpleNamespace)):
+            first = sample.completion_mask.tolist().index(1)
+            assert all(sample.completion_mask[first:])
+            asked.append((tuple(sample.input_ids[:first]), tuple(sample.input_ids[first:])))
+        assert 0 < len(asked) == len(set(asked))
+        assert set(asked) <= set(noting.sampled()), "a turn is trained after what the engine was given for it"
         return
     rows = function(prompts, trainer(6))
     number = 0
