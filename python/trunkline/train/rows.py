@@ -259,7 +259,8 @@ def rows(
         estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
             that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
             ``dr_mas`` compares the calls of one agent in one group: S less their mean, divided by their sample
-            deviation; ``scale="none"`` leaves the division out, and ``centre="leave_one_out", scale="none"`` is RLOO. A call that is alone gets S.
+            deviation; ``scale="none"`` leaves the division out, and ``centre="leave_one_out", scale="none"`` is RLOO. A
+            call that is alone gets S.
         only_active: Whether calls that nothing depended on are left out. They are never trained, nor compared.
         censored: ``mask`` or ``keep`` for rollouts that were cut off; a group that has such is refused without it.
         on_failed: ``mask`` trains nothing of rollouts that broke, ``drop_group`` leaves their groups out.
