@@ -25,11 +25,10 @@ from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
 from trunkline.scoring.rewards import Reward
-from trunkline.scoring.rewards.base import OpenTrajectory, Scored, full_name, step_sum
+from trunkline.scoring.rewards.base import OpenTrajectory, Scored, full_name
 from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
-from trunkline.tools.environment import may_reward
 from trunkline.tree.records import EnvironmentRecords
 from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import UNSCORED, Termination
@@ -129,8 +128,6 @@ class TreeSettings:
     ) -> None:
         self.compiled = compiled
         self.strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
-        if reward is None and may_reward(compiled.agent.environment):
-            reward = step_sum
         self.grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self.seed = seed
         self.client = client

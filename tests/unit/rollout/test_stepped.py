@@ -26,6 +26,7 @@ from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.scoring.filters.base import Group
 from trunkline.scoring.notes import Verdict, read, why_unscored
+from trunkline.scoring.rewards.base import step_sum
 from trunkline.scoring.rewards.grading import Grader
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.mcts import MCTS
@@ -81,10 +82,10 @@ def by_the_conversation(deltas: list[bytes], reward: Any) -> None:
         sums = [given for given in rollout.step_rewards if not math.isnan(given)]
         whole = math.fsum(sums) if sums else math.nan
         own = len(walked[-1] if walked else []) + (rollout.answer == "1") / 2
-        assert rollout.reward == pytest.approx(own if reward else whole, nan_ok=True)
+        assert rollout.reward == pytest.approx(own if reward is length_walked else whole, nan_ok=True)
 
 
-@pytest.mark.parametrize("reward", [None, length_walked])
+@pytest.mark.parametrize("reward", [step_sum, length_walked])
 @pytest.mark.parametrize("environment", [Walk, SnappedWalk])
 @pytest.mark.parametrize(
     "strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__ + str(strategy.rollouts())
@@ -171,7 +172,8 @@ class Flag:
 
 
 async def test_flags_and_numbers_of_other_libraries_will_do():
-    tree, _ = await grow(Chain(1), one_step, tools=[write], environment=saying("stepped", [True, False, Flag()]))
+    odd = saying("stepped", [True, False, Flag()])
+    tree, _ = await grow(Chain(1), one_step, tools=[write], environment=odd, reward=step_sum)
     (rollout,) = tree.rollouts
     assert (rollout.termination, rollout.reward, rollout.step_rewards) == (Termination.MAX_TURNS, 1.0, [1.0])
     tree, _ = await grow(
