@@ -13,7 +13,7 @@ from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 
-ENDINGS = ("answer", "max_turns", "tool_error", "filtered")
+ENDINGS = ("answer", "answer", "answer", "max_turns", "max_turns", "tool_error", "filtered")
 NOTES = (
     None,
     Verdict("f", "mask"),
@@ -58,7 +58,7 @@ def token_trees(draw: st.DrawFn, *, drifts: bool = True, drops: bool = True, ids
             _observed(tree, node, ids=ids)
         ended = draw(st.sampled_from(ENDINGS))
         core.close(rollout, ended, "yes" if ended == "answer" else None, "broke" if ended == "tool_error" else None)
-        reward = draw(st.sampled_from([math.nan, 0.0, 0.5, 1.0, 2.0]))
+        reward = draw(st.sampled_from([0.0, 0.5, 1.0, 2.0, math.nan]))
         if not math.isnan(reward) and ended in {"answer", "max_turns"}:
             core.score(rollout, reward)
         verdict = draw(st.sampled_from([*NOTES, DROPPED] if drops else NOTES))
@@ -79,7 +79,7 @@ def _turn(draw: st.DrawFn, tree: Tree, rollout: int, *, drifts: bool, ids: bool)
             [3] * len(said),
             [draw(st.sampled_from([0, SAMPLED, SYNTHETIC, SAMPLED])), *[SAMPLED] * (len(said) - 1)],
         )
-    if drifts and ids and draw(st.integers(0, 3)) == 0:
+    if drifts and ids and draw(st.booleans()):
         policy = draw(st.sampled_from(["bridge", "realign", "fork"]))
         keep = draw(st.integers(0, len(last_ids(core, core.rollout(rollout).leaf))))
         given = None if policy == "bridge" else TokenBuffer(draw(st.lists(st.integers(50, 52), min_size=1, max_size=2)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import SAMPLED, SYNTHETIC, TURN, harvest
+from trunkline._core import SAMPLED, SYNTHETIC, TURN, drift_of, harvest
 from trunkline._internal.text import quoted
 from trunkline.errors import ConfigError, UsageError
 from trunkline.train.advantages import Advantages
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trunkline._core import Harvest
+    from trunkline.train.advantages import Estimator
     from trunkline.tree.views import Tree
 
 
@@ -66,7 +67,9 @@ class MessageGraph(NamedTuple):
     incomplete: int | None
 
 
-def graphs(run: Iterable[Tree], estimator: str | None, rules: Rules, options: dict[str, Any]) -> Iterator[MessageGraph]:
+def graphs(
+    run: Iterable[Tree], estimator: Estimator | None, rules: Rules, options: dict[str, Any]
+) -> Iterator[MessageGraph]:
     """Return the graphs of trees, with credit by an estimator; groups that are left out have none."""
     rules = rules.check()
     if estimator is not None:
@@ -125,17 +128,19 @@ def _graph(
     copies: dict[tuple[int, bytes], int] = {}
     for node in sorted(_above(tokens, (end for chosen in rollouts for end in ends[chosen.rollout]))):
         facts, above = core.node(node), tokens.parents[node]
-        asked = context_of(core, node) if facts.kind == TURN else None
-        empty = facts.kind == TURN and facts.generated == 0
-        known[node] = known[above] and asked is None and (empty or core.tokens_of(node) is not None)
-        shown = facts.kind == TURN if credit_of is None else node in credit_of
+        turn = facts.kind == TURN
+        asked = context_of(core, node) if turn else None
+        drifted = drift_of(core, node) if turn else None
+        # Where a drift replaced the end of the path, or all of it, the ids of the prompt are those that it says.
+        before = (asked is None and known[above]) if drifted is None else drifted[0] != "bridge" or known[above]
+        known[node] = before and ((turn and facts.generated == 0) or core.tokens_of(node) is not None)
+        shown = turn if credit_of is None else node in credit_of
         if shown and not known[node] and incomplete is None:
             incomplete = node
-        parent, repeated = places[above], list[bytes]()
+        parent, repeated = places[above] if asked is None or drifted is not None else -1, list[bytes]()
         if asked is not None:
-            parent, repeated = -1, [bytes(raw) for raw in msgspec.json.decode(asked, type=list[msgspec.Raw])]
+            repeated = _beyond(nodes, parent, asked)
         elif above != facts.parent:
-            # The prompt drifted: messages keep their order, and their tokens are among those of the turn.
             path = [0, *core.path(facts.parent)]
             repeated = [core.message(between) for between in path[path.index(above) + 1 :]]
         for message in repeated:
@@ -148,6 +153,16 @@ def _graph(
         credit = None if credit_of is None else credit_of.get(node)
         nodes.append(GraphNode(parent, node, core.message(node), *_tokens(tree, node, tokens, credit), credit))
     return MessageGraph(tree, rollouts, nodes, incomplete)
+
+
+def _beyond(nodes: list[GraphNode], place: int, asked: bytes) -> list[bytes]:
+    """Return the messages of a prompt that come after those up to a place, or all if it begins with others."""
+    messages = [bytes(raw) for raw in msgspec.json.decode(asked, type=list[msgspec.Raw])]
+    said = []
+    while place >= 0:
+        said.append(nodes[place].message)
+        place = nodes[place].parent
+    return messages[len(said) :] if messages[: len(said)] == said[::-1] else messages
 
 
 def _tokens(tree: Tree, node: int, tokens: Harvest, credit: Credit | None) -> tuple[list[int], list[bool], list[float]]:

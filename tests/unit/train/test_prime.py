@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from token_trees import message, token_trees
 
 import trunkline as tl
-from trunkline._core import PROMPT, SAMPLED, SYNTHETIC, TokenBuffer, harvest, pack_ragged
+from trunkline._core import PROMPT, SAMPLED, SYNTHETIC, TokenBuffer, drift, harvest, pack_ragged
 from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.train import prime
 from trunkline.tree.views import Tree
@@ -138,6 +138,43 @@ def test_a_sample_by_hand():
         rl_weights=[0.0, 0.0, 2.0, 2.0],
         advantages=[0.0, 0.0, pytest.approx(1 / 3), pytest.approx(1 / 3)],
     )
+
+
+@pytest.mark.parametrize(("policy", "shared"), [("realign", 1.0), ("fork", 2.0), ("bridge", 2.0)])
+def test_a_turn_counts_for_the_rollouts_whose_samples_hold_it(policy: str, shared: float):
+    # Both rollouts say 1 and see 4. Then one says 2, and the other 3 after a prompt that lost all behind 9 9.
+    tree = chain_tree()
+    core = tree.core
+    for draw, said in enumerate((2, 3)):
+        rollout = core.open(1, [0, draw], draw)
+        for ids in ([1], [said]):
+            instead = None if policy == "bridge" else TokenBuffer([5])
+            sent = drift(core, policy, 2, instead) if ids == [3] else None
+            tokens = TokenBuffer(ids, [-0.5])
+            core.turn(rollout, message("assistant", str(ids)), 0, 0, 0, 2, 0, 1, 0, 0, None, sent, tokens)
+            if ids == [1]:
+                core.tokenise(core.observe(rollout, message("tool", "4", tool_call_id="t"), 0, 1), TokenBuffer([4]))
+        core.close(rollout, "answer", "yes")
+        core.score(rollout, float(draw))
+    first, second = samples([tree])
+    assert first.token_ids == [9, 9, 1, 4, 2]
+    assert first.rl_weights == [0.0, 0.0, shared, 0.0, 1.0]
+    assert second.token_ids == ([9, 9, 1, 4, 3] if policy == "bridge" else [9, 9, 5, 3])
+    assert second.rl_weights == [*[0.0] * (len(second.token_ids) - 1), 1.0]
+
+
+def test_a_prompt_that_was_given_whole_needs_no_ids_on_its_path():
+    tree = chain_tree([1], [2], given=None)
+    core = tree.core
+    for draw in (2, 3):
+        rollout = core.open(1, [0, draw], draw)
+        tokens, sent = TokenBuffer([draw], [-0.5]), drift(core, "fork", 0, TokenBuffer([8, 8]))
+        core.turn(rollout, message("assistant", str(draw)), 0, 0, 0, 2, 0, 1, 0, 0, None, sent, tokens)
+        core.close(rollout, "answer", "yes")
+        core.score(rollout, float(draw))
+    for rollout in (0, 1):
+        tl.scoring.notes.note(core, rollout, tl.Verdict("f", "mask"))
+    assert [sample.token_ids for sample in samples([tree])] == [[8, 8, 2], [8, 8, 3]]
 
 
 @pytest.mark.parametrize(
