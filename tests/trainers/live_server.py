@@ -162,20 +162,19 @@ class LiveServer:
                         if not waiter.done():
                             waiter.set_exception(RuntimeError(f"decoding failed: {error}"))
                     continue
+                self.usage = Usage(
+                    self.usage.requests,
+                    self.usage.batches + 1,
+                    self.usage.prompt_tokens + sum(len(draw.prompt) for draw in draws),
+                    self.usage.generated_tokens + sum(len(one.ids) for one in drawn),
+                )
                 for (_, waiter), one in zip(batch, drawn, strict=True):
                     if not waiter.done():
                         waiter.set_result(one)
 
     def _locked(self, draws: Sequence[Draw]) -> list[Drawn]:
         with self._lock:
-            drawn = self.decode(draws)
-        self.usage = Usage(
-            self.usage.requests,
-            self.usage.batches + 1,
-            self.usage.prompt_tokens + sum(len(draw.prompt) for draw in draws),
-            self.usage.generated_tokens + sum(len(one.ids) for one in drawn),
-        )
-        return drawn
+            return self.decode(draws)
 
     async def complete(self, request: web.Request) -> web.Response:
         """Answer a completion or a chat."""

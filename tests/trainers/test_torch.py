@@ -28,7 +28,7 @@ FORESTS = st.builds(
 )
 
 
-def naive_mask(forest: Forest, columns: dict[str, Any], row: dict[str, Any]) -> list[list[bool]]:
+def naive_mask(row: dict[str, Any]) -> list[list[bool]]:
     """Who sees whom, by following parents."""
     size = len(row["parents"])
     seen = [[False] * size for _ in range(size)]
@@ -44,7 +44,7 @@ def naive_mask(forest: Forest, columns: dict[str, Any], row: dict[str, Any]) -> 
 def test_masks_show_each_token_its_path_alone(forest: Forest, most: int | None):
     columns = forest.pack(max_tokens=None if most is None else 200)
     for row in module.tree_rows(columns):
-        expected = torch.tensor(naive_mask(forest, columns, row))
+        expected = torch.tensor(naive_mask(row))
         assert torch.equal(module.tree_mask(row["subtree_ends"])[0, 0], expected)
         added = module.tree_mask(row["subtree_ends"], torch.float32)[0, 0]
         assert torch.equal(added == 0, expected)
@@ -98,9 +98,7 @@ def test_the_loss_is_that_of_flat_rows(forest: Forest, rollouts: list[Any], seed
     size = len(forest.leaves)
     advantages = [advantage for advantage, _ in rollouts[:size]]
     masked = [int(mask) for _, mask in rollouts[:size]]
-    options = {"masked": bytes(masked), "weights": "count"}
-    columns = forest.pack(values=array("d", advantages), **options)
-    columns["gains"] = forest.pack(values=array("d", [max(0, one) for one in advantages]), **options)["advantages"]
+    columns = forest.pack(values=advantages, masked=bytes(masked), weights="count")
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(sum(map(len, forest.runs)), generator=generator, dtype=torch.float64)
     new = torch.tensor([old for run in forest.runs for _, old, _ in run]) + 0.5 * drawn
@@ -139,9 +137,7 @@ def test_gradients_of_packed_trees_are_those_of_flat_rows(attention: str, most: 
     flat = sum(map(len, map(forest.tokens, range(len(forest.leaves)))))
 
     model.zero_grad()
-    columns = forest.pack(values=array("d", advantages), weights="count", max_tokens=most)
-    gains = array("d", [max(0, one) for one in advantages])
-    columns["gains"] = forest.pack(values=gains, weights="count", max_tokens=most)["advantages"]
+    columns = forest.pack(values=advantages, weights="count", max_tokens=most)
     packed = 0.0
     for row in module.tree_rows(columns):
         mask = module.tree_mask(row["subtree_ends"], torch.float32)

@@ -93,3 +93,30 @@ def test_two_steps_while_rollouts_go_on(shared: Any, tmp_path: Path, monkeypatch
     assert abs(first["kl"]) < 1e-6
     assert first["batch/packing_ratio"] > 1
     assert 0 <= first["sample/staleness_max"] <= second["sample/staleness_max"] <= 1
+
+
+@pytest.mark.parametrize("shared", ["once", "repeat"])
+def test_samples_fold_into_the_rows_of_their_tree(shared: Any, tmp_path: Path):
+    model, tokenizer = policy(tmp_path)
+    with serving(model, tokenizer, ends=ends(tokenizer)) as server, tl.Pool("inline") as pool:
+        llm = tl.LLM(server.url, tokens=tl.TokenMode(api="completions", tokenizer=str(tmp_path)), max_concurrency=64)
+        trees = list(pool.run(agent(), tasks(3), llm=llm, strategy=tl.TreeGRPO(2, 3, 2), reward=lengthy, seed=3))
+    settings: dict[str, Any] = {"estimator": "tree_grpo", "shared": shared}
+    worker = module.RolloutWorker(None, tasks(1), **settings)
+    for tree in trees:
+        row, raw = packing.TreeRow(), 0
+        for sample in worker._samples(tree, 1, module._sample_class()):
+            assert isinstance(sample.advantage, float)
+            raw += len(sample.input_ids)
+            fields = ("input_ids", "completion_mask", "old_log_probs", "advantage", "group_id")
+            row.add({name: getattr(sample, name) for name in fields})
+        packed = row.pack()
+        columns = tl.train.batch([tree], **settings).tree()
+        weights = [mask * weight for mask, weight in zip(columns["loss_mask"], columns["weights"], strict=True)]
+        # What a turn weighs in the tree it is in the trie as often as it stands there.
+        assert len(packed["token_index"]) == sum(weights)
+        worth = sum(weight * value for weight, value in zip(weights, columns["advantages"], strict=True))
+        assert math.isclose(packed["advantages"].sum(), worth, abs_tol=1e-4)
+        # Where samples part the trie has the token before once for each.
+        print(f"\n{shared}: {raw} tokens of samples, {len(row.tokens)} in the trie, {len(columns['ids'])} in the tree")
+        assert len(row.tokens) < raw

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from array import array
 from typing import Any, NamedTuple
 
 from frameworks import load
 
-from trunkline._core import SAMPLED, pack_tree
+from trunkline.train import PackedColumns, pack
 
 torch, transformers = load("torch", "transformers")
 
@@ -49,23 +48,20 @@ class Forest(NamedTuple):
         """The tokens of a rollout: id, log-probability, and whether it was sampled."""
         return [token for node in self.path(self.leaves[rollout]) for token in self.runs[node]]
 
-    def pack(self, **options: Any) -> dict[str, Any]:
-        """The columns of a tree layout; versions are the places of tokens in the forest."""
+    def pack(self, **options: Any) -> PackedColumns:
+        """A tree layout; versions are the places of tokens in the forest."""
         flat = [token for run in self.runs for token in run]
-        ends = [sum(map(len, self.runs[:node])) for node in range(len(self.runs) + 1)]
-        packed = pack_tree(
-            array("I", self.parents),
-            array("I", self.leaves),
-            array("Q", ends),
-            array("I", [token for token, _, _ in flat]),
-            array("f", [logprob for _, logprob, _ in flat]),
-            array("i", range(len(flat))),
-            bytes(SAMPLED * sampled for _, _, sampled in flat),
+        return pack(
+            "tree",
+            parents=self.parents,
+            leaves=self.leaves,
+            offsets=[sum(map(len, self.runs[:node])) for node in range(len(self.runs) + 1)],
+            ids=[token for token, _, _ in flat],
+            logprobs=[logprob for _, logprob, _ in flat],
+            versions=range(len(flat)),
+            mask=bytes(sampled for _, _, sampled in flat),
             **options,
         )
-        names = ["offsets", "ids", "loss_mask", "logprobs", "advantages", "weights", "versions", "parents"]
-        found = {name: getattr(packed, name) for name in names}
-        return found | {"positions": packed.position_ids, "subtree_ends": packed.subtree_ends}
 
 
 def random_forest(seed: int, trees: int, rollouts: int, vocabulary: int, turns: int = 3) -> Forest:

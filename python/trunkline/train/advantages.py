@@ -13,6 +13,7 @@ from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_choice
 from trunkline.errors import UsageError
 from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, mean, select, turns_of
+from trunkline.tree.records import EnvironmentRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,10 +57,19 @@ def merged(shared: Sequence[tuple[Chosen, TurnValue]]) -> dict[str, Any]:
 
 
 class _Scored(NamedTuple):
-    """A turn that is compared, and the penalty subtracted from the rollout's reward for it."""
+    """A turn that is compared, its place on the path, and the penalty subtracted from the rollout's reward for it."""
 
     node: int
+    turn: int = 0
     penalty: float = 0.0
+
+
+def _step_rewards(given: list[float], reward: float, scored: list[_Scored]) -> list[float]:
+    """Return each turn's reward: that of its step, and with the last one what is left of the rollout's reward."""
+    found = [0.0 if math.isnan(given[one.turn]) else given[one.turn] for one in scored]
+    if found:
+        found[-1] += reward - math.fsum(found)
+    return [value - one.penalty for value, one in zip(found, scored, strict=True)]
 
 
 class Advantages:
@@ -103,6 +113,7 @@ class Advantages:
         self._parents.extend(root + parent for parent in parents)
         calls = AgentCalls(tree.core) if self._by_call else None
         firsts: dict[int, int] = {}
+        given = EnvironmentRecords(tree.core)
         for chosen in rollouts:
             firsts[chosen.rollout] = len(self._rewards)
             scored = _scored(tree, chosen.rollout, calls) if calls or self.by_turn or self._whitens else []
@@ -111,10 +122,11 @@ class Advantages:
                 self._columns["tokens"].extend(lengths if self.by_turn else [sum(lengths)])
             if not self.by_turn:
                 penalty = math.fsum(one.penalty for one in scored) / max(1, len(scored))
-                scored = [_Scored(ends[chosen.rollout], penalty)]
-            for place, one in enumerate(scored, 1):
+                scored = [_Scored(ends[chosen.rollout], penalty=penalty)]
+            for one in scored:
                 self._row(tree, chosen, one, root)
-                self._step_rewards.append((chosen.compared if place == len(scored) else 0.0) - one.penalty)
+            if self._steps:
+                self._step_rewards.extend(_step_rewards(given.rewards(chosen.rollout), chosen.compared, scored))
         self._rows.append(firsts)
 
     def _row(self, tree: Tree, chosen: Chosen, scored: _Scored, root: int) -> None:
@@ -174,5 +186,5 @@ def _trained_tokens(tree: Tree, turn: int) -> int:
 def _scored(tree: Tree, rollout: int, calls: AgentCalls | None) -> list[_Scored]:
     """Return the turns, or the active agent calls, of a rollout that are compared."""
     if calls is None:
-        return [_Scored(node) for node in turns_of(tree, rollout)]
-    return [_Scored(call.node, call.penalty) for call in calls.of(rollout) if call.active]
+        return [_Scored(node, turn) for turn, node in enumerate(turns_of(tree, rollout))]
+    return [_Scored(call.node, call.turn, call.penalty) for call in calls.of(rollout) if call.active]

@@ -98,7 +98,7 @@ def tree_rows(
     """Yield the rows of a tree layout one by one, as the tensors of their columns.
 
     Args:
-        columns: The columns of ``Batch.tree()``.
+        columns: Those of :meth:`trunkline.train.TrainBatch.tree`, or of ``pack("tree")``.
         device: Where the tensors are to be; the CPU when None.
 
     Returns:
@@ -110,7 +110,7 @@ def tree_rows(
         UsageError: The columns are those of another layout.
     """
     if "subtree_ends" not in columns:
-        raise UsageError("these columns have no 'subtree_ends': tree_rows takes those of Batch.tree()")
+        raise UsageError("these columns have no 'subtree_ends': tree_rows takes those of TrainBatch.tree()")
     bounds = memoryview(columns["offsets"]).tolist()
     found = {name: memoryview(columns[name]) for name in _PER_TOKEN if name in columns}
     for start, end in pairwise(bounds):
@@ -197,28 +197,24 @@ def policy_loss(
     """Sum the policy-gradient loss over a row's trained tokens, each times its weight.
 
     With the ratio ``r = exp(logprobs - old_logprobs)`` a token's loss is ``-A r``, or with ``clip`` that of PPO
-    (Schulman et al. 2017, arXiv 1707.06347): ``-min(A r, A clamp(r, 1 - low, 1 + high))``. It is linear in A for each
-    sign of A, so with the column ``gains`` (the mean of the rollouts' advantages above 0) beside ``advantages`` (the
-    mean of all) a token that rollouts of both signs share has exactly the loss it has in flat rows.
+    (Schulman et al. 2017, arXiv 1707.06347): ``-min(A r, A clamp(r, 1 - low, 1 + high))``. That is linear in A for each
+    sign of A. So ``advantages``, the mean over the rollouts that share the token, and ``gains``, the mean with negative
+    ones as 0, make exactly the loss that these rollouts have in flat rows.
 
-    The sum over all rows is what a loss over flat rows divides. Divide it by
+    What a loss over flat rows divides is the sum over all rows. With ``shared="repeat"``, where a token weighs as many
+    rollouts as train it, divide it by
 
-    ========================================= ======================== ============================================
-    to have                                   ``weights`` of the tree  the divisor
-    ========================================= ======================== ============================================
-    verl's ``token-mean``, TRL's ``dapo``     ``count``                the sum of weights over trained tokens
-    verl's ``seq-mean-token-sum``             ``count``                the number of rollouts
-    the mean over tasks of that               ``share``                the number of trees
-    TRL's ``dr_grpo``                         ``count``                rollouts times ``max_completion_length``
-    each shared token once                    ``once``                 the number of trained tokens
-    ========================================= ======================== ============================================
+    * the sum of ``weights`` over trained tokens, for verl's ``token-mean`` and TRL's ``dapo``;
+    * the number of rollouts, for verl's ``seq-mean-token-sum``;
+    * rollouts times ``max_completion_length``, for TRL's ``dr_grpo``.
 
-    A mean over each rollout's tokens (``seq-mean-token-mean``, TRL's ``grpo``) weighs a shared token differently for
-    each rollout and cannot be had from a tree; train flat rows for it.
+    A mean over each rollout's own tokens (verl's ``seq-mean-token-mean``, TRL's ``grpo``) weighs a shared token
+    differently for each rollout, and cannot be had from a tree: train flat rows for it.
 
     Args:
         logprobs: Of :func:`tree_logprobs`, ``[T]``.
-        row: The row's columns ``loss_mask``, ``weights``, ``advantages``, ``logprobs``, and ``gains`` if there is one.
+        row: The row's columns ``loss_mask``, ``weights``, ``advantages``, ``gains`` and ``logprobs``. Without ``gains``
+            each token is taken to have one advantage.
         clip: How far the ratio may fall below 1 and rise above it, such as ``(0.2, 0.2)``; None does not clip.
         old_logprobs: What the ratio is to, ``[T]``; when None those of the rollouts.
 

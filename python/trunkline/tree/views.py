@@ -11,7 +11,7 @@ import msgspec
 from trunkline import _core
 from trunkline._internal.validation import check_choice
 from trunkline.tree.answers import majority
-from trunkline.tree.records import Failure, usage_of, version_in
+from trunkline.tree.records import EnvironmentRecords, Failure, usage_of, version_in
 from trunkline.tree.tokens import Seconds, Tokens, count, generated
 from trunkline.types import UNSCORED, Termination, Usage
 
@@ -315,6 +315,16 @@ class Trajectory:
     def turns(self) -> int:
         """Model turns on its path, shared ones included."""
         return self._facts.turns
+
+    @property
+    def step_rewards(self) -> list[float]:
+        """What its environment gave for each turn on its path, shared ones included; NaN where nothing was given."""
+        return EnvironmentRecords(self.tree.core).rewards(self.id)
+
+    @property
+    def final_info(self) -> dict[str, Any] | None:
+        """The facts that its environment left of its final state; None where it left none."""
+        return EnvironmentRecords(self.tree.core).info.get(self.id)
 
     @property
     def weights(self) -> list[str | None]:
