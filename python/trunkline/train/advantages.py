@@ -1,24 +1,35 @@
-"""Advantages of every turn of a run, by any estimator of the core."""
+"""Advantages of every turn of a run, by any estimator of the core or a function."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from trunkline._core import MESSAGE, OBSERVATION, SAMPLED, SYNTHETIC, estimate, presets, step_forest
 from trunkline._internal.text import quoted
-from trunkline._internal.validation import check_choice
-from trunkline.errors import UsageError
+from trunkline._internal.validation import check_choice, short_repr
+from trunkline.errors import ConfigError, UsageError
+from trunkline.scoring.rewards.base import LARGEST
 from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, mean, select, turns_of
 from trunkline.tree.records import EnvironmentRecords
+from trunkline.tree.views import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trunkline.tree.views import Tree
+
+
+OwnEstimator: TypeAlias = "Callable[[list[Trajectory]], Sequence[float | None]]"
+"""An estimator of one's own: takes the rollouts of one group that count, and returns an advantage for each.
+
+It may read all that a trajectory has, such as ``final_info`` and ``step_rewards`` of its environment.
+"""
+
+Estimator: TypeAlias = "str | OwnEstimator"
 
 
 class TurnValue(NamedTuple):
@@ -79,13 +90,17 @@ class Advantages:
         self,
         trees: Iterable[Tree],
         rules: Rules,
-        estimator: str,
+        estimator: Estimator,
         options: dict[str, Any],
         *,
         by_call: bool = False,
     ) -> None:
-        check_choice("estimator", estimator, *presets())
-        preset = presets()[estimator] | options
+        own = callable(estimator)
+        if own and options:
+            raise ConfigError(f"options belong to presets, and the estimator is a function: leave {min(options)} out")
+        if not own:
+            check_choice("estimator", estimator, *presets())
+        preset = {"lands": "rows"} if own else presets()[str(estimator)] | options
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
         self._by_call = by_call
         self._steps = "gamma" in preset
@@ -101,10 +116,16 @@ class Advantages:
         self.roots: list[int] = []
         self._names: dict[object, int] = {}
         self.rollouts: list[list[Chosen]] = []
+        told = array("d")
         for tree in trees:
             self.rollouts.append(select(tree, rules))
             self._add(tree, self.rollouts[-1])
-        self.values, self.kept = self._estimate(estimator, options)
+            if callable(estimator):
+                told.extend(_told(estimator, tree, self.rollouts[-1]))
+        self.values: Sequence[float] = told
+        self.kept: Sequence[int] = bytes(not math.isnan(value) for value in told)
+        if not callable(estimator):
+            self.values, self.kept = self._estimate(estimator, options)
 
     def _add(self, tree: Tree, rollouts: list[Chosen]) -> None:
         root = len(self._parents)
@@ -163,6 +184,28 @@ class Advantages:
     def row(self, tree: int, chosen: Chosen) -> int:
         """Return the row of a rollout, or of the first of its turns where rows are turns."""
         return self._rows[tree][chosen.rollout]
+
+
+def _told(estimator: OwnEstimator, tree: Tree, rollouts: list[Chosen]) -> list[float]:
+    """Return what a function says of a group's rollouts that count: one advantage each, NaN where it gives none."""
+    counted = [chosen for chosen in rollouts if chosen.counted]
+    said = list(estimator([Trajectory(tree, chosen.rollout) for chosen in counted])) if counted else []
+    advantages = [math.nan if value is None else _checked(value) for value in said]
+    if len(advantages) != len(counted):
+        raise ConfigError(
+            f"the estimator returned {len(advantages)} advantages for the {len(counted)} rollouts of task "
+            f"{quoted(tree.task.id)}: return one for each, None where it is not trained"
+        )
+    found = dict(zip((chosen.rollout for chosen in counted), advantages, strict=True))
+    return [found.get(chosen.rollout, math.nan) for chosen in rollouts]
+
+
+def _checked(advantage: Any) -> float:
+    # Numbers of numpy and torch are no float by type.
+    value = math.inf if isinstance(advantage, str | bytes | bool) else float(advantage)
+    if not (math.isnan(value) or abs(value) <= LARGEST):
+        raise ConfigError(f"the estimator returned {short_repr(advantage)}: an advantage is a finite number, or None")
+    return value
 
 
 def _trained_tokens(tree: Tree, turn: int) -> int:

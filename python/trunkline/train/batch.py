@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.dialects.base import Dialect
     from trunkline.scoring.filters.base import Filter
+    from trunkline.train.advantages import Estimator
     from trunkline.train.columns import Layout, PackedColumns
     from trunkline.train.selection import Chosen
     from trunkline.tree.views import Tree
@@ -181,7 +182,7 @@ class TrainBatch:
 def batch(
     run: Iterable[Tree],
     *,
-    estimator: str,
+    estimator: Estimator,
     shared: Literal["repeat", "once"],
     censored: Literal["mask", "keep"] | None = None,
     on_failed: Literal["mask", "drop_group"] = "mask",
@@ -198,7 +199,8 @@ def batch(
 
     Args:
         run: A run, or trees: each is a group.
-        estimator: A preset of :func:`trunkline.train.presets`.
+        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
+            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
         shared: What the loss is where rollouts share a token. ``repeat``: the token counts for each rollout that trains
             it, as where every rollout is a row of its own. ``once``: it counts once, with their mean advantage; in flat
             layouts it is trained in the first row that has it, and is part of the prompt of later ones.
@@ -333,7 +335,7 @@ class _Builder:
 
     def _node_values(
         self, samples: _Samples, paths: list[tuple[int, Chosen, int]]
-    ) -> tuple[memoryview | array[float], memoryview | bytes | bytearray, array[float] | None]:
+    ) -> tuple[Sequence[float], Sequence[int], array[float] | None]:
         """Return each node's mean advantage over the rollouts that train it, whether it is trained, and its gains.
 
         Gains, the means of what is above 0, are None where they are worked out of the advantages.

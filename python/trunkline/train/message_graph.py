@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trunkline._core import Harvest
+    from trunkline.train.advantages import Estimator
     from trunkline.tree.views import Tree
 
 
@@ -66,7 +67,9 @@ class MessageGraph(NamedTuple):
     incomplete: int | None
 
 
-def graphs(run: Iterable[Tree], estimator: str | None, rules: Rules, options: dict[str, Any]) -> Iterator[MessageGraph]:
+def graphs(
+    run: Iterable[Tree], estimator: Estimator | None, rules: Rules, options: dict[str, Any]
+) -> Iterator[MessageGraph]:
     """Return the graphs of trees, with credit by an estimator; groups that are left out have none."""
     rules = rules.check()
     if estimator is not None:

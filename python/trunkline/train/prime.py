@@ -16,6 +16,7 @@ from trunkline.train.selection import Rules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trunkline.train.advantages import Estimator
     from trunkline.tree.views import Tree
 
 
@@ -40,7 +41,7 @@ class _Sample(msgspec.Struct, array_like=True, gc=False):
 def training_samples(
     run: Iterable[Tree],
     *,
-    estimator: str,
+    estimator: Estimator,
     env_name: str = "trunkline",
     censored: Literal["mask", "keep"] | None = None,
     on_failed: Literal["mask", "drop_group"] = "mask",
@@ -58,7 +59,8 @@ def training_samples(
 
     Args:
         run: A run, or trees with token ids.
-        estimator: A preset of :func:`trunkline.train.presets`.
+        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
+            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
         env_name: The name under which prime-rl counts the samples; ``all`` is its own.
         censored: As of :func:`trunkline.train.turns`.
         on_failed: Likewise.

@@ -20,6 +20,7 @@ from trunkline.tree.tokens import generated
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from trunkline.train.advantages import Estimator
     from trunkline.tree.views import Tree
     from trunkline.types import Message
 
@@ -237,7 +238,7 @@ def rows(
     run: Iterable[Tree],
     *,
     shared: Literal["once", "repeat"],
-    estimator: str = "dr_mas",
+    estimator: Estimator = "dr_mas",
     only_active: bool = True,
     censored: Literal["mask", "keep"] | None = None,
     on_failed: Literal["mask", "drop_group"] = "mask",
@@ -255,9 +256,11 @@ def rows(
         run: A run, or trees.
         shared: A call that several rollouts share stands here ``once``, with their mean advantage and their number as
             its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
-        estimator: A preset of :func:`trunkline.train.presets`. ``dr_mas`` compares the calls of one agent in one group:
-            S less their mean, divided by their sample deviation; ``scale="none"`` leaves the division out, and
-            ``centre="leave_one_out", scale="none"`` is RLOO. A call that is alone gets S.
+        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
+            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
+            ``dr_mas`` compares the calls of one agent in one group: S less their mean, divided by their sample
+            deviation; ``scale="none"`` leaves the division out, and ``centre="leave_one_out", scale="none"`` is RLOO. A
+            call that is alone gets S.
         only_active: Whether calls that nothing depended on are left out. They are never trained, nor compared.
         censored: ``mask`` or ``keep`` for rollouts that were cut off; a group that has such is refused without it.
         on_failed: ``mask`` trains nothing of rollouts that broke, ``drop_group`` leaves their groups out.

@@ -26,6 +26,7 @@ from trunkline.train.selection import Rules, select, sent
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 
+    from trunkline.train.advantages import Estimator
     from trunkline.train.batch import TrainBatch
     from trunkline.tree.views import Tree
     from trunkline.types import Message, Task
@@ -46,7 +47,7 @@ def rollout_func(
     run: Callable[[list[Task], int], Iterable[Tree]],
     tasks: Iterable[Task],
     *,
-    estimator: str,
+    estimator: Estimator,
     **options: Any,
 ) -> Callable[[list[Any], Any], dict[str, Any]]:
     """Make a ``rollout_func`` for ``trl.GRPOTrainer``: each prompt's generations are the rollouts of one tree.
@@ -264,7 +265,7 @@ class RolloutWorker:
         stream: Callable[[list[Task], int], AsyncGenerator[Tree]],
         tasks: Iterable[Task],
         *,
-        estimator: str,
+        estimator: Estimator,
         shared: Literal["once", "repeat"] = "once",
         tasks_at_once: int = 8,
         queue_size: int = 1024,

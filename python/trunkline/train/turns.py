@@ -16,6 +16,7 @@ from trunkline.tree.records import EnvironmentRecords, version_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trunkline.train.advantages import Estimator
     from trunkline.tree.views import Tree
     from trunkline.types import Message
 
@@ -75,7 +76,7 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def turns(
     run: Iterable[Tree],
     *,
-    estimator: str,
+    estimator: Estimator,
     shared: Literal["once", "repeat"],
     censored: Literal["mask", "keep"] | None = None,
     on_failed: Literal["mask", "drop_group"] = "mask",
@@ -90,7 +91,8 @@ def turns(
 
     Args:
         run: A run, or trees.
-        estimator: A preset of :func:`trunkline.train.presets`.
+        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
+            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
         shared: A turn that several rollouts share stands here ``once``, with their mean advantage and their number as
             its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
         censored: ``mask`` or ``keep`` for rollouts that were cut off; a group that has such is refused without it.

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from verifiers.v1 import Episode, Trace
 
+    from trunkline.train.advantages import Estimator
+
 
 def traces(
     run: Iterable[Tree],
     *,
-    estimator: str | None = None,
+    estimator: Estimator | None = None,
     censored: Literal["mask", "keep"] | None = None,
     on_failed: Literal["mask", "drop_group"] = "mask",
     **options: str | float | bool,
@@ -75,7 +77,7 @@ def episodes(
     run: Iterable[Tree],
     *,
     env: str = "trunkline",
-    estimator: str | None = None,
+    estimator: Estimator | None = None,
     censored: Literal["mask", "keep"] | None = None,
     on_failed: Literal["mask", "drop_group"] = "mask",
     **options: str | float | bool,

@@ -237,3 +237,32 @@ def test_arrays_of_ones_own_pack_alike_and_a_wrong_column_is_named():
     assert tl.train.presets()["dr_grpo"]["lands"] == "rows"
     with pytest.raises(ConfigError, match="shared"):
         tl.train.batch([with_ids()], estimator="dr_grpo", shared="twice")  # type: ignore[arg-type]
+
+
+def test_an_estimator_of_ones_own_takes_the_trajectories_of_a_group_that_count():
+    tree, other = with_ids(), with_ids()
+    notes.note(other.core, 1, Verdict("own", "mask", "not now", count_in_baseline=False))
+    seen: list[list[int]] = []
+
+    def centred(trajectories: list[tl.Trajectory]) -> list[float | None]:
+        seen.append([trajectory.id for trajectory in trajectories])
+        mean = sum(trajectory.reward for trajectory in trajectories) / len(trajectories)
+        return [numpy.float32(trajectory.reward - mean) if trajectory.id else None for trajectory in trajectories]
+
+    batch = tl.train.batch([tree, other], estimator=centred, shared="repeat", keep_masked=True)
+    assert seen == [[0, 1, 2], [0, 2]]
+    ragged = batch.ragged()
+    firsts = [at - 1 for at in list(ragged["offsets"])[1:]]
+    assert [round(ragged["advantages"][at], 6) for at in firsts] == [0, -0.666667, 0.333333, 0, 0, 0]
+    assert [ragged["loss_mask"][at] for at in firsts] == [0, 1, 1, 0, 0, 1]
+    (sample,) = [one for one in tl.train.turns([tree], estimator=centred, shared="once") if one.rollout == 2]
+    assert (round(sample.advantage, 6), sample.trained) == (0.333333, True)
+    for wrong, says in (
+        (lambda _: [1.0], 'returned 1 advantages for the 3 rollouts of task "small"'),
+        (lambda _: ["1", 2, 3], "the estimator returned '1': an advantage is a finite number"),
+        (lambda _: [math.inf, 2, 3], "the estimator returned inf"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            tl.train.batch([tree], estimator=wrong, shared="once")
+    with pytest.raises(ConfigError, match=r"options belong to presets.*leave gamma out"):
+        tl.train.batch([tree], estimator=centred, shared="once", gamma=0.5)
