@@ -28,7 +28,7 @@ from trunkline.llm.batch.completion import Prompt
 from trunkline.runner.amend import rescore
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun, run
-from trunkline.scoring.rewards import exact_match
+from trunkline.scoring.rewards import exact_match, step_sum
 from trunkline.store.reader import RunReader
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.environment import Environment
@@ -284,6 +284,8 @@ def test_what_environments_said_is_in_the_run_file_for_any_number_of_workers(tmp
                 assert rollout.reward == pytest.approx(sum(given)) if given else rollout.reward != rollout.reward
     with RunReader.open(tmp_path / "2") as reader:
         assert reader.check() == []
+        assert reader.settings["reward"] == ("step_sum" if reward is None else "length_walked")
+    assert rescore(tmp_path / "0", step_sum).changed == (0 if reward is None else 60)
     with pytest.raises(ConfigError, match="takes the rollouts' environments, which are closed since the run"):
         rescore(tmp_path / "2", walking.length_walked)
     rescore(tmp_path / "2", words_left)

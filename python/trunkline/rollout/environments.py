@@ -208,7 +208,8 @@ class EnvironmentHandle:
         self, manager: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], kept: KeptSnapshot | None
     ) -> None:
         self.environment: Environment | None = None
-        self.over = False  # whether the rollout has ended
+        self.over = False  # whether the rollout was closed in it
+        self.facts: InfoMark | None = None
         self._manager = manager
         self._rollout = rollout
         self._kept = kept
@@ -240,10 +241,10 @@ class EnvironmentHandle:
         except EnvironmentFailed as error:
             return error
 
-    async def final_info(self) -> InfoMark | None:
-        """Return the facts of the rollout's final state; raises EnvironmentFailed."""
+    async def ask_facts(self) -> None:
+        """Ask for the facts of the rollout's final state; raises EnvironmentFailed."""
         assert self.environment is not None
-        return await self._manager.final_info(self.environment, self._rollout.id)
+        self.facts = await self._manager.final_info(self.environment, self._rollout.id)
 
     async def passed(self, step: StepMark | EnvironmentFailed | None) -> None:
         """Snapshot the state that a step has reached; raises how the step failed, or how it ended the rollout."""

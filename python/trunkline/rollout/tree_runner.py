@@ -25,11 +25,10 @@ from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
 from trunkline.scoring.rewards import Reward
-from trunkline.scoring.rewards.base import OpenTrajectory, Scored, full_name, step_sum
+from trunkline.scoring.rewards.base import OpenTrajectory, Scored, full_name
 from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
-from trunkline.tools.environment import may_reward
 from trunkline.tree.records import EnvironmentRecords
 from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import UNSCORED, Termination
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from trunkline.store.schema import TreeEnding
     from trunkline.strategies.base import Drop, Move, Strategy
     from trunkline.tools.environment import Environment
-    from trunkline.tree.records import InfoMark
 
 
 class RoundScorer(msgspec.Struct, eq=False):
@@ -130,8 +128,6 @@ class TreeSettings:
     ) -> None:
         self.compiled = compiled
         self.strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
-        if reward is None and may_reward(compiled.agent.environment):
-            reward = step_sum
         self.grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self.seed = seed
         self.client = client
@@ -557,30 +553,26 @@ class TreeRunner:
     async def _in_environment(
         self, rollout: Rollout, environment: EnvironmentHandle, own: asyncio.Task[None] | None
     ) -> None:
-        """Play a rollout to its end, close and score it before its environment is closed."""
+        """Play a rollout to its end; where the reward takes the environment, score it before that is closed."""
+        grader = self._settings.grader
         async with environment.entered():
             try:
                 if rollout.done is not None:
                     raise Finished(rollout.done)
                 await agent_loop(rollout, self._settings.compiled)
-            except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
-                await self._ended_in(environment, rollout, error, own)
-
-    async def _ended_in(
-        self, environment: EnvironmentHandle, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None
-    ) -> None:
-        """Close and score a rollout in its open environment."""
-        self._running.leave(rollout)  # it is not cut any more
-        info = None
-        if isinstance(error, Finished) and not self._running.over:
-            try:
-                info = await environment.final_info()
-            except EnvironmentFailed as failure:
-                error = failure
-        environment.over = True
-        waits = self._close(rollout, error, own, environment.environment, info)
-        if waits is not None:
-            await waits
+            except Finished as end:
+                self._running.leave(rollout)
+                if not self._running.over:
+                    await environment.ask_facts()
+                if grader is None or not grader.in_environment:
+                    raise
+                environment.over = True
+                waits = self._close(rollout, end, own, environment.environment)
+                if waits is not None:
+                    await waits
+            finally:
+                # Before its environment is closed: it has ended, and is not cut any more.
+                self._running.leave(rollout)
 
     def _close(
         self,
@@ -588,7 +580,6 @@ class TreeRunner:
         error: BaseException,
         own: asyncio.Task[None] | None,
         environment: Environment | None = None,
-        info: InfoMark | None = None,
     ) -> Awaitable[None] | None:
         """Close a rollout that ended by an error, and score it; return what to wait for, if anything."""
         if environment is None and rollout.environment is not None and rollout.environment.over:
@@ -600,8 +591,8 @@ class TreeRunner:
         if running.over and running.kept(number):
             running.leave(rollout)
             return None
-        if info is not None:
-            self.tree.core.mark(msgspec.json.encode(info).decode())
+        if rollout.environment is not None and rollout.environment.facts is not None:
+            self.tree.core.mark(msgspec.json.encode(rollout.environment.facts).decode())
         self.tree.core.close(number, end.termination, end.answer, end.failure)
         running.left(rollout)
         if recorder is not None:

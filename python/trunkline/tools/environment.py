@@ -103,6 +103,9 @@ class Environment:
         """Let go of everything; nothing is asked of the environment after that."""
 
 
-def may_reward(environment: object) -> bool:
-    """Whether what makes an agent's environments is there, and is no class without rewards for steps."""
-    return environment is not None and getattr(environment, "stepped", None) is not Environment.stepped
+def rewards_steps(environment: Any) -> bool:
+    """Whether the environments that a class or a function makes give rewards for steps; False for None."""
+    if environment is None:
+        return False
+    kind: Any = environment if isinstance(environment, type) else type(environment())
+    return kind.stepped is not Environment.stepped

@@ -242,7 +242,7 @@ class EnvironmentRecords:
         path = self._core.rollout(rollout).path
         while len(path) > 2 and turn < path[-2]:
             path = path[:-2]
-        return self._steps.get((self._numbers[path], turn))
+        return self._steps.get((self._numbers.get(path, -1), turn))
 
     def rewards(self, rollout: int) -> list[float]:
         """Return the step reward of each turn on a rollout's path; NaN where none was given."""

@@ -199,25 +199,28 @@ async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twi
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
-async def test_who_has_answered_is_not_cut_while_its_environment_is_asked_for_its_facts():
+@pytest.mark.parametrize("method", ["final_info", "close"])
+async def test_who_has_answered_is_not_cut_while_its_environment_is_asked_or_closed(method: str):
     forget()
     asked: list[Notebook] = []
     let = asyncio.Event()
+    plain = getattr(Notebook, method)
 
-    class Slow(Notebook):
-        async def final_info(self) -> dict[str, Any]:
-            asked.append(self)
-            if len(asked) == 1:
-                await let.wait()
-            else:
-                asyncio.get_running_loop().call_soon(let.set)
-            return {}
+    async def wait(self: Notebook) -> None:
+        asked.append(self)
+        if len(asked) == 1:
+            await let.wait()
+        else:
+            asyncio.get_running_loop().call_soon(let.set)
+        await plain(self)
+
+    slow = type("Slow", (Notebook,), {method: wait})
 
     def script(conversation: list[dict], seed: int) -> Say:
         return Say("yes", final=True)
 
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    compiled = CompiledAgent(Agent(model="scripted", tools=[look], environment=Slow))
+    compiled = CompiledAgent(Agent(model="scripted", tools=[look], environment=slow))
     stopping = Stopping(enough=1)
     await TreeRunner(
         tree, TreeSettings(compiled, Chain(2), None, 7, CompletionClient(Scripted(script)), stopping=stopping), Silent()

@@ -15,14 +15,18 @@ from hypothesis import strategies as st
 from notebook import Notebook, account, forget
 from notebook import look as write
 from recorder import replayed
-from scripted import Say, grow
+from scripted import Say, Scripted, Silent, grow
 from walking import SnappedWalk, Walk, expected_rewards, length_walked, look, step_of, steps_walked
 from worlds import Model, World
 
 import trunkline as tl
+from trunkline.agent import CompiledAgent
 from trunkline.errors import ConfigError
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.scoring.filters.base import Group
 from trunkline.scoring.notes import Verdict, read, why_unscored
+from trunkline.scoring.rewards.base import step_sum
 from trunkline.scoring.rewards.grading import Grader
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.mcts import MCTS
@@ -78,10 +82,10 @@ def by_the_conversation(deltas: list[bytes], reward: Any) -> None:
         sums = [given for given in rollout.step_rewards if not math.isnan(given)]
         whole = math.fsum(sums) if sums else math.nan
         own = len(walked[-1] if walked else []) + (rollout.answer == "1") / 2
-        assert rollout.reward == pytest.approx(own if reward else whole, nan_ok=True)
+        assert rollout.reward == pytest.approx(own if reward is length_walked else whole, nan_ok=True)
 
 
-@pytest.mark.parametrize("reward", [None, length_walked])
+@pytest.mark.parametrize("reward", [step_sum, length_walked])
 @pytest.mark.parametrize("environment", [Walk, SnappedWalk])
 @pytest.mark.parametrize(
     "strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__ + str(strategy.rollouts())
@@ -168,7 +172,8 @@ class Flag:
 
 
 async def test_flags_and_numbers_of_other_libraries_will_do():
-    tree, _ = await grow(Chain(1), one_step, tools=[write], environment=saying("stepped", [True, False, Flag()]))
+    odd = saying("stepped", [True, False, Flag()])
+    tree, _ = await grow(Chain(1), one_step, tools=[write], environment=odd, reward=step_sum)
     (rollout,) = tree.rollouts
     assert (rollout.termination, rollout.reward, rollout.step_rewards) == (Termination.MAX_TURNS, 1.0, [1.0])
     tree, _ = await grow(
@@ -244,3 +249,43 @@ def test_methods_must_be_coroutines():
     for name in ("stepped", "final_info"):
         with pytest.raises(ConfigError, match=rf"{name} must be a method written with `async def`"):
             type("Plain", (Environment,), {name: lambda self: None})
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_an_environment_is_closed_however_its_reward_is_left(cut: bool):
+    reached, let = asyncio.Event(), asyncio.Event()
+
+    async def looks(trajectory: Trajectory, environment: Notebook) -> float:
+        reached.set()
+        await let.wait()
+        return float(len(environment.words))
+
+    forget()
+    tree = Tree(Task.ask("what?", "yes", id="q"))
+    compiled = CompiledAgent(tl.Agent(model="scripted", tools=[write], environment=Notebook))
+    settings = TreeSettings(compiled, Chain(2), looks, 7, CompletionClient(Scripted(one_step)))
+    session = TreeRunner(tree, settings, Silent())
+    running = asyncio.create_task(session.run())
+    await asyncio.wait_for(reached.wait(), 5)
+    if cut:
+        session.cut("deadline", "now")
+        let.set()
+        await asyncio.wait_for(running, 5)
+        assert tree.rollouts[0].reward == 2.0, "what has ended is scored"
+    else:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 5)
+        assert tree.rollouts[0].termination is Termination.ANSWER
+        assert math.isnan(tree.rollouts[0].reward)
+    account()
+
+
+async def test_under_any_other_reward_the_environment_is_closed_before_the_reward_is_asked():
+    async def plain(trajectory: Trajectory) -> float:
+        Notebook.done.append("reward")
+        return 1.0
+
+    forget()
+    await grow(Chain(1), one_step, tools=[write], environment=Notebook, reward=plain)
+    assert account()[-2:] == ["close", "reward"]

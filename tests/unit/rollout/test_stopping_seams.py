@@ -159,8 +159,9 @@ async def test_the_environments_of_rollouts_that_are_cut_are_closed_when_the_ses
     assert room.log.count("close") == 6
 
 
-async def test_a_rollout_that_has_answered_is_not_cut_while_its_environment_leaves_its_facts(room):
-    room.wait = "final_info"
+@pytest.mark.parametrize("wait", ["final_info", "close"])
+async def test_a_rollout_that_has_answered_is_not_cut_while_its_environment_is_asked_or_closed(room, wait: str):
+    room.wait = wait
     tree, _session, _ = await spend(
         Chain(6), slow_first(), stopping=Stopping(enough=3), environment=Room, tools=[enter]
     )

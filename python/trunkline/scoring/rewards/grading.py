@@ -332,8 +332,8 @@ class Grader:
 
     def __init__(self, reward: Reward) -> None:
         self.name = full_name(reward)
-        self.in_environment = takes_environment(reward)
         self._reward = opened(reward)
+        self.in_environment = takes_environment(reward) or _has_parameter(self._reward)
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
         self.ask: Callable[[Trajectory], Scored | Awaitable[Scored]] = (
