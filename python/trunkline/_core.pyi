@@ -6,8 +6,8 @@ may use it.
 
 Columns of numbers are arguments with a one-dimensional buffer of the named type, in the byte order of this machine
 (numpy arrays, a torch tensor's ``numpy()``, ``array.array``, ``memoryview``; bools for u8), or sequences where speed
-does not matter. They are copied. Columns returned are read-only ``memoryview`` objects with a format:
-``numpy.asarray(view)`` copies nothing.
+does not matter. They are copied. Columns returned are ``memoryview`` objects with a format over memory of their own:
+``numpy.asarray(view)`` and ``torch.from_numpy`` of that copy nothing.
 
 Arguments of several functions:
 
@@ -86,6 +86,7 @@ __all__ = [
     "branch_rows",
     "calls_of",
     "chain_sums",
+    "check_column",
     "checksum",
     "choose_leaves",
     "deltas",
@@ -115,6 +116,7 @@ __all__ = [
     "step_forest",
     "step_returns",
     "surprising_tokens",
+    "to_i64",
     "to_nodes",
     "to_tokens",
     "top_turns",
@@ -2063,6 +2065,16 @@ def to_tokens(
             and flags.
     """
 
+def check_column(column: Buffer | Sequence[float], kind: str, /) -> None:
+    """Refuse a column that is not of a type (``u8``, ``u32``, ``i32``, ``u64``, ``f32``, ``f64``).
+
+    Raises:
+        ArgumentError: Says what the column holds and what it must be.
+    """
+
+def to_i64(column: memoryview, /) -> memoryview:
+    """An integer column as i64, which is what torch indexes with, in the same shape; any other column as it is."""
+
 def pack_ragged(
     parents: Buffer | Sequence[int],
     leaves: Buffer | Sequence[int],
@@ -2074,6 +2086,7 @@ def pack_ragged(
     *,
     values: Buffer | Sequence[float] | None = None,
     per: Literal["rollout", "node", "token"] = "rollout",
+    kept: Buffer | Sequence[int] | None = None,
     rollouts: Buffer | Sequence[int] | None = None,
     masked: Buffer | Sequence[int] | None = None,
     keep_masked: bool = True,
@@ -2097,11 +2110,12 @@ def pack_ragged(
 
     * ``values``: advantages (f64 or f32). They must be finite where something is trained.
     * ``per``: what has one value each: a rollout, a node, or a token.
+    * ``kept``: of each value 0 where nothing is trained with it, as estimators return it (u8); the value may be NaN.
     * ``rollouts``: the rollouts to export (u32), in the order of their rows, each at most once; all if left out.
     * ``masked``: per rollout 1 where nothing of it is trained.
     * ``keep_masked``: whether masked rollouts have a row, with a loss mask of 0, or are left out.
-    * ``splits``: per rollout the last node of its prompt (u32), on its path. If left out, a prompt ends before
-      the first sampled token.
+    * ``splits``: per rollout the last node of its prompt (u32), on its path. If left out, or 2^32 - 1, a prompt ends
+      before the first sampled token.
     * ``unknown``: sampled tokens without a finite log-probability that would be trained are an error, or leave
       the loss.
     * ``merge``: whether rollouts that end at one leaf are one row, with their number as its weight and the mean of
@@ -2133,6 +2147,7 @@ def pack_padded(
     *,
     values: Buffer | Sequence[float] | None = None,
     per: Literal["rollout", "node", "token"] = "rollout",
+    kept: Buffer | Sequence[int] | None = None,
     rollouts: Buffer | Sequence[int] | None = None,
     masked: Buffer | Sequence[int] | None = None,
     keep_masked: bool = True,
@@ -2162,6 +2177,7 @@ def pack_tree(
     *,
     values: Buffer | Sequence[float] | None = None,
     per: Literal["rollout", "node", "token"] = "rollout",
+    kept: Buffer | Sequence[int] | None = None,
     rollouts: Buffer | Sequence[int] | None = None,
     masked: Buffer | Sequence[int] | None = None,
     keep_masked: bool = True,
@@ -2281,6 +2297,8 @@ class TreePacked:
     """
     advantages: Final[memoryview]
     """f32: values, of rollouts their mean over those that train the token; 0 where the loss mask is 0."""
+    gains: Final[memoryview]
+    """f32: the part of that from values above 0: the mean of ``max(value, 0)``."""
     logprobs: Final[memoryview]
     versions: Final[memoryview]
     flags: Final[memoryview]

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import walking
 from batching import LONG, turns
 from foreign import message, serving
 from notebook import Clock, Liar, Notebook, Paper, account, forget, look
@@ -21,14 +22,17 @@ from places import python_path
 
 from trunkline.agent import Agent
 from trunkline.cli.tables import table
+from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.batch.completion import Prompt
+from trunkline.runner.amend import rescore
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun, run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.environment import Environment
+from trunkline.tree.views import Trajectory
 from trunkline.types import Task, Termination
 
 TASKS = [Task.ask(f"Write about {name}.", "yes", id=name) for name in ("ants", "bees", "cats", "dogs", "eels", "frogs")]
@@ -242,3 +246,50 @@ def test_the_command_line_takes_an_environment(tmp_path: Path):
         texts = [node.text for node in reader.tree("q").nodes if node.message.get("role") == "tool"]
     assert texts
     assert all(text.startswith("q ") for text in texts)
+
+
+def walked(url: str, workers: int, out: Path, reward: Any) -> Run:
+    agent = Agent(model="m", tools=[walking.look], environment=walking.SnappedWalk, max_turns=6)
+    strategy = TreeGRPO(trees=2, forks=2, rounds=2)
+    return run(agent, TASKS, llm=url, strategy=strategy, reward=reward, workers=workers, seed=11, out=out)
+
+
+def words_left(trajectory: Trajectory) -> float:
+    """A reward for after the run."""
+    return float(len((trajectory.final_info or {}).get("words", [])))
+
+
+@pytest.mark.parametrize("reward", [None, walking.length_walked])
+def test_what_environments_said_is_in_the_run_file_for_any_number_of_workers(tmp_path: Path, reward: Any):
+    with serving(writer) as server:
+        runs = [walked(server.url, workers, tmp_path / f"{workers}", reward) for workers in (0, 2)]
+    assert digests(runs[0]) == digests(runs[1])
+    seen = [
+        {
+            (tree.task.id, rollout.id): (rollout.termination, repr(rollout.step_rewards), rollout.final_info)
+            for tree in result
+            for rollout in tree.rollouts
+        }
+        for result in runs
+    ]
+    assert seen[0] == seen[1]
+    assert {one[0] for one in seen[0].values()} == {Termination.ANSWER, Termination.MAX_TURNS}
+    for tree in runs[1]:
+        for rollout in tree.rollouts:
+            assert repr(rollout.step_rewards) == repr(walking.expected_rewards(rollout))
+            given = [value for value in rollout.step_rewards if value == value]
+            if reward is not None:
+                assert rollout.reward == len(rollout.final_info["words"]) + (rollout.answer == "1") / 2
+            else:
+                assert rollout.reward == pytest.approx(sum(given)) if given else rollout.reward != rollout.reward
+    with RunReader.open(tmp_path / "2") as reader:
+        assert reader.check() == []
+    with pytest.raises(ConfigError, match="takes the rollouts' environments, which are closed since the run"):
+        rescore(tmp_path / "2", walking.length_walked)
+    rescore(tmp_path / "2", words_left)
+    with RunReader.open(tmp_path / "2") as reader:
+        assert all(
+            rollout.reward == len(rollout.final_info["words"])
+            for task in TASKS
+            for rollout in reader.tree(task.id).rollouts
+        )

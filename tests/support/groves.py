@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trunkline._core import PROMPT
+from trunkline._core import PROMPT, CoreTree, TokenBuffer
 from trunkline.llm.dialects.builtin import find
 from trunkline.scoring.filters.base import Group
 from trunkline.tree.views import Tree
@@ -95,3 +95,21 @@ E6 = (
     *(Try([f"T2{name}"], reward, subgroup=1) for name, reward in zip("def", (1.0, 1.0, 0.0), strict=True)),
 )
 """The flat group: two initial chains of three rollouts each."""
+
+
+def take(core: CoreTree, rollout: int, message: bytes, agent: int, model: int, tokens: TokenBuffer | None) -> int:
+    return core.turn(rollout, message, agent, model, core.name("stop"), 10, 0, 5, 0, 1, None, None, tokens)
+
+
+def with_ids(**changes: Any) -> Tree:
+    """A tree of three rollouts of one turn with token ids."""
+    tree = Tree(Task.ask("what?", id="small"))
+    core = tree.core
+    prompt = core.append(0, PROMPT, said("user", "what?"), 0, TokenBuffer([1, 2]))
+    for draw, reward in enumerate((1.0, 0.0, 1.0)):
+        rollout = core.open(prompt, [0, draw])
+        tokens = changes.get("tokens", TokenBuffer([3, 4 + draw], [-0.5, -1.0], [7, 7]))
+        take(core, rollout, said("assistant", f"a{draw}"), core.name("agent"), core.name("m"), tokens)
+        core.close(rollout, "answer", f"a{draw}")
+        core.score(rollout, reward)
+    return tree

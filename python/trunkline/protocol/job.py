@@ -27,9 +27,11 @@ from trunkline.rollout.programs.resources import check_program
 from trunkline.scoring.filters.base import Filter, check, name_of
 from trunkline.scoring.rewards import Reward
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name
+from trunkline.scoring.rewards.grading import takes_environment
 from trunkline.strategies.base import INSIDE, Strategy, at_once, check_plan
 from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
+from trunkline.tools.environment import may_reward
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
@@ -209,7 +211,12 @@ class Job(msgspec.Struct, kw_only=True):
         if self.reward is not None and not callable(self.reward):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
         policy_of(self.reward)
-        self.filters = check(self.filters, scored=self.reward is not None)
+        if takes_environment(self.reward) and self.agent.environment is None:
+            raise ConfigError(
+                f"reward {short_name(self.reward)} takes the rollout's environment, and agent {self.agent.name!r} has "
+                "none: set Agent(environment=...)"
+            )
+        self.filters = check(self.filters, scored=self.reward is not None or may_reward(self.agent.environment))
         check_int("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
             # A strategy may look for a tool by its name, and any of those that ask may have it.

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
-from trunkline._internal.text import excerpt, format_error, from_difference, without_secrets
+import msgspec
+
+from trunkline._internal.text import describe_error, excerpt, format_error, from_difference, without_secrets
+from trunkline._internal.validation import short_repr
 from trunkline.errors import EnvironmentFailed, ForkRefused
 from trunkline.llm import messages
 from trunkline.llm.response import RecordedStep, steps
+from trunkline.rollout.types import Finished
 from trunkline.scoring.notes import note, noted
+from trunkline.scoring.rewards.base import LARGEST
 from trunkline.tools.calls import Origin
 from trunkline.tools.environment import Environment
+from trunkline.tree.records import EnvironmentRecords, InfoMark, StepMark
 from trunkline.tree.views import Node, message_text
+from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -139,9 +147,9 @@ class EnvironmentManager:
     def origin(self, step: RecordedStep) -> Origin:
         """Return the origin of a step's calls: the rollout whose turn made them."""
         core = self.tree.core
-        path = tuple(core.state(step.observations[-1])[0])
-        owner = next(number for number in range(core.rollouts) if core.rollout(number).path == path)
-        return Origin(self._seed, self.tree.task.id, owner, path, step.number)
+        last = step.observations[-1]
+        owner = next(number for number in range(core.rollouts) if last in core.path(core.rollout(number).leaf))
+        return Origin(self._seed, self.tree.task.id, owner, core.rollout(owner).path, step.number)
 
     async def take(self, environment: Environment, rollout: RolloutPosition) -> None:
         """Snapshot a rollout's environment, if a fork may need it."""
@@ -157,6 +165,21 @@ class EnvironmentManager:
         if self._snapshots is None:
             self._snapshots = SnapshotCache(environment.snapshots, environment.snapshot_bytes)
         self._snapshots.put(rollout.leaf, rollout.id, rollout.turn, snapshot)
+
+    async def stepped(self, environment: Environment, rollout: int, turn: int) -> StepMark | None:
+        """Ask an environment about a step; None where it says nothing of it. Raises EnvironmentFailed."""
+        if type(environment).stepped is Environment.stepped:
+            return None
+        said = await self.compiled.toolbox.manage(environment, "stepped")
+        mark = StepMark((rollout, turn)) if said is None else _read_step(environment, said, rollout, turn)
+        return mark if mark.reward is not None or mark.ended else None
+
+    async def final_info(self, environment: Environment, rollout: int) -> InfoMark | None:
+        """Ask an environment for the facts of its final state; raises EnvironmentFailed."""
+        if type(environment).final_info is Environment.final_info:
+            return None
+        said = await self.compiled.toolbox.manage(environment, "final_info")
+        return None if said is None else InfoMark(rollout, _read_info(environment, said))
 
     async def close(self, environment: Environment) -> None:
         """Close an environment; cancelling the caller does not interrupt it."""
@@ -185,6 +208,7 @@ class EnvironmentHandle:
         self, manager: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], kept: KeptSnapshot | None
     ) -> None:
         self.environment: Environment | None = None
+        self.over = False  # whether the rollout has ended
         self._manager = manager
         self._rollout = rollout
         self._kept = kept
@@ -208,8 +232,25 @@ class EnvironmentHandle:
             activity.leave()
             await self._manager.close(environment)
 
-    async def passed(self) -> None:
-        """Snapshot the state that the rollout has reached."""
+    async def stepped(self, turn: int) -> StepMark | EnvironmentFailed | None:
+        """Return what the environment says of a step, or how it failed to."""
+        assert self.environment is not None
+        try:
+            return await self._manager.stepped(self.environment, self._rollout.id, turn)
+        except EnvironmentFailed as error:
+            return error
+
+    async def final_info(self) -> InfoMark | None:
+        """Return the facts of the rollout's final state; raises EnvironmentFailed."""
+        assert self.environment is not None
+        return await self._manager.final_info(self.environment, self._rollout.id)
+
+    async def passed(self, step: StepMark | EnvironmentFailed | None) -> None:
+        """Snapshot the state that a step has reached; raises how the step failed, or how it ended the rollout."""
+        if isinstance(step, EnvironmentFailed):
+            raise step
+        if step is not None and step.ended:
+            raise Finished(Termination(step.ended))
         if self.environment is not None:
             await self._manager.take(self.environment, self._rollout)
 
@@ -230,17 +271,18 @@ class EnvironmentHandle:
             await manage(environment, "fresh", self._rollout.task)
         else:
             await manage(environment, "restore", self._kept.snapshot)
-        start, replayed = time.perf_counter(), 0
-        for step in steps(self._manager.tree.core, self._missed):
-            replayed += await self._again(step, environment)
+        start, replayed, core = time.perf_counter(), 0, self._manager.tree.core
+        recorded = EnvironmentRecords(core) if self._missed else None
+        for step in steps(core, self._missed):
+            replayed += await self._again(step, environment, recorded)
         if replayed:
-            note(self._manager.tree.core, self._rollout.id, noted(replayed))
+            note(core, self._rollout.id, noted(replayed))
             logger.debug(
                 "rollout %d: %d calls replayed in %.3f s", self._rollout.id, replayed, time.perf_counter() - start
             )
 
-    async def _again(self, step: RecordedStep, environment: Environment) -> int:
-        """Replay the calls of a step, compare their observations with the record, and return how many ran."""
+    async def _again(self, step: RecordedStep, environment: Environment, recorded: EnvironmentRecords | None) -> int:
+        """Replay the calls of a step, compare what comes of them with the record, and return how many ran."""
         compiled, tree = self._manager.compiled, self._manager.tree
         calls = compiled.dialect.read(self._manager.read_turn(step.turn)).calls
         if not calls or not step.observations:  # calls that have not run yet are not on record
@@ -257,7 +299,63 @@ class EnvironmentHandle:
                 raise ForkRefused(
                     f"call {index} of turn {step.number} ({excerpt(call.name, 64)}), run again, {differs}"
                 )
+        number = self._rollout.id
+        was = None if recorded is None else recorded.step(number, step.number)
+        now = await self._manager.stepped(environment, number, step.number)
+        if _figures(was) != _figures(now):
+            raise ForkRefused(
+                f"stepped() of the environment {type(environment).__name__} says {_figures(now)} of turn "
+                f"{step.number}, run again, where the record says {_figures(was)}"
+            )
         return sum(seen is not None for seen in observations)
+
+
+def _figures(step: StepMark | None) -> tuple[float | None, str]:
+    return (None, "") if step is None else (step.reward, step.ended)
+
+
+def _read_step(environment: Environment, said: Any, rollout: int, turn: int) -> StepMark:
+    """Read what ``stepped()`` returned; raises EnvironmentFailed."""
+    try:
+        reward, *flags = list(said)
+        # By comparison, so that flags of NumPy count, and texts do not.
+        terminated, truncated = ((False, True).index(flag) for flag in flags)
+        value = None if reward is None else float("nan" if isinstance(reward, str | bytes | bytearray) else reward)
+    except Exception:  # noqa: BLE001 - user code may return anything
+        value, terminated, truncated = math.nan, 0, 0
+    if value is not None and not -LARGEST <= value <= LARGEST:
+        raise EnvironmentFailed(
+            f"stepped() of the environment {type(environment).__name__} returned {short_repr(said)}: return None, or "
+            f"(reward, terminated, truncated) with a number within {LARGEST:g} of 0 or None, and two of True and False"
+        )
+    ended: Literal["", "answer", "max_turns"] = "answer" if terminated else "max_turns" if truncated else ""
+    return StepMark((rollout, turn), value, ended)
+
+
+_MOST_INFO: Final = 1 << 16  # bytes of the facts of a final state
+_DEEPEST: Final = 64
+
+
+def _read_info(environment: Environment, said: object) -> dict[str, Any]:
+    """Read what ``final_info()`` returned; raises EnvironmentFailed."""
+    place = f"final_info() of the environment {type(environment).__name__} returned"
+    if not isinstance(said, dict):
+        raise EnvironmentFailed(f"{place} {short_repr(said)}: return a dict that JSON can hold, or None")
+    try:
+        text = msgspec.json.encode(said)
+        facts: dict[str, Any] = msgspec.json.decode(text)
+    except Exception as problem:  # noqa: BLE001 - user code may return anything
+        raise EnvironmentFailed(f"{place} a dict that JSON cannot hold: {describe_error(problem)}") from None
+    if len(text) > _MOST_INFO or not _is_shallow(facts, _DEEPEST):
+        raise EnvironmentFailed(
+            f"{place} {len(text):,} bytes of JSON: {_MOST_INFO:,} at most are kept, and {_DEEPEST} levels"
+        )
+    return facts
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels >= 0 and all(_is_shallow(one, levels - 1) for one in inside)
 
 
 def _difference(was: str, now: str) -> str:

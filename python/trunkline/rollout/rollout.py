@@ -22,12 +22,14 @@ from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.rollout.task_budget import TaskBudget
 from trunkline.rollout.types import KeptPrefix, TurnSink
 from trunkline.tools.calls import Origin
-from trunkline.types import Task
+from trunkline.tree.records import StepMark
+from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline.agent import CompiledAgent
+    from trunkline.errors import EnvironmentFailed
     from trunkline.llm.types import ToolCall
     from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import Turn
@@ -66,6 +68,7 @@ class Rollout(msgspec.Struct, eq=False):
     _last_turn: ReplyChoice | None = None
     side_effects: SideEffectLog | None = None
     environment: EnvironmentHandle | None = None
+    done: Termination | None = None
 
     @classmethod
     def of(
@@ -193,8 +196,11 @@ class Rollout(msgspec.Struct, eq=False):
             await gate.enter()
         began = time.monotonic()
         gate.calls[self] = calls, began
+        step: StepMark | EnvironmentFailed | None = None
         try:
             observations = await compiled.toolbox.call_all(calls, environment, origin, self._begin)
+            if self.environment is not None:
+                step = await self.environment.stepped(origin.turn)
         finally:
             del gate.calls[self]
         self.sink.used(self.id, compiled.toolbox.names, calls, observations, int(began * 1e6))
@@ -213,11 +219,13 @@ class Rollout(msgspec.Struct, eq=False):
         self.tool_calls += len(calls)
         if self.side_effects is not None:
             self.side_effects.known(origin.turn, range(len(calls)))
+        if isinstance(step, StepMark):
+            self.core.mark(msgspec.json.encode(step).decode())
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)
         if self.environment is not None:
             self.activity.leave()
-            await self.environment.passed()
+            await self.environment.passed(step)
             self.activity.run()
 
     def tell(self, compiled: CompiledAgent, problem: str) -> None:

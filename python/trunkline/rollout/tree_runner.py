@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline._internal.aio import raised_by_user_code
-from trunkline.errors import InfrastructureError, UsageError
+from trunkline.errors import EnvironmentFailed, ForkRefused, InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
@@ -25,10 +25,12 @@ from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
 from trunkline.scoring.rewards import Reward
-from trunkline.scoring.rewards.base import Scored, full_name
+from trunkline.scoring.rewards.base import OpenTrajectory, Scored, full_name, step_sum
 from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
+from trunkline.tools.environment import may_reward
+from trunkline.tree.records import EnvironmentRecords
 from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import UNSCORED, Termination
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from trunkline.scoring.filters.base import Filter
     from trunkline.store.schema import TreeEnding
     from trunkline.strategies.base import Drop, Move, Strategy
+    from trunkline.tools.environment import Environment
+    from trunkline.tree.records import InfoMark
 
 
 class RoundScorer(msgspec.Struct, eq=False):
@@ -55,9 +59,13 @@ class RoundScorer(msgspec.Struct, eq=False):
     earlier: int  # how many rollouts may have grades
     _scored: dict[int, tuple[str, Scored]] = {}
 
-    def ask(self, number: int, termination: Termination, *, spent: bool) -> Awaitable[None] | None:
+    def ask(
+        self, number: int, termination: Termination, environment: Environment | None = None, *, spent: bool
+    ) -> Awaitable[None] | None:
         """Score an ended rollout, which ``spent`` all the steps it was given; returns what to wait for, if anything."""
         trajectory = Trajectory(self.tree, number)
+        if environment is not None:
+            trajectory = OpenTrajectory(self.tree, number, environment)
         said: Scored | Awaitable[Scored]
         if spent and self.value is not None:
             name, said = full_name(self.value), score(self.value, trajectory, cut=True)
@@ -122,6 +130,8 @@ class TreeSettings:
     ) -> None:
         self.compiled = compiled
         self.strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
+        if reward is None and may_reward(compiled.agent.environment):
+            reward = step_sum
         self.grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self.seed = seed
         self.client = client
@@ -346,6 +356,7 @@ class TreeRunner:
     def _take_over(self, group: asyncio.TaskGroup) -> None:
         """Continue rollouts that have not ended, and finish the bookkeeping of those that have."""
         core = self.tree.core
+        environments = None if self._environments is None else EnvironmentRecords(core)
         for number in core.growing:
             fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
@@ -358,8 +369,10 @@ class TreeRunner:
                 )
             if number in self._checkpoint.unresolved:
                 rollout.effects.before = self._checkpoint.unresolved[number]
-            if self._environments is not None:
+            if self._environments is not None and environments is not None:
                 rollout.environment = self._environments.of(rollout)
+                step = environments.step(number, rollout.turn - 1)
+                rollout.done = Termination(step.ended) if step is not None and step.ended else None
         for rollout in self._live.values():
             self._start(rollout, group)
         for number in set(range(core.rollouts)).difference(core.growing):
@@ -380,10 +393,34 @@ class TreeRunner:
             group.create_task(self._rejudge(number, termination))
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
-        waits = self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
+        spent, grader = self._checkpoint.took(number), self._settings.grader
+        if grader is not None and grader.in_environment and not spent and termination not in UNSCORED:
+            waits = await self._rejudge_in_environment(number, termination)
+        else:
+            waits = self._scorer.ask(number, termination, spent=spent)
         if waits is not None:
             await waits
         self._running.end()
+
+    async def _rejudge_in_environment(self, number: int, termination: Termination) -> Awaitable[None] | None:
+        """Score a rollout that ended in an earlier process, in an environment with its final state."""
+        assert self._environments is not None
+        rollout, facts = Rollout.of(self._sampler, number), self.tree.core.rollout(number)
+        rollout.leaf, rollout.turn = facts.leaf, facts.turns
+        rollout.activity.end()
+        handle = self._environments.of(rollout)
+        try:
+            async with handle.entered():
+                waits = self._scorer.ask(number, termination, handle.environment, spent=False)
+                if waits is not None:
+                    await waits
+        except EnvironmentFailed as error:
+            self._environments.warn("not scored", error)
+        except ForkRefused:
+            pass  # a warning says so
+        else:
+            return None
+        return self._scorer.ask(number, termination, spent=False)
 
     def _sorted(self, wanted: Sequence[Move]) -> tuple[list[Fork], dict[int, str], list[Drop]]:
         core, taken, program = self.tree.core, self._taken.rollouts, self._driver is not None
@@ -484,7 +521,7 @@ class TreeRunner:
             if not self._single:
                 self._check_unstopped(rollout)
             if rollout.environment is not None:
-                await self._in_environment(rollout, rollout.environment)
+                await self._in_environment(rollout, rollout.environment, own)
             elif self._driver is not None:
                 await self._driver.play(rollout)
             else:
@@ -502,7 +539,7 @@ class TreeRunner:
         except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
             waits = self._close(rollout, error, own)
         else:
-            waits = self._close(rollout, end, own)
+            waits = None if rollout.environment is not None else self._close(rollout, end, own)
         if waits is not None:
             await waits
         del self._live[rollout.id]
@@ -517,18 +554,45 @@ class TreeRunner:
         if rollout.id in self._stopped:
             raise Finished(Termination.CENSORED, None, self._stopped[rollout.id])
 
-    async def _in_environment(self, rollout: Rollout, environment: EnvironmentHandle) -> None:
+    async def _in_environment(
+        self, rollout: Rollout, environment: EnvironmentHandle, own: asyncio.Task[None] | None
+    ) -> None:
+        """Play a rollout to its end, close and score it before its environment is closed."""
         async with environment.entered():
             try:
-                await (
-                    agent_loop(rollout, self._settings.compiled) if self._driver is None else self._driver.play(rollout)
-                )
-            finally:
-                # Before its environment is closed: it has ended, and is not cut any more.
-                self._running.leave(rollout)
+                if rollout.done is not None:
+                    raise Finished(rollout.done)
+                await agent_loop(rollout, self._settings.compiled)
+            except BaseException as error:  # noqa: BLE001 - errors that are not the rollout's are raised again
+                await self._ended_in(environment, rollout, error, own)
 
-    def _close(self, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None) -> Awaitable[None] | None:
+    async def _ended_in(
+        self, environment: EnvironmentHandle, rollout: Rollout, error: BaseException, own: asyncio.Task[None] | None
+    ) -> None:
+        """Close and score a rollout in its open environment."""
+        self._running.leave(rollout)  # it is not cut any more
+        info = None
+        if isinstance(error, Finished) and not self._running.over:
+            try:
+                info = await environment.final_info()
+            except EnvironmentFailed as failure:
+                error = failure
+        environment.over = True
+        waits = self._close(rollout, error, own, environment.environment, info)
+        if waits is not None:
+            await waits
+
+    def _close(
+        self,
+        rollout: Rollout,
+        error: BaseException,
+        own: asyncio.Task[None] | None,
+        environment: Environment | None = None,
+        info: InfoMark | None = None,
+    ) -> Awaitable[None] | None:
         """Close a rollout that ended by an error, and score it; return what to wait for, if anything."""
+        if environment is None and rollout.environment is not None and rollout.environment.over:
+            raise error  # the rollout had ended before, in its environment
         end = self._ending(rollout, error, own)
         number, running, recorder = rollout.id, self._running, self._sampler.recorder
         if rollout.activity is not UNREAD:
@@ -536,6 +600,8 @@ class TreeRunner:
         if running.over and running.kept(number):
             running.leave(rollout)
             return None
+        if info is not None:
+            self.tree.core.mark(msgspec.json.encode(info).decode())
         self.tree.core.close(number, end.termination, end.answer, end.failure)
         running.left(rollout)
         if recorder is not None:
@@ -545,7 +611,8 @@ class TreeRunner:
         if (enough := self._settings.stopping.enough) is not None:
             self._done += end.termination not in UNSCORED
             self._cut_if_enough(enough)
-        waits = self._scorer.ask(number, end.termination, spent=not self._single and number in self._spent)
+        spent = not self._single and number in self._spent
+        waits = self._scorer.ask(number, end.termination, environment, spent=spent)
         if waits is not None or not self._single:
             self.sink.grew()  # else its score is written in this step
         return waits

@@ -24,8 +24,8 @@ from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.notes import Graded, Verdict, as_noted, graded, why_unscored
 from trunkline.scoring.reports.extractive import Reported, extract_tree
-from trunkline.scoring.rewards.base import full_name, policy_of
-from trunkline.scoring.rewards.grading import Grader
+from trunkline.scoring.rewards.base import full_name, policy_of, short_name
+from trunkline.scoring.rewards.grading import Grader, takes_environment
 from trunkline.store.amend import Amender, copied
 from trunkline.store.reader import RunReader
 from trunkline.store.sqlite import is_stub
@@ -272,6 +272,11 @@ async def arescore(
     if not callable(given):
         raise ConfigError(f"reward must be a function of a trajectory, not {short_repr(given)}")
     policy_of(reward)
+    if takes_environment(reward):
+        raise ConfigError(
+            f"reward {short_name(reward)} takes the rollouts' environments, which are closed since the run: read "
+            "trajectory.final_info instead"
+        )
     path, target = Path(path), Path(path if out is None else out)
     with RunReader.open(path) as reader:
         # First: what is wrong with the run is said before anything is written.

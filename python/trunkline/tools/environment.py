@@ -11,7 +11,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from trunkline.types import Task
 
-_METHODS: Final = ("fresh", "snapshot", "restore", "close")
+_METHODS: Final = ("fresh", "snapshot", "restore", "stepped", "final_info", "close")
 
 
 class Environment:
@@ -75,5 +75,34 @@ class Environment:
         """
         raise NotImplementedError(f"{type(self).__name__} has snapshot() and no restore()")
 
+    async def stepped(self) -> tuple[float | None, bool, bool] | None:
+        """Say what the step was worth that the tool calls of a turn have just made, and whether it was the last one.
+
+        It is asked after the calls of every turn, once, also when these run again at a fork, where it must return the
+        same.
+
+        Returns:
+            ``(reward, terminated, truncated)``, as ``step`` of a Gymnasium environment has them; None for no reward and
+            a rollout that goes on. The reward is a number within 1e100 of 0, or None where there is none. A rollout
+            that is terminated ends as ``answer``, without one; one that is truncated ends as ``max_turns``.
+        """
+        return None
+
+    async def final_info(self) -> dict[str, Any] | None:
+        """Return facts about the final state, which stay with the rollout as ``trajectory.final_info``.
+
+        It is asked once, when the rollout has ended otherwise than by an error or a cut, before it is scored.
+
+        Returns:
+            A dict that JSON can hold, of 64 KiB at most and 64 levels deep; NaN and infinities become null. None for
+            no facts.
+        """
+        return None
+
     async def close(self) -> None:
         """Let go of everything; nothing is asked of the environment after that."""
+
+
+def may_reward(environment: object) -> bool:
+    """Whether what makes an agent's environments is there, and is no class without rewards for steps."""
+    return environment is not None and getattr(environment, "stepped", None) is not Environment.stepped

@@ -13,6 +13,7 @@ from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_choice
 from trunkline.errors import UsageError
 from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, mean, select, turns_of
+from trunkline.tree.records import EnvironmentRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,10 +57,19 @@ def merged(shared: Sequence[tuple[Chosen, TurnValue]]) -> dict[str, Any]:
 
 
 class _Scored(NamedTuple):
-    """A turn that is compared, and the penalty subtracted from the rollout's reward for it."""
+    """A turn that is compared, its place on the path, and the penalty subtracted from the rollout's reward for it."""
 
     node: int
+    turn: int = 0
     penalty: float = 0.0
+
+
+def _step_rewards(given: list[float], reward: float, scored: list[_Scored]) -> list[float]:
+    """Return each turn's reward: that of its step, and with the last one what is left of the rollout's reward."""
+    found = [0.0 if math.isnan(given[one.turn]) else given[one.turn] for one in scored]
+    if found:
+        found[-1] += reward - math.fsum(found)
+    return [value - one.penalty for value, one in zip(found, scored, strict=True)]
 
 
 class Advantages:
@@ -79,50 +89,52 @@ class Advantages:
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
         self._by_call = by_call
         self._steps = "gamma" in preset
-        self._by_turn = self._steps or not {"agent", "anchor"}.isdisjoint(scopes) or (by_call and "unit" in options)
+        self.by_turn = self._steps or not {"agent", "anchor"}.isdisjoint(scopes) or (by_call and "unit" in options)
         self._anchored = self._steps or "anchor" in scopes
-        self._by_node = preset["lands"] == "nodes"
+        self.by_node = preset["lands"] == "nodes"
         self._whitens = preset.get("whiten") == "batch"
         self._parents = array("I")
         names = ("group", "subgroup", "trajectory", "agent", "anchor", "leaves", "tokens")
         self._columns = {name: array("I") for name in names}
         self._rewards, self._masked, self._step_rewards = array("d"), array("B"), array("d")
         self._rows: list[dict[int, int]] = []
-        self._roots: list[int] = []
+        self.roots: list[int] = []
         self._names: dict[object, int] = {}
         self.rollouts: list[list[Chosen]] = []
         for tree in trees:
             self.rollouts.append(select(tree, rules))
             self._add(tree, self.rollouts[-1])
-        self._values, self._kept = self._estimate(estimator, options)
+        self.values, self.kept = self._estimate(estimator, options)
 
     def _add(self, tree: Tree, rollouts: list[Chosen]) -> None:
         root = len(self._parents)
-        self._roots.append(root)
+        self.roots.append(root)
         parents, ends = step_forest(*tree.core.shape())
         self._parents.extend(root + parent for parent in parents)
         calls = AgentCalls(tree.core) if self._by_call else None
         firsts: dict[int, int] = {}
+        given = EnvironmentRecords(tree.core)
         for chosen in rollouts:
             firsts[chosen.rollout] = len(self._rewards)
-            scored = _scored(tree, chosen.rollout, calls) if calls or self._by_turn or self._whitens else []
+            scored = _scored(tree, chosen.rollout, calls) if calls or self.by_turn or self._whitens else []
             if self._whitens:
                 lengths = [_trained_tokens(tree, one.node) if chosen.trained else 0 for one in scored]
-                self._columns["tokens"].extend(lengths if self._by_turn else [sum(lengths)])
-            if not self._by_turn:
+                self._columns["tokens"].extend(lengths if self.by_turn else [sum(lengths)])
+            if not self.by_turn:
                 penalty = math.fsum(one.penalty for one in scored) / max(1, len(scored))
-                scored = [_Scored(ends[chosen.rollout], penalty)]
-            for place, one in enumerate(scored, 1):
+                scored = [_Scored(ends[chosen.rollout], penalty=penalty)]
+            for one in scored:
                 self._row(tree, chosen, one, root)
-                self._step_rewards.append((chosen.compared if place == len(scored) else 0.0) - one.penalty)
+            if self._steps:
+                self._step_rewards.extend(_step_rewards(given.rewards(chosen.rollout), chosen.compared, scored))
         self._rows.append(firsts)
 
     def _row(self, tree: Tree, chosen: Chosen, scored: _Scored, root: int) -> None:
-        core, columns, group = tree.core, self._columns, len(self._roots) - 1
+        core, columns, group = tree.core, self._columns, len(self.roots) - 1
         columns["group"].append(group)
         columns["subgroup"].append(core.rollout(chosen.rollout).subgroup)
         columns["leaves"].append(root + scored.node)
-        if self._by_turn:
+        if self.by_turn:
             columns["trajectory"].append(self._number((group, chosen.rollout)))
             columns["agent"].append(self._number(core.node(scored.node).agent))
         if self._anchored:
@@ -143,11 +155,14 @@ class Advantages:
 
     def of(self, tree: int, chosen: Chosen, place: int, node: int) -> TurnValue:
         """Return the value of a rollout's turn; ``place`` counts its turns, or its active agent calls, from 0."""
-        first = self._rows[tree][chosen.rollout]
-        row = self._roots[tree] + node if self._by_node else first + place * self._by_turn
-        advantage = float(self._values[row])
-        trained = chosen.trained and bool(self._kept[row]) and not math.isnan(advantage)
+        row = self.roots[tree] + node if self.by_node else self.row(tree, chosen) + place * self.by_turn
+        advantage = float(self.values[row])
+        trained = chosen.trained and bool(self.kept[row]) and not math.isnan(advantage)
         return TurnValue(advantage if trained else 0.0, trained)
+
+    def row(self, tree: int, chosen: Chosen) -> int:
+        """Return the row of a rollout, or of the first of its turns where rows are turns."""
+        return self._rows[tree][chosen.rollout]
 
 
 def _trained_tokens(tree: Tree, turn: int) -> int:
@@ -171,5 +186,5 @@ def _trained_tokens(tree: Tree, turn: int) -> int:
 def _scored(tree: Tree, rollout: int, calls: AgentCalls | None) -> list[_Scored]:
     """Return the turns, or the active agent calls, of a rollout that are compared."""
     if calls is None:
-        return [_Scored(node) for node in turns_of(tree, rollout)]
-    return [_Scored(call.node, call.penalty) for call in calls.of(rollout) if call.active]
+        return [_Scored(node, turn) for turn, node in enumerate(turns_of(tree, rollout))]
+    return [_Scored(call.node, call.turn, call.penalty) for call in calls.of(rollout) if call.active]

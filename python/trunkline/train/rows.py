@@ -255,7 +255,7 @@ def rows(
         run: A run, or trees.
         shared: A call that several rollouts share stands here ``once``, with their mean advantage and their number as
             its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
-        estimator: A preset of ``trunkline._core.presets()``. ``dr_mas`` compares the calls of one agent in one group:
+        estimator: A preset of :func:`trunkline.train.presets`. ``dr_mas`` compares the calls of one agent in one group:
             S less their mean, divided by their sample deviation; ``scale="none"`` leaves the division out, and
             ``centre="leave_one_out", scale="none"`` is RLOO. A call that is alone gets S.
         only_active: Whether calls that nothing depended on are left out. They are never trained, nor compared.

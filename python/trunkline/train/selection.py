@@ -13,14 +13,20 @@ from trunkline._core import MESSAGE, OBSERVATION, TURN
 from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import check_choice
 from trunkline.errors import ConfigError, UsageError
+from trunkline.llm.dialects.builtin import SEARCH_R1_PROBLEM, calls_of, find
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
+from trunkline.scoring.filters.base import Group, findings
+from trunkline.scoring.filters.base import check as check_filters
+from trunkline.tree.views import message_text
 from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import CoreTree
+    from trunkline.llm.dialects.base import Dialect
+    from trunkline.scoring.filters.base import Filter
     from trunkline.tree.views import Trajectory, Tree
 
 
@@ -31,10 +37,15 @@ _EARLY = frozenset({"settled", "enough", "budget", "deadline"})
 
 
 class Rules(NamedTuple):
-    """How rollouts without an outcome are trained: ``censored`` (None refuses their groups) and ``on_failed``."""
+    """How rollouts without an outcome are trained: ``censored`` (None refuses their groups) and ``on_failed``.
+
+    ``filters`` judge beside those of the run; what they say is written nowhere.
+    """
 
     censored: Literal["mask", "keep"] | None
     on_failed: Literal["mask", "drop_group"]
+    filters: Sequence[Filter] = ()
+    dialect: str | Dialect = "native"
 
     def check(self) -> Rules:
         """Return these rules; ConfigError for an unknown value."""
@@ -44,7 +55,18 @@ class Rules(NamedTuple):
         if given == "retry":
             raise ConfigError("on_failed='retry' is for the run, which has ended: here it is mask or drop_group")
         check_choice("on_failed", given, "mask", "drop_group")
-        return self
+        return self._replace(filters=check_filters(self.filters, scored=True), dialect=find(self.dialect))
+
+    def judged(self, tree: Tree) -> dict[int, list[notes.Verdict]]:
+        """Return the verdicts on each rollout: those of its note, and those of the filters."""
+        said = {rollout.id: notes.read(rollout.note) for rollout in tree.rollouts}
+        if self.filters:
+            dialect = find(self.dialect)
+            for number, verdicts in findings(
+                self.filters, Group(tree, lambda choice: dialect.parse(choice, []))
+            ).items():
+                said[number] += verdicts
+        return said
 
 
 class Chosen(NamedTuple):
@@ -68,7 +90,7 @@ def again(trees: Iterable[Tree]) -> Iterable[Tree]:
 
 def select(tree: Tree, rules: Rules) -> list[Chosen]:
     """Return a group's rollouts without dropped ones, none if it is left out; cut ones need a rule."""
-    said = {rollout.id: notes.read(rollout.note) for rollout in tree.rollouts}
+    said = rules.judged(tree)
     failed = next((one for listed in said.values() for one in listed if one.action == "failed"), None)
     if failed is not None:
         task = printable(tree.task.id, 80)
@@ -204,3 +226,48 @@ def context_of(core: CoreTree, turn: int) -> bytes | None:
 def sent(core: CoreTree, turn: int) -> bytes:
     """Return the messages that a turn was asked with, as a JSON array."""
     return context_of(core, turn) or core.messages(core.node(turn).parent)
+
+
+class CallHistory:
+    """Conversations before the turns of one tree, with nothing but the tool calls of earlier turns."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._program = any(mark.startswith('{"record"') for mark in tree.core.marks())
+        self._cut: dict[int, bytes] = {}
+
+    def sent(self, turn: int) -> bytes:
+        """Return the messages before a turn, a JSON array; a program's as they were sent. Raises UsageError."""
+        core = self._tree.core
+        if self._program or core.node(turn).context is not None:
+            return sent(core, turn)
+        kept, calls = [], b""
+        for node in core.path(core.node(turn).parent):
+            kind = core.node(node).kind
+            if kind == TURN:
+                if node not in self._cut:
+                    self._cut[node] = _calls_alone(core.message(node))
+                calls = self._cut[node]
+                kept.append(calls)
+            elif kind == OBSERVATION and not calls:
+                self._check_told(node)
+            else:
+                kept.append(core.message(node))
+        return b"[" + b",".join(filter(None, kept)) + b"]"
+
+    def _check_told(self, observation: int) -> None:
+        """Refuse an observation whose turn has no call that can be read, unless it says just that."""
+        if self._tree.node(observation).text != SEARCH_R1_PROBLEM:
+            raise UsageError(
+                f"task {quoted(self._tree.task.id)}: node {observation} answers a turn in which no tool call can be "
+                "read, and history='calls' reads calls of the dialects native, hermes and search-r1: say history='full'"
+            )
+
+
+def _calls_alone(turn: bytes) -> bytes:
+    """Return a turn's message with its tool calls alone; nothing where it has none."""
+    message = msgspec.json.decode(turn)
+    if message.get("tool_calls"):
+        return msgspec.json.encode({"role": message["role"], "content": None, "tool_calls": message["tool_calls"]})
+    calls = calls_of(message_text(message))
+    return msgspec.json.encode({"role": message["role"], "content": calls}) if calls else b""

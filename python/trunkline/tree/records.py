@@ -8,6 +8,7 @@ with.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -199,6 +200,54 @@ def read_marks(core: CoreTree, kinds: Mapping[str, type[M]], what: str) -> Itera
                 yield number, msgspec.json.decode(text, type=kind)
             except msgspec.MsgspecError as problem:
                 raise TreeError(f"mark {number} of {what} is damaged: {problem}") from None
+
+
+class StepMark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an environment said of a step, by rollout and turn: its reward, and the termination if it was the last."""
+
+    step: tuple[int, int]
+    reward: float | None = None
+    ended: Literal["", "answer", "max_turns"] = ""
+
+
+class InfoMark(msgspec.Struct, frozen=True):
+    """The facts that an environment left of a rollout's final state."""
+
+    info: int
+    facts: dict[str, Any]
+
+
+_KINDS: dict[str, type[StepMark | InfoMark]] = {"step": StepMark, "info": InfoMark}
+
+
+class EnvironmentRecords:
+    """Reads what the environments of a tree's rollouts said; TreeError for a damaged mark."""
+
+    def __init__(self, core: CoreTree) -> None:
+        self.info: dict[int, dict[str, Any]] = {}
+        self._core = core
+        self._steps: dict[tuple[int, int], StepMark] = {}
+        for _, mark in read_marks(core, _KINDS, "an environment"):
+            if isinstance(mark, StepMark):
+                self._steps[mark.step] = mark
+            else:
+                self.info[mark.info] = mark.facts
+        paths = (core.rollout(number).path for number in range(core.rollouts)) if self._steps else ()
+        self._numbers = {path: number for number, path in enumerate(paths)}
+
+    def step(self, rollout: int, turn: int) -> StepMark | None:
+        """Return what was said of a rollout's turn, by the environment of the rollout that took it."""
+        if not self._steps:
+            return None
+        path = self._core.rollout(rollout).path
+        while len(path) > 2 and turn < path[-2]:
+            path = path[:-2]
+        return self._steps.get((self._numbers[path], turn))
+
+    def rewards(self, rollout: int) -> list[float]:
+        """Return the step reward of each turn on a rollout's path; NaN where none was given."""
+        found = [self.step(rollout, turn) for turn in range(self._core.rollout(rollout).turns)]
+        return [math.nan if step is None or step.reward is None else step.reward for step in found]
 
 
 _LONGEST = 100

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 
 from trunkline import _core
+from trunkline._internal.validation import check_choice
 from trunkline.tree.answers import majority
-from trunkline.tree.records import Failure, usage_of, version_in
+from trunkline.tree.records import EnvironmentRecords, Failure, usage_of, version_in
 from trunkline.tree.tokens import Seconds, Tokens, count, generated
 from trunkline.types import UNSCORED, Termination, Usage
 
@@ -39,6 +40,15 @@ def message_text(message: Message) -> str:
         parts = (part.get("text") for part in content if isinstance(part, dict))
         return "".join(part for part in parts if isinstance(part, str))
     return ""
+
+
+class NodeTokens(NamedTuple):
+    """Tokens of a node; the properties of :class:`Node` say what the columns hold."""
+
+    ids: memoryview | None = None
+    logprobs: memoryview | None = None
+    mask: memoryview | None = None
+    weight_version: memoryview | None = None
 
 
 class Node:
@@ -114,6 +124,50 @@ class Node:
         With ids, those count that a fork inside a turn kept for it, which were not generated again.
         """
         return generated(self.tree.core, self.id) if self.kind is Kind.TURN else None
+
+    @property
+    def token_ids(self) -> memoryview | None:
+        """Its token ids (u32, T), of a turn the sampled ones; None where they are not known.
+
+        This and the columns beside it are buffers over memory of their own: ``numpy.asarray``, and ``torch.from_numpy``
+        of that, copy nothing. :meth:`tokens` gives all four, as 64-bit integers too.
+        """
+        return self.tokens().ids
+
+    @property
+    def logprobs(self) -> memoryview | None:
+        """Log-probabilities of its tokens in nats (f32, T): 0 where not sampled, NaN where not known; None as above."""
+        return self.tokens().logprobs
+
+    @property
+    def mask(self) -> memoryview | None:
+        """1 (u8, T) on tokens that the model sampled, 0 on all others; None as above."""
+        return self.tokens().mask
+
+    @property
+    def weight_version(self) -> memoryview | None:
+        """The weight version that sampled each token (i32, T); -1 where not sampled or not known; None as above."""
+        return self.tokens().weight_version
+
+    def tokens(self, dtype: Literal["i64"] | None = None) -> NodeTokens:
+        """Return its tokens in columns of one length T; each is None where its token ids are not known.
+
+        Args:
+            dtype: ``i64`` makes integer columns 64 bits wide, as torch indexes with.
+
+        Raises:
+            ConfigError: There is no such dtype.
+        """
+        if dtype is not None:
+            check_choice("dtype", dtype, "i64")
+        tokens = self.tree.core.tokens_of(self.id)
+        if tokens is None:
+            return NodeTokens()
+        mask = memoryview(
+            bytearray(flags & (_core.SAMPLED | _core.SYNTHETIC) == _core.SAMPLED for flags in tokens.flags)
+        )
+        columns = (tokens.ids, tokens.logprobs, mask, tokens.versions)
+        return NodeTokens(*(columns if dtype is None else map(_core.to_i64, columns)))
 
     @property
     def message(self) -> Message:
@@ -261,6 +315,16 @@ class Trajectory:
     def turns(self) -> int:
         """Model turns on its path, shared ones included."""
         return self._facts.turns
+
+    @property
+    def step_rewards(self) -> list[float]:
+        """What its environment gave for each turn on its path, shared ones included; NaN where nothing was given."""
+        return EnvironmentRecords(self.tree.core).rewards(self.id)
+
+    @property
+    def final_info(self) -> dict[str, Any] | None:
+        """The facts that its environment left of its final state; None where it left none."""
+        return EnvironmentRecords(self.tree.core).info.get(self.id)
 
     @property
     def weights(self) -> list[str | None]:

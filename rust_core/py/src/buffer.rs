@@ -1,12 +1,12 @@
 //! Columns across the boundary: little-endian numbers through the buffer protocol, in both directions.
 //!
-//! What comes in is copied, because another thread could change it while the core reads it. What goes out is a read-only
-//! `memoryview` with a format, which numpy, torch and `array` all take without a copy.
+//! What comes in is copied, because another thread could change it while the core reads it. What goes out is a
+//! `memoryview` with a format over memory of its own, which numpy, torch and `array` all take without a copy.
 
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::types::{PyByteArray, PyMemoryView};
 use std::ops::Deref;
 
 use crate::error::{argument, refine};
@@ -41,6 +41,7 @@ cells! {
     u32: "I", "uint32";
     i32: "i", "int32";
     u64: "Q", "uint64";
+    i64: "q", "int64";
     f32: "f", "float32";
     f64: "d", "float64";
 }
@@ -174,13 +175,54 @@ fn unreadable<T: Cell>(py: Python<'_>, error: &PyErr) -> PyErr {
     argument(py, &format!("{value}; it must be an array of such numbers"))
 }
 
-/// A read-only `memoryview` over a copy of a column.
+/// A `memoryview` over a copy of a column. It can be written to: torch refuses or warns of memory that it must not change.
 pub fn view<'py, T: Cell>(py: Python<'py>, column: &[T]) -> PyResult<Bound<'py, PyAny>> {
-    let bytes = PyBytes::new_with(py, size_of_val(column), |out| {
+    let bytes = PyByteArray::new_with(py, size_of_val(column), |out| {
         T::write(column, out);
         Ok(())
     })?;
     PyMemoryView::from(&bytes)?.call_method1("cast", (T::FORMAT,))
+}
+
+/// Refuse a column that is not of this type, by the error that a function that takes it would give.
+#[pyfunction]
+#[pyo3(signature = (column, kind, /))]
+pub fn check_column(column: &Bound<'_, PyAny>, kind: &str) -> PyResult<()> {
+    match kind {
+        "u8" => column.extract::<Column<u8>>().map(drop),
+        "u32" => column.extract::<Column<u32>>().map(drop),
+        "i32" => column.extract::<Column<i32>>().map(drop),
+        "u64" => column.extract::<Column<u64>>().map(drop),
+        "f32" => column.extract::<Column<f32>>().map(drop),
+        _ => column.extract::<Column<f64>>().map(drop),
+    }
+}
+
+/// An integer column as i64, which is what torch indexes with; any other column as it is.
+#[pyfunction]
+#[pyo3(signature = (column, /))]
+pub fn to_i64<'py>(py: Python<'py>, column: &Bound<'py, PyMemoryView>) -> PyResult<Bound<'py, PyAny>> {
+    fn widened<'py, T: Cell + Into<i64>>(column: &Bound<'py, PyMemoryView>) -> PyResult<Bound<'py, PyAny>> {
+        let py = column.py();
+        let read = PyBuffer::<T>::get(column)?.to_vec(py)?;
+        view(py, &read.into_iter().map(Into::into).collect::<Vec<i64>>())
+    }
+    let format: String = column.getattr("format")?.extract()?;
+    let flat = match format.as_str() {
+        "B" => widened::<u8>(column)?,
+        "I" => widened::<u32>(column)?,
+        "i" => widened::<i32>(column)?,
+        "Q" => {
+            let read = PyBuffer::<u64>::get(column)?.to_vec(py)?;
+            view(py, &read.into_iter().map(u64::cast_signed).collect::<Vec<i64>>())?
+        }
+        _ => return Ok(column.clone().into_any()),
+    };
+    let shape = column.getattr("shape")?;
+    if shape.len()? == 1 {
+        return Ok(flat);
+    }
+    flat.call_method1("cast", ("B",))?.call_method1("cast", (i64::FORMAT, shape))
 }
 
 /// A format as far as an error quotes it.

@@ -44,6 +44,8 @@ mod _core {
         estimate, group_advantages, node_values, presets, step_forest, step_returns, to_nodes, to_tokens,
     };
     #[pymodule_export]
+    use crate::buffer::{check_column, to_i64};
+    #[pymodule_export]
     use crate::calls::{CallRows, CommitRows, calls_of, deltas};
     #[pymodule_export]
     use crate::engine::{TurnEngine, base_seed};

@@ -21,6 +21,7 @@ struct Request<'a> {
     tokens: core::TokenBuffer,
     values: Option<Vec<f64>>,
     per: &'a str,
+    kept: Option<Column<u8>>,
     rollouts: Option<Column<u32>>,
     masked: Option<Column<u8>>,
     keep_masked: bool,
@@ -51,6 +52,7 @@ impl Request<'_> {
                     (Some(values), Per::Node) => TokenValues::Node(values),
                     (Some(values), Per::Token) => TokenValues::Token(values),
                 },
+                kept: self.kept.as_deref(),
                 unknown,
             };
             pack(&runs, &export)
@@ -88,7 +90,7 @@ fn fit(py: Python<'_>, merge: bool, max: [Option<u32>; 2], long: [&str; 2]) -> P
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 #[pyo3(signature = (
-    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", rollouts=None, masked=None,
+    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", kept=None, rollouts=None, masked=None,
     keep_masked=true, splits=None, unknown="error", merge=false, max_prompt=None, max_response=None, long_prompt="error",
     long_response="error", pad=0
 ))]
@@ -103,6 +105,7 @@ pub fn pack_padded(
     flags: Column<u8>,
     #[pyo3(from_py_with = figures)] values: Option<Vec<f64>>,
     per: &str,
+    kept: Option<Column<u8>>,
     rollouts: Option<Column<u32>>,
     masked: Option<Column<u8>>,
     keep_masked: bool,
@@ -117,7 +120,7 @@ pub fn pack_padded(
 ) -> PyResult<Padded> {
     let tokens = buffer(ids, logprobs, versions, flags);
     let fit = fit(py, merge, [max_prompt, max_response], [long_prompt, long_response])?;
-    Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
+    Request { parents, leaves, offsets, tokens, values, per, kept, rollouts, masked, keep_masked, splits, unknown }
         .pack(py, move |runs, export| pack::Padded::new(runs, export, &fit, pad))
         .map(Padded)
 }
@@ -126,7 +129,7 @@ pub fn pack_padded(
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 #[pyo3(signature = (
-    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", rollouts=None, masked=None,
+    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", kept=None, rollouts=None, masked=None,
     keep_masked=true, splits=None, unknown="error", merge=false, max_prompt=None, max_response=None, long_prompt="error",
     long_response="error"
 ))]
@@ -141,6 +144,7 @@ pub fn pack_ragged(
     flags: Column<u8>,
     #[pyo3(from_py_with = figures)] values: Option<Vec<f64>>,
     per: &str,
+    kept: Option<Column<u8>>,
     rollouts: Option<Column<u32>>,
     masked: Option<Column<u8>>,
     keep_masked: bool,
@@ -154,7 +158,7 @@ pub fn pack_ragged(
 ) -> PyResult<Ragged> {
     let tokens = buffer(ids, logprobs, versions, flags);
     let fit = fit(py, merge, [max_prompt, max_response], [long_prompt, long_response])?;
-    Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
+    Request { parents, leaves, offsets, tokens, values, per, kept, rollouts, masked, keep_masked, splits, unknown }
         .pack(py, move |runs, export| pack::Ragged::new(runs, export, &fit))
         .map(Ragged)
 }
@@ -163,7 +167,7 @@ pub fn pack_ragged(
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 #[pyo3(signature = (
-    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", rollouts=None, masked=None,
+    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", kept=None, rollouts=None, masked=None,
     keep_masked=true, splits=None, unknown="error", weights="share", max_tokens=None, oversize="error"
 ))]
 pub fn pack_tree(
@@ -177,6 +181,7 @@ pub fn pack_tree(
     flags: Column<u8>,
     #[pyo3(from_py_with = figures)] values: Option<Vec<f64>>,
     per: &str,
+    kept: Option<Column<u8>>,
     rollouts: Option<Column<u32>>,
     masked: Option<Column<u8>>,
     keep_masked: bool,
@@ -189,7 +194,7 @@ pub fn pack_tree(
     let tokens = buffer(ids, logprobs, versions, flags);
     let weights = keyword(py, Weighting::OPTION, weights)?;
     let oversize = keyword(py, Oversize::OPTION, oversize)?;
-    Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
+    Request { parents, leaves, offsets, tokens, values, per, kept, rollouts, masked, keep_masked, splits, unknown }
         .pack(py, move |runs, export| pack::TreePacked::new(runs, export, weights, max_tokens, oversize))
         .map(TreePacked)
 }
@@ -304,7 +309,7 @@ pub struct TreePacked(pack::TreePacked);
 layout! {
     TreePacked.unpack(rollout)
     flat[ids = ids; position_ids = position_ids; loss_mask = loss_mask; weights = weights; advantages = advantages;
-        logprobs = logprobs; versions = versions; flags = flags; parents = parents; subtree_ends = subtree_ends;
+        gains = gains; logprobs = logprobs; versions = versions; flags = flags; parents = parents; subtree_ends = subtree_ends;
         rows = rows; last_segments = last_segments; segment_nodes = segments.nodes; segment_starts = segments.starts;
         segment_ends = segments.ends; segment_subtree_ends = segments.subtree_ends; segment_parents = segments.parents;
         segment_rollouts = segments.rollouts; segment_repeated = segments.repeated;]

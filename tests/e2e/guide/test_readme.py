@@ -9,10 +9,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy
 import pytest
 from commands import trunkline
 from foreign import message, serving
+from groves import with_ids
 from places import ROOT
 
 import trunkline as tl
@@ -53,6 +56,18 @@ def test_the_settings_of_tokens_are_as_printed():
     made: dict = {"tl": tl}
     exec(example, made)
     assert made["llm"].tokens == tl.TokenMode(api="chat", drift="bridge")
+
+
+def test_the_arrays_of_a_run_are_as_printed():
+    (example,) = [found for found in EXAMPLES if "train.batch" in found]
+    made: dict = {
+        "tl": tl,
+        "run": [with_ids()],
+        "numpy": numpy,
+        "torch": SimpleNamespace(from_numpy=lambda array: array),
+    }
+    exec(example, made)
+    assert made["ids"].tolist() == [1, 2, 3, 4, 3, 5, 3, 6]
 
 
 TOOLS = '''

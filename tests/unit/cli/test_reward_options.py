@@ -78,7 +78,10 @@ def test_a_class_of_ones_own_takes_options() -> None:
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["f2"], "'f2' is none of exact_match, contains, numeric_match, f1, choice, maths, judge, code, none"),
+        (
+            ["f2"],
+            "'f2' is none of exact_match, contains, numeric_match, f1, choice, maths, step_sum, judge, code, none",
+        ),
         ([""], "is none of exact_match"),
         (["@2"], "is none of exact_match"),
         (["none", "f1"], "none leaves everything unscored: give it alone"),

@@ -153,7 +153,7 @@ def test_a_padded_batch_is_what_verl_reads() -> None:
     assert [column.format for column in (packed.input_ids, packed.flags, packed.logprobs, packed.versions)] == list(
         "IBfi"
     )
-    assert all(column.readonly for column in (packed.input_ids, packed.prompts, packed.rows))
+    assert not any(column.readonly for column in (packed.input_ids, packed.prompts, packed.rows))
 
 
 def test_a_tree_stands_once_with_shares_and_mean_advantages() -> None:
@@ -268,3 +268,45 @@ def test_nothing_packs_to_nothing() -> None:
     assert (list(ragged.offsets), padded.prompts.tolist()) == ([0, 0, 0], [])
     tree = pack_tree(*empty, masked=masked)
     assert (list(tree.rows), facts(tree, 1)) == ([-1, -1], [])
+
+
+@given(forests(), st.sampled_from(["rollout", "node", "token"]), st.data())
+def test_values_that_are_not_kept_train_nothing_whatever_they_are(
+    forest: Forest, per: str, data: st.DataObject
+) -> None:
+    if forest.bare():
+        return
+    counts = {"rollout": len(forest.leaves), "node": len(forest.runs), "token": sum(map(len, forest.runs))}
+    kept = data.draw(st.lists(st.integers(0, 1), min_size=counts[per], max_size=counts[per]))
+    values = [1.0 + at if keep else math.nan for at, keep in enumerate(kept)]
+    token_kept = kept
+    if per == "node":
+        token_kept = [keep for keep, run in zip(kept, forest.runs, strict=True) for _ in run]
+    # The same by another way: what is not kept was not sampled, or is of a masked rollout.
+    runs, at = [], 0
+    for run in forest.runs:
+        flags = [
+            token[3] if per == "rollout" or token_kept[at + i] else token[3] & ~SAMPLED for i, token in enumerate(run)
+        ]
+        runs.append([(*token[:3], flag) for token, flag in zip(run, flags, strict=True)])
+        at += len(run)
+    other = Forest(forest.parents, forest.leaves, runs)
+    prompts = [forest.prompt(rollout) for rollout in range(len(forest.leaves))]
+    masked = [1 - keep for keep in kept] if per == "rollout" else None
+    finite = [0.0 if math.isnan(value) else value for value in values]
+    for pack in (pack_ragged, pack_tree):
+        mine = pack(*forest.columns(), values=values, kept=kept, per=per)
+        theirs = pack(*other.columns(), values=finite, per=per, masked=masked)
+        assert list(mine.loss_mask) == list(theirs.loss_mask)
+        assert list(mine.advantages) == list(theirs.advantages)
+        if pack is pack_ragged:
+            assert list(mine.prompt_lengths) == prompts
+    with pytest.raises(ArgumentError, match="kept without values"):
+        pack_ragged(*forest.columns(), kept=kept)
+
+
+def test_marks_of_kept_values_are_0_or_1_and_one_for_each() -> None:
+    with pytest.raises(ArgumentError, match="the mark of kept value 1 is 2; it must be 0 or 1"):
+        pack_ragged(*PLAIN.columns(), values=[0.0] * 3, kept=[0, 2, 1])
+    with pytest.raises(ArgumentError, match="marks of kept values"):
+        pack_tree(*PLAIN.columns(), values=[0.0] * 3, kept=[0, 1])

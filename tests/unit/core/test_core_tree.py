@@ -145,7 +145,7 @@ def test_values_are_columns() -> None:
     tree.close(rollout, "censored")
     visits, scored, mean = tree.values()
     assert [column.format for column in (visits, scored, mean)] == ["I", "I", "d"]
-    assert all(column.readonly for column in (visits, scored, mean))
+    assert not any(column.readonly for column in (visits, scored, mean))
     assert list(visits) == [3, 3, 1]
     assert list(scored) == [2, 2, 0]
     assert list(mean[:2]) == [0.5, 0.5]

@@ -153,6 +153,12 @@ class Held(Notebook):
         await super().restore(snapshot)
         await self.stop("restore")
 
+    async def stepped(self) -> None:
+        await self.stop("stepped")
+
+    async def final_info(self) -> None:
+        await self.stop("final_info")
+
     async def close(self) -> None:
         await self.stop("close")
         await super().close()
@@ -165,7 +171,7 @@ async def look_and_stop(what: str, notes: Held) -> str:
     return notes.write(what)
 
 
-@pytest.mark.parametrize("where", ["fresh", "tool", "snapshot", "close", "restore"])
+@pytest.mark.parametrize("where", ["fresh", "tool", "stepped", "snapshot", "final_info", "close", "restore"])
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
 async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twice, monkeypatch):
     forget()
@@ -193,19 +199,19 @@ async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twi
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
-async def test_who_has_answered_is_not_cut_while_its_environment_closes():
+async def test_who_has_answered_is_not_cut_while_its_environment_is_asked_for_its_facts():
     forget()
-    closed: list[Notebook] = []
+    asked: list[Notebook] = []
     let = asyncio.Event()
 
     class Slow(Notebook):
-        async def close(self) -> None:
-            closed.append(self)
-            if len(closed) == 1:
+        async def final_info(self) -> dict[str, Any]:
+            asked.append(self)
+            if len(asked) == 1:
                 await let.wait()
             else:
                 asyncio.get_running_loop().call_soon(let.set)
-            await super().close()
+            return {}
 
     def script(conversation: list[dict], seed: int) -> Say:
         return Say("yes", final=True)

@@ -121,6 +121,9 @@ class Room(Environment):
     async def fresh(self, task) -> None:
         await self._do("fresh")
 
+    async def final_info(self) -> None:
+        await self._do("final_info")
+
     async def close(self) -> None:
         await self._do("close")
 
@@ -156,8 +159,8 @@ async def test_the_environments_of_rollouts_that_are_cut_are_closed_when_the_ses
     assert room.log.count("close") == 6
 
 
-async def test_a_rollout_that_has_answered_is_not_cut_while_its_environment_is_closed(room):
-    room.wait = "close"
+async def test_a_rollout_that_has_answered_is_not_cut_while_its_environment_leaves_its_facts(room):
+    room.wait = "final_info"
     tree, _session, _ = await spend(
         Chain(6), slow_first(), stopping=Stopping(enough=3), environment=Room, tools=[enter]
     )

@@ -56,6 +56,8 @@ SCHEMA = {
         )
     ),
     "compressed_reasoning": pa.string(),
+    "step_rewards": pa.list_(pa.float64()),
+    "final_info": pa.string(),
 }
 """What readers may rely on."""
 

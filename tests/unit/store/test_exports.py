@@ -175,8 +175,33 @@ def test_tools_are_told_where_the_model_was_offered_them_beside_the_messages(
         assert (record["prepand_msg"][0]["role"] == "system") is told
 
 
+def walked() -> Tree:
+    """A tree of which an environment said something."""
+    tree = grove(D6)
+    for rollout in tree.rollouts:
+        tree.core.mark(f'{{"step":[{rollout.id},1],"reward":0.5}}')
+        tree.core.mark(f'{{"info":{rollout.id},"facts":{{"at":{rollout.id}}}}}')
+    return tree
+
+
+def test_what_environments_said_is_written_where_they_said_it(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a.run", [walked(), grove(E6, "e6")])
+    tl.export(path, tmp_path / "x.jsonl")
+    records = read_lines(tmp_path / "x.jsonl")
+    assert [record.get("final_info") for record in records] == [{"at": number} for number in range(6)] + [None] * 6
+    turns = [2, 2, 2, 3, 3, 2]
+    assert [record.get("step_rewards") for record in records[:6]] == [
+        [None, 0.5, *[None] * (number - 2)] for number in turns
+    ]
+    assert all("step_rewards" not in record for record in records[6:])
+    alike = grove([Try(["A"], 1.0)] * 2)
+    alike.core.mark('{"step":[1,0],"reward":0.5}')
+    tl.export(write_run(tmp_path / "b.run", [alike]), tmp_path / "y.jsonl")
+    assert [record["weight"] for record in read_lines(tmp_path / "y.jsonl")] == [1, 1], "one record has one of each"
+
+
 def test_fields_are_those_that_are_described(run: Path, tmp_path: Path) -> None:
-    path = write_run(tmp_path / "b.run", [grove(D6)], NATIVE)
+    path = write_run(tmp_path / "b.run", [walked()], NATIVE)
     for name, fields in (("messages", CHAT_FIELDS), ("parallelmuse", PARALLELMUSE_FIELDS)):
         tl.export(path, tmp_path / name, format=name)
         assert all(list(record) == list(fields) for record in read_lines(tmp_path / name))

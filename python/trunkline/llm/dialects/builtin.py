@@ -116,8 +116,8 @@ class Hermes(msgspec.Struct, frozen=True, kw_only=True):
         return {"role": "user", "content": f"<tool_response>\n{inside}\n{_HERMES_CLOSE}"}
 
 
-def _calls(said: str) -> Iterator[ToolCall]:
-    """Yield the calls of a text; a block that is not JSON is one unread call.
+def _blocks(said: str) -> Iterator[tuple[str, list[object]]]:
+    """Yield the text inside each block and the JSON objects that it holds; none where it is not JSON.
 
     A block ends with its closing tag, the next block or the text. A tag inside the block's JSON does not count.
     """
@@ -127,11 +127,17 @@ def _calls(said: str) -> Iterator[ToolCall]:
         values, read = _values(said, start)
         tag = _TAG.search(said, read)
         end = len(said) if tag is None else tag.start()
-        if values and not said[read:end].strip():
+        yield said[start:end], [] if said[read:end].strip() else values
+        begun = said.find(_BEGIN, end)
+
+
+def _calls(said: str) -> Iterator[ToolCall]:
+    """Yield the calls of a text; a block that is not JSON is one unread call."""
+    for inside, values in _blocks(said):
+        if values:
             yield from map(call_of, values)
         else:
-            yield unread(said[start:end].strip())
-        begun = said.find(_BEGIN, end)
+            yield unread(inside.strip())
 
 
 def _values(text: str, start: int) -> tuple[list[object], int]:
@@ -152,7 +158,7 @@ If you lack knowledge, write <search>what to look for</search>; what is found co
 </information>. You may search as often as you need to.
 Once you know enough, write nothing but the answer between <answer> and </answer>, for example <answer>Rome</answer>."""
 
-_PROBLEM: Final = (
+SEARCH_R1_PROBLEM: Final = (
     "This turn neither searched nor answered. To search, put the query between <search> and </search>; to answer, put "
     "the answer between <answer> and </answer>. Try again."
 )
@@ -209,7 +215,7 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
         tag, inside = _action(spoken(choice.content))
         if tag == "answer":
             return Parsed(answer=inside)
-        return Parsed([_search(inside, tools[0])]) if inside else Parsed(problem=_PROBLEM)
+        return Parsed([_search(inside, tools[0])]) if inside else Parsed(problem=SEARCH_R1_PROBLEM)
 
     def observe(self, call: ToolCall, text: str, id: str) -> Message:
         """Put what was found between its tags, which it cannot close itself."""
@@ -235,6 +241,14 @@ def _search(query: str, tool: Definition) -> ToolCall:
     key, schema = next(iter(_arguments(tool).items()))
     listed = isinstance(schema, dict) and schema.get("type") == "array"
     return ToolCall("", _name(tool), json.dumps({key: [query] if listed else query}, ensure_ascii=False))
+
+
+def calls_of(text: str) -> str:
+    """Return the tool calls of a turn in hermes or search-r1 with their tags, without all else that it says."""
+    said = spoken(text)
+    blocks = [f"{_BEGIN}{inside}</tool_call>" for inside, _ in islice(_blocks(said), MOST_CALLS)]
+    tag, query = ("", "") if blocks else _action(said)
+    return f"<search>{query}</search>" if tag == "search" and query else "\n".join(blocks)
 
 
 def _arguments(tool: Definition) -> dict[str, object]:

@@ -72,41 +72,37 @@ def check(filters: Any, *, scored: bool) -> tuple[Filter, ...]:
 
 
 def judge(filters: Sequence[Filter], group: Group) -> None:
-    """Let filters judge a group, and write their verdicts to its rollouts' notes.
+    """Let filters judge a group, and write their verdicts to its rollouts' notes."""
+    for number, verdicts in findings(filters, group).items():
+        note(group.tree.core, number, *verdicts)
 
-    If one raises, all verdicts are taken back, and the first rollout's note says so: no group is judged in part.
+
+def findings(filters: Sequence[Filter], group: Group) -> dict[int, list[Verdict]]:
+    """Let filters judge a group, and return their verdicts by rollout; the group's notes stay as they are.
+
+    If one raises, the only verdict is that it failed, on the first rollout: no group is judged in part.
     """
-    core = group.tree.core
-    before = [(rollout.id, rollout.note) for rollout in group.rollouts]
-    own = current_task()
+    own, rollouts = current_task(), group.tree.core.rollouts
     for one in filters:
         try:
-            _note(core, [_checked(entry, core.rollouts) for entry in one.judge(group)])
+            found = [_checked(entry, rollouts) for entry in one.judge(group)]
+            notes.encode(verdict for _, verdict in found)  # what a note cannot hold is the filter's fault
         except BaseException as problem:
             if not raised_by_user_code(problem, own):
                 raise
             what = describe_error(problem)
             task = printable(group.tree.task.id, 80)
             logger.warning("filter %s raised on task %s, which is left unjudged: %s", name_of(one), task, what)
-            for number, noted in before:
-                core.note(number, noted or "")
-            unjudged([one], core, what)
-            return
+            return {0: [Verdict(name_of(one), "failed", what)]} if rollouts else {}
+        for number, verdict in found:
+            group.found.setdefault(number, []).append(verdict)
+    return group.found
 
 
 def unjudged(filters: Iterable[Filter], core: CoreTree, why: str) -> None:
     """Note on a tree's first rollout that filters have not judged the group, so that it is not trained on."""
     if core.rollouts:
         note(core, 0, *(Verdict(name_of(one), "failed", why) for one in filters))
-
-
-def _note(core: CoreTree, found: Iterable[Finding]) -> None:
-    """Write what a filter found; each note is read and written once."""
-    said: dict[int, list[Verdict]] = {}
-    for number, verdict in found:
-        said.setdefault(number, []).append(verdict)
-    for number, verdicts in said.items():
-        note(core, number, *verdicts)
 
 
 def _checked(entry: Any, rollouts: int) -> Finding:
@@ -140,17 +136,19 @@ class Group:
     Attributes:
         tree: The tree.
         rollouts: Every rollout, in the order they were opened.
+        found: Verdicts by rollout that are not in the rollouts' notes yet.
     """
 
     def __init__(self, tree: Tree, reader: Callable[[ReplyChoice], Parsed]) -> None:
         self.tree = tree
         self.rollouts = tree.rollouts
+        self.found: dict[int, list[Verdict]] = {}
         self._reader = reader
         self._read: dict[int, Parsed] = {}
 
     def verdicts(self, rollout: Trajectory) -> list[Verdict]:
         """The verdicts of earlier filters, and of the strategy, on a rollout."""
-        return notes.read(rollout.note)
+        return notes.read(rollout.note) + self.found.get(rollout.id, [])
 
     @property
     def ended(self) -> list[Trajectory]:

@@ -6,7 +6,7 @@ import warnings
 from typing import Any, Final
 
 from trunkline._internal.registry import Registry
-from trunkline.scoring.rewards.base import Reward, RewardPart, Scored
+from trunkline.scoring.rewards.base import Reward, RewardPart, Scored, step_sum
 from trunkline.scoring.rewards.grading import WeightedRewards, weighted
 from trunkline.scoring.rewards.matching import F1, Choice, Numeric, contains, exact_match, numeric_match
 from trunkline.scoring.rewards.maths import Maths
@@ -25,6 +25,7 @@ __all__ = [
     "exact_match",
     "find",
     "numeric_match",
+    "step_sum",
     "weighted",
 ]
 
@@ -38,6 +39,7 @@ REWARDS: Final[Registry[Any]] = Registry(
         "f1": F1,
         "choice": Choice,
         "maths": Maths,
+        "step_sum": step_sum,
         "judge": "trunkline.scoring.rewards.judge:Judge",
         "code": "trunkline.scoring.rewards.code:Code",
     },

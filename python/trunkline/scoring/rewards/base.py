@@ -15,12 +15,12 @@ import msgspec
 from trunkline._internal.text import HIDDEN, printable, without_secrets
 from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_text, short_repr
 from trunkline.errors import ConfigError
-from trunkline.tree.views import Kind
+from trunkline.tree.views import Kind, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Tree
 
 
 LARGEST = 1e100
@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 
 _Said: TypeAlias = "Scored | float | bool | dict[str, Any] | None"
 
-Reward = Callable[["Trajectory"], "Awaitable[_Said] | _Said"]
+Reward = Callable[..., "Awaitable[_Said] | _Said"]
 """A scorer of trajectories: a function, a coroutine function, or an object that can be called like one.
 
 It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
@@ -74,6 +74,9 @@ whether it takes many trajectories at once is said with ``trunkline.reward``, or
 
 One that holds something open while a run lasts, such as processes or connections, has ``opened()``, which returns what
 is asked instead in one event loop and is closed by its ``async close()``.
+
+One with a parameter named ``environment`` also gets the environment of the rollout, which is closed when it has said
+its value. After the run there is none any more: ``trajectory.final_info`` has the facts that it left.
 """
 
 
@@ -253,6 +256,25 @@ def _text(value: str) -> str:
         return printable(without_secrets(value), 4 * _LONG)
     digest = hashlib.blake2b(value.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{printable(without_secrets(value)[:_LONG], 4 * _LONG)}...#{digest}"
+
+
+class OpenTrajectory(Trajectory):
+    """A trajectory whose environment is still open."""
+
+    __slots__ = ("environment",)
+
+    def __init__(self, tree: Tree, id: int, environment: object) -> None:
+        super().__init__(tree, id)
+        self.environment = environment
+
+
+def step_sum(trajectory: Trajectory) -> float | None:
+    """Reward: the sum of the step rewards that the environment gave; None where it gave none.
+
+    It is the reward of an agent with an environment where the run has no other one.
+    """
+    given = [reward for reward in trajectory.step_rewards if not math.isnan(reward)]
+    return math.fsum(given) if given else None
 
 
 Value = Callable[[Any], float | None]

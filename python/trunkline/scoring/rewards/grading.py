@@ -21,11 +21,13 @@ from trunkline.scoring.rewards.base import (
     LARGEST,
     REWARD_TIMEOUT,
     OpenedPerCall,
+    OpenTrajectory,
     Reward,
     RewardPart,
     Scored,
     full_name,
     policy_of,
+    short_name,
 )
 from trunkline.tools.executor import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
@@ -238,11 +240,49 @@ async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
         policy = policy_of(live)
         if policy.batch is not None:
             return (await ask_all(live, [trajectory], policy))[0]
-        said = ask(live, policy, None, trajectory)
+        said = ask(with_environment(live), policy, None, trajectory)
         return said if isinstance(said, Scored) else await said
     finally:
         if live is not reward:
             await close(live)
+
+
+def _has_parameter(reward: object) -> bool:
+    try:
+        return "environment" in inspect.signature(cast("Any", reward)).parameters
+    except (TypeError, ValueError):  # some builtins say nothing of their parameters
+        return False
+
+
+def takes_environment(reward: object) -> bool:
+    """Return whether a reward, or a part of it, takes the environment; ConfigError for one of many trajectories."""
+    if isinstance(reward, WeightedRewards):
+        return any(takes_environment(part) for part in reward.rewards.values())
+    takes = callable(reward) and _has_parameter(reward)
+    if takes and policy_of(reward).batch is not None:
+        raise ConfigError(
+            f"reward {short_name(reward)} has a parameter environment, and batch: it is asked about many trajectories "
+            "at once, which have an environment each; drop one of the two"
+        )
+    return takes
+
+
+def with_environment(reward: Reward) -> Reward:
+    """Return a reward of the trajectory alone, which passes the environment on to one that takes it."""
+    if not _has_parameter(reward):
+        return reward
+
+    def asked(trajectory: Trajectory) -> Any:
+        if isinstance(trajectory, OpenTrajectory):
+            return reward(trajectory, environment=trajectory.environment)
+        return Scored(
+            math.nan,
+            f"{_name(reward)} takes the rollout's environment, which is there only while the run scores the rollout; "
+            "trajectory.final_info has the facts that it left",
+        )
+
+    asked.__qualname__ = _name(reward)
+    return asked
 
 
 def opened(reward: Reward) -> Reward:
@@ -292,11 +332,12 @@ class Grader:
 
     def __init__(self, reward: Reward) -> None:
         self.name = full_name(reward)
+        self.in_environment = takes_environment(reward)
         self._reward = opened(reward)
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
         self.ask: Callable[[Trajectory], Scored | Awaitable[Scored]] = (
-            partial(ask, self._reward, self._policy, self._threads)
+            partial(ask, with_environment(self._reward), self._policy, self._threads)
             if self._policy.batch is None
             else partial(self._gathered, most=self._policy.batch)
         )

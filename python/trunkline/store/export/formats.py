@@ -41,6 +41,8 @@ CHAT_FIELDS: Final = {
     "references": "the accepted answers",
     "termination": "why it ended; null while it grows",
     "compressed_reasoning": "the report on it, or null",
+    "step_rewards": "what the environment gave for each model turn on its path, or null; absent where it gave nothing",
+    "final_info": "the facts that the environment left of its final state; absent where it left none",
 }
 """The fields of a record, and what they are."""
 
@@ -79,6 +81,8 @@ class Chat(Shape):
             "references": leaf.references,
             "termination": first.termination,
             "compressed_reasoning": leaf.report,
+            **({} if leaf.step_rewards is None else {"step_rewards": leaf.step_rewards}),
+            **({} if leaf.final_info is None else {"final_info": leaf.final_info}),
         }
 
 

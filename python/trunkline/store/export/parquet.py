@@ -42,6 +42,8 @@ FIELDS: Final = {
     "note": "what was noted on it last",
     "verdicts": "what filters said about it, read from the note",
     "compressed_reasoning": "the report on it",
+    "step_rewards": "what the environment gave for each model turn on its path, or null; null where it gave nothing",
+    "final_info": "the facts that the environment left of its final state, as JSON",
 }
 """The columns, and what they are."""
 
@@ -67,6 +69,7 @@ def _schema(only: Sequence[str]) -> Any:
         "usage": pa.struct([(name, pa.int64()) for name in Usage.__struct_fields__]),
         "agents": pa.list_(pa.string()),
         "reasoning": pa.list_(pa.string()),
+        "step_rewards": pa.list_(pa.float64()),
         "verdicts": pa.list_(pa.struct([(name, verdict[kind]) for name, kind in Verdict.__annotations__.items()])),
     }
     facts = {"trunkline": _core.__version__, "trunkline.export": "1"}
@@ -105,6 +108,8 @@ class Table(Shape):
             "note": first.note,
             "verdicts": [msgspec.structs.asdict(verdict) for verdict in read(first.note)],
             "compressed_reasoning": leaf.report,
+            "step_rewards": leaf.step_rewards,
+            "final_info": None if leaf.final_info is None else msgspec.json.encode(leaf.final_info).decode(),
         }
 
 

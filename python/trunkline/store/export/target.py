@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast
 
 import msgspec
 
-from trunkline._internal.text import printable
+from trunkline._internal.text import JSON, printable
 from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.store.lock import sync_folders
 from trunkline.store.sqlite import files_of
+from trunkline.tree.records import EnvironmentRecords
 from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED, Usage
 
@@ -183,6 +184,8 @@ class Leaf(msgspec.Struct, frozen=True):
     rollouts: tuple[int, ...]  # the numbers of all, ascending
     reward: float | None  # their reward; None while unscored, and for those that no reward function sees
     usage: Usage  # what the calls of all of them cost, so that sums over an export are those of its run
+    step_rewards: list[float | None] | None = None  # of each turn on the path; None where no turn has one
+    final_info: dict[str, JSON] | None = None  # the facts that the environment left
 
     @property
     def weight(self) -> int:
@@ -209,15 +212,17 @@ def leaves(tree: Tree) -> list[Leaf]:
     """The records of a tree, in the order in which their first rollouts were opened.
 
     Rollouts never merge, nodes do: several rollouts may end on one node. They are one record with their number as its
-    weight where termination, answer, reward, error and note agree as well, since a record has one of each. Weights of
-    a tree add up to its rollouts.
+    weight where termination, answer, reward, error, note and what environments said agree as well, since a record has
+    one of each. Weights of a tree add up to its rollouts.
     """
+    environments = EnvironmentRecords(tree.core)
     alike: dict[tuple[object, ...], list[Trajectory]] = {}
     rewards: dict[tuple[object, ...], float | None] = {}
     for number in range(tree.core.rollouts):
         facts = tree.core.rollout(number)
         reward = facts.reward if math.isfinite(facts.reward) and facts.termination not in UNSCORED else None
-        key = (facts.leaf, facts.termination, facts.answer, reward, facts.error, facts.note)
+        said = repr((environments.rewards(number), environments.info.get(number)))
+        key = (facts.leaf, facts.termination, facts.answer, reward, facts.error, facts.note, said)
         alike.setdefault(key, []).append(Trajectory(tree, number))
         rewards[key] = reward
     return [
@@ -226,9 +231,16 @@ def leaves(tree: Tree) -> list[Leaf]:
             rollouts=tuple(rollout.id for rollout in rollouts),
             reward=rewards[key],
             usage=sum((rollout.usage for rollout in rollouts), Usage()),
+            step_rewards=_given(environments.rewards(rollouts[0].id)),
+            final_info=environments.info.get(rollouts[0].id),
         )
         for key, rollouts in alike.items()
     ]
+
+
+def _given(rewards: list[float]) -> list[float | None] | None:
+    found = [None if math.isnan(reward) else reward for reward in rewards]
+    return None if found.count(None) == len(found) else found
 
 
 class Shape:

@@ -247,8 +247,7 @@ pub(super) fn find(name: &str) -> Option<(Method, EstimatorOptions)> {
     let groups = |options| Some((Method::Groups, options));
     match name {
         // Chains: one scope, the task.
-        "verl_grpo" | "skyrl" | "arpo_soft" => groups(verl()),
-        "verl_grpo_vectorized" => groups(EstimatorOptions { var_floor: 1e-6, ..verl() }),
+        "verl_grpo" | "verl_grpo_vectorized" | "skyrl" | "arpo_soft" => groups(verl()),
         "trl" => groups(EstimatorOptions { eps: 1e-4, ..base() }),
         "art" => groups(EstimatorOptions { ddof: 0.0, drop_zero: true, ..base() }),
         // Its deviation of one row is NaN.

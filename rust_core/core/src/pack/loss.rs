@@ -40,15 +40,19 @@ pub(super) struct Loss {
 
 impl Loss {
     /// Look through all runs. What is wrong with them matters where a row trains it: see [`Loss::admit`].
-    pub(super) fn new(runs: &ForestTokens<'_>, values: TokenValues<'_>) -> Self {
+    pub(super) fn new(runs: &ForestTokens<'_>, values: TokenValues<'_>, kept: Option<&[u8]>) -> Self {
         let tokens = runs.tokens();
         let known = |(&flags, &logprob): (&u8, &f32)| u8::from(sampled(flags) & logprob.is_finite());
-        let mask: Vec<u8> = tokens.flags.iter().zip(tokens.logprobs).map(known).collect();
+        let mut mask: Vec<u8> = tokens.flags.iter().zip(tokens.logprobs).map(known).collect();
         let logprobs: Vec<f32> =
             mask.iter().zip(tokens.logprobs).map(|(&mask, &logprob)| keep(mask, logprob)).collect();
         let other = |(at, (new, old)): (usize, (&f32, &f32))| (new.to_bits() != old.to_bits()).then_some(at);
         let changed: Vec<usize> = logprobs.iter().zip(tokens.logprobs).enumerate().filter_map(other).collect();
-        let unknown: Vec<usize> = changed.iter().copied().filter(|&at| sampled(tokens.flags[at])).collect();
+        let mut unknown: Vec<usize> = changed.iter().copied().filter(|&at| sampled(tokens.flags[at])).collect();
+        if let Some(kept) = kept.and_then(|kept| kept_tokens(runs, values, kept)) {
+            mask.iter_mut().zip(&kept).for_each(|(mask, kept)| *mask &= kept);
+            unknown.retain(|&at| kept[at] == 1);
+        }
         let (values, invalid) = narrowed(runs, values, &mask);
         Self { reported: vec![false; unknown.len()], mask, logprobs, values, changed, unknown, invalid }
     }
@@ -168,6 +172,18 @@ pub(super) const fn keep(mask: u8, value: f32) -> f32 {
 fn within(places: &[usize], run: Range<usize>) -> Range<usize> {
     let from = places.partition_point(|&at| at < run.start);
     from..from + places[from..].partition_point(|&at| at < run.end)
+}
+
+/// Per token whether its value is kept; nothing where values are of rollouts, which are masked instead.
+fn kept_tokens(runs: &ForestTokens<'_>, values: TokenValues<'_>, kept: &[u8]) -> Option<Vec<u8>> {
+    match values {
+        TokenValues::Nothing | TokenValues::Rollout(_) => None,
+        TokenValues::Token(_) => Some(kept.to_vec()),
+        TokenValues::Node(_) => {
+            let tokens = (0u32..).zip(kept).flat_map(|(node, &kept)| std::iter::repeat_n(kept, runs.run(node).len()));
+            Some(tokens.collect())
+        }
+    }
 }
 
 /// Values as they land, and the tokens in the loss on which none can.

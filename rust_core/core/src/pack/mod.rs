@@ -92,11 +92,13 @@ pub struct Export<'a> {
     pub masked: Option<&'a [u8]>,
     /// Leave masked rollouts out instead of exporting them with a loss mask of 0.
     pub leave_out: bool,
-    /// Per rollout of the forest the last node of its prompt, on its path. If not given, a prompt ends before the first
-    /// sampled token.
+    /// Per rollout of the forest the last node of its prompt, on its path. If not given, or [`crate::id::NONE`], a prompt ends
+    /// before the first sampled token.
     pub splits: Option<&'a [u32]>,
     /// Values to land on tokens.
     pub values: TokenValues<'a>,
+    /// Of each value 0 where nothing is trained with it, whatever it is; 1 everywhere if not given.
+    pub kept: Option<&'a [u8]>,
     /// What to do about log-probabilities that are not known.
     pub unknown: Unknown,
 }

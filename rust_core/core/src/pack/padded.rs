@@ -48,7 +48,7 @@ impl Padded {
     /// As [`super::Ragged::new`].
     pub fn new(runs: &ForestTokens<'_>, export: &Export<'_>, fit: &Fit, pad: u32) -> Result<Self> {
         let plan = RowPlan::new(runs, export, fit)?;
-        let mut loss = Loss::new(runs, export.values);
+        let mut loss = Loss::new(runs, export.values, export.kept);
         let widest = |limit: Option<u32>, of: &dyn Fn(&ExportRow) -> u32| {
             limit.unwrap_or_else(|| plan.rows.iter().map(of).max().unwrap_or(0)) as usize
         };

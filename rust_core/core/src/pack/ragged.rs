@@ -42,7 +42,7 @@ impl Ragged {
     /// options refuse them, and where there is no memory.
     pub fn new(runs: &ForestTokens<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
         let plan = RowPlan::new(runs, export, fit)?;
-        let mut loss = Loss::new(runs, export.values);
+        let mut loss = Loss::new(runs, export.values, export.kept);
         let len: usize = plan.rows.iter().map(ExportRow::len).sum();
         // Bytes of the seven columns.
         afford(len.checked_mul(22))?;

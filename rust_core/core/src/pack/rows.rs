@@ -6,7 +6,7 @@ use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
 use crate::error::{Error, Result};
-use crate::id;
+use crate::id::{self, NONE};
 use crate::pack::layout::Places;
 use crate::pack::tokens::ForestTokens;
 use crate::pack::{Export, Fit, Over, PackReport, TokenValues, narrow};
@@ -147,15 +147,24 @@ impl PackReport {
 fn check_lengths(runs: &ForestTokens<'_>, export: &Export<'_>) -> Result<()> {
     let rollouts = runs.forest().leaves().len();
     let values = match export.values {
+        TokenValues::Nothing if export.kept.is_some() => {
+            return Err(Error::conflict("kept without values", "values too, one for each"));
+        }
         TokenValues::Nothing => None,
         TokenValues::Rollout(values) => Some(("values of rollouts", rollouts, values.len())),
         TokenValues::Node(values) => Some(("values of nodes", runs.forest().parents().len(), values.len())),
         TokenValues::Token(values) => Some(("values of tokens", runs.tokens().len(), values.len())),
     };
+    let kept = values.zip(export.kept).map(|((_, need, _), kept)| ("marks of kept values", need, kept.len()));
     let masked = export.masked.map(|masked| ("masks of rollouts", rollouts, masked.len()));
     let splits = export.splits.map(|splits| ("split nodes", rollouts, splits.len()));
-    match values.into_iter().chain(masked).chain(splits).find(|(_, need, have)| need != have) {
-        Some((what, need, have)) => Err(Error::Length { what, need, have }),
+    if let Some((what, need, have)) =
+        values.into_iter().chain(kept).chain(masked).chain(splits).find(|(_, need, have)| need != have)
+    {
+        return Err(Error::Length { what, need, have });
+    }
+    match export.kept.and_then(|kept| kept.iter().position(|&kept| kept > 1).map(|at| (at, kept[at]))) {
+        Some((at, mark)) => Err(Error::range(format!("the mark of kept value {at} is {mark}"), "0 or 1")),
         None => Ok(()),
     }
 }
@@ -212,6 +221,8 @@ fn row(
             return Err(Error::range(value, "0 or 1"));
         }
     };
+    let kept = !matches!(export.values, TokenValues::Rollout(_)) || export.kept.is_none_or(|kept| kept[at] == 1);
+    let masked = masked || !kept;
     let value = match export.values {
         TokenValues::Rollout(values) if !masked => values[at],
         _ => 0.0,
@@ -221,7 +232,7 @@ fn row(
         return Err(Error::range(value, "a finite 32-bit float, or the rollout masked"));
     }
     let prompt = match splits.map(|(splits, places)| (splits[at], places)) {
-        None => runs.before_sampled(leaf),
+        None | Some((NONE, _)) => runs.before_sampled(leaf),
         Some((split, places)) if places.is_above(split, leaf) => runs.end(split),
         Some((split, _)) => {
             let value = format!("the split node of rollout {rollout} is {split}");

@@ -1,9 +1,9 @@
 //! Rows of trees: what rollouts share stands once.
 
 use crate::error::{Error, Result};
-use crate::id;
+use crate::id::{self, NONE};
 use crate::pack::layout::{Places, TreePart, first_fit_decreasing, parts};
-use crate::pack::loss::{Loss, LossValues, RowPiece};
+use crate::pack::loss::{Loss, LossValues, RowPiece, keep};
 use crate::pack::rows::{Hidden, RowPlan};
 use crate::pack::tokens::ForestTokens;
 use crate::pack::{Export, Fit, Oversize, PackReport, Weighting, afford, narrow, room};
@@ -28,6 +28,9 @@ pub struct TreePacked {
     pub weights: Vec<f32>,
     /// Values, 0 where the loss mask is 0; of rollouts the mean over those that train the token.
     pub advantages: Vec<f32>,
+    /// Of rollouts the mean of their values above 0 (those below count as 0) over those that train the token; of nodes and
+    /// tokens the value where it is above 0.
+    pub gains: Vec<f32>,
     /// Log-probabilities, finite.
     pub logprobs: Vec<f32>,
     /// Weight versions, -1 where not sampled or not known.
@@ -65,9 +68,11 @@ impl TreePacked {
     ) -> Result<Self> {
         let plan = RowPlan::new(runs, export, &Fit::default())?;
         let shares = Shares::new(runs, export, &plan);
-        let mut loss = Loss::new(runs, export.values);
+        let mut loss = Loss::new(runs, export.values, export.kept);
+        let mut gains = None;
         if let LossValues::Row = loss.values {
-            loss.values = LossValues::Node(shares.means());
+            loss.values = LossValues::Node(shares.means(&shares.values));
+            gains = Some(shares.means(&shares.gains));
         }
         let (parents, leaves) = (runs.forest().parents(), runs.forest().leaves());
         let mut order = Places::new(parents).order();
@@ -82,7 +87,7 @@ impl TreePacked {
         };
         let mut out = Self::with_room(parts.iter().map(|part| part.tokens).sum())?;
         out.report = plan.report;
-        let mut writer = Writer::new(runs, export, &shares, &mut loss, weighting, &roots);
+        let mut writer = Writer::new(runs, export, &shares, gains, &mut loss, weighting, &roots);
         for (row, bin) in (0i32..).zip(&bins) {
             for &part in bin {
                 writer.push(&mut out, &order, &parts[part], row)?;
@@ -100,8 +105,8 @@ impl TreePacked {
     }
 
     fn with_room(len: usize) -> Result<Self> {
-        // Bytes of the ten columns.
-        afford(len.checked_mul(34))?;
+        // Bytes of the eleven columns.
+        afford(len.checked_mul(38))?;
         Ok(Self {
             offsets: vec![0],
             ids: room(len)?,
@@ -109,6 +114,7 @@ impl TreePacked {
             loss_mask: room(len)?,
             weights: room(len)?,
             advantages: room(len)?,
+            gains: room(len)?,
             logprobs: room(len)?,
             versions: room(len)?,
             flags: room(len)?,
@@ -151,6 +157,8 @@ struct Writer<'a> {
     runs: &'a ForestTokens<'a>,
     export: &'a Export<'a>,
     shares: &'a Shares,
+    /// Per node the mean of its rollouts' values above 0, where values are of rollouts.
+    gains: Option<Vec<f32>>,
     loss: &'a mut Loss,
     weighting: Weighting,
     roots: &'a [u32],
@@ -165,12 +173,23 @@ impl<'a> Writer<'a> {
         runs: &'a ForestTokens<'a>,
         export: &'a Export<'a>,
         shares: &'a Shares,
+        gains: Option<Vec<f32>>,
         loss: &'a mut Loss,
         weighting: Weighting,
         roots: &'a [u32],
     ) -> Self {
         let nodes = roots.len();
-        Self { runs, export, shares, loss, weighting, roots, homes: vec![(-1, -1); nodes], here: vec![-1; nodes] }
+        Self {
+            runs,
+            export,
+            shares,
+            gains,
+            loss,
+            weighting,
+            roots,
+            homes: vec![(-1, -1); nodes],
+            here: vec![-1; nodes],
+        }
     }
 
     /// Append a part to a row.
@@ -222,6 +241,7 @@ impl<'a> Writer<'a> {
             out.loss_mask.resize(out.ids.len(), 0);
             out.weights.resize(out.ids.len(), 0.0);
             out.advantages.resize(out.ids.len(), 0.0);
+            out.gains.resize(out.ids.len(), 0.0);
             return Ok(());
         }
         self.push_loss(out, node)
@@ -237,6 +257,9 @@ impl<'a> Writer<'a> {
         self.loss.push_mask(&mut out.loss_mask, &piece);
         // The values of nodes, or of tokens: those of rows have become means of nodes.
         self.loss.push_values(&mut out.advantages, 0.0, &piece);
+        let gain = self.gains.as_ref().map(|gains| gains[node as usize]);
+        let pushed = out.advantages[place..].iter().zip(&out.loss_mask[place..]);
+        out.gains.extend(pushed.map(|(&value, &mask)| gain.map_or(value.max(0.0), |gain| keep(mask, gain))));
         let (in_loss, beside) = (self.weigh(trained, total), self.weigh(passes, total));
         out.weights.extend(out.loss_mask[place..].iter().map(|&mask| if mask == 1 { in_loss } else { beside }));
         Ok(())
@@ -317,15 +340,17 @@ struct Shares {
     pub trained: Vec<u32>,
     /// Sum of the values of those.
     values: Vec<f64>,
+    /// Sum of those of them that are above 0.
+    gains: Vec<f64>,
 }
 
 impl Shares {
     fn new(runs: &ForestTokens<'_>, export: &Export<'_>, plan: &RowPlan) -> Self {
         let parents = runs.forest().parents();
-        let mut sums =
-            Self { passes: vec![0; parents.len()], trained: vec![0; parents.len()], values: vec![0.0; parents.len()] };
+        let (counts, figures) = (vec![0; parents.len()], vec![0.0; parents.len()]);
+        let mut sums = Self { passes: counts.clone(), trained: counts, values: figures.clone(), gains: figures };
         // What ends at the last node of a given prompt. Elsewhere a prompt has nothing that could be trained.
-        let (mut stopped, mut stopped_values) = (vec![0; parents.len()], vec![0.0; parents.len()]);
+        let (mut stopped, mut stopped_values) = (vec![0; parents.len()], vec![(0.0, 0.0); parents.len()]);
         for row in &plan.rows {
             sums.passes[row.leaf as usize] += 1;
             if row.masked {
@@ -333,28 +358,33 @@ impl Shares {
             }
             sums.trained[row.leaf as usize] += 1;
             sums.values[row.leaf as usize] += row.value;
-            if let Some(splits) = export.splits {
-                let split = splits[row.rollout as usize] as usize;
+            sums.gains[row.leaf as usize] += row.value.max(0.0);
+            let split = export.splits.map(|splits| splits[row.rollout as usize]);
+            if let Some(split) = split.filter(|&split| split != NONE) {
+                let split = split as usize;
                 stopped[split] += 1;
-                stopped_values[split] += row.value;
+                stopped_values[split].0 += row.value;
+                stopped_values[split].1 += row.value.max(0.0);
             }
         }
         for (node, &parent) in parents.iter().enumerate().rev() {
             sums.trained[node] -= stopped[node];
-            sums.values[node] -= stopped_values[node];
+            sums.values[node] -= stopped_values[node].0;
+            sums.gains[node] -= stopped_values[node].1;
             if node != parent as usize {
                 sums.passes[parent as usize] += sums.passes[node];
                 sums.trained[parent as usize] += sums.trained[node];
                 sums.values[parent as usize] += sums.values[node];
+                sums.gains[parent as usize] += sums.gains[node];
             }
         }
         sums
     }
 
-    /// The mean value of the rollouts that train a node.
-    fn means(&self) -> Vec<f32> {
+    /// The mean of these sums over the rollouts that train a node.
+    fn means(&self, sums: &[f64]) -> Vec<f32> {
         let mean = |(sum, &trained): (&f64, &u32)| narrow(sum / f64::from(trained.max(1)));
-        self.values.iter().zip(&self.trained).map(mean).collect()
+        sums.iter().zip(&self.trained).map(mean).collect()
     }
 }
 

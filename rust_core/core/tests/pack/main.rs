@@ -216,6 +216,8 @@ proptest! {
                 prop_assert!(near(weight, packed.weights[at].into()));
                 let mean = training.iter().sum::<f64>() / training.len().max(1) as f64;
                 prop_assert!(near(mean, packed.advantages[at].into()));
+                let gains = training.iter().map(|value| value.max(0.0)).sum::<f64>() / training.len().max(1) as f64;
+                prop_assert!(near(gains, packed.gains[at].into()));
             }
         }
         prop_assert_eq!(packed.report.repeated, repeated);

@@ -119,7 +119,7 @@ impl Case {
             _ => TokenValues::Token(&self.values.1),
         };
         let (rollouts, masked, splits) = (self.rollouts.as_deref(), self.masked.as_deref(), self.splits.as_deref());
-        Export { rollouts, masked, leave_out: self.leave_out, splits, values, unknown: Unknown::Mask }
+        Export { rollouts, masked, leave_out: self.leave_out, splits, values, kept: None, unknown: Unknown::Mask }
     }
 
     pub fn runs(&self) -> ForestTokens<'_> {

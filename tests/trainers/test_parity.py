@@ -1,0 +1,113 @@
+"""Every preset that is named after an installable framework, beside that framework's own function on random groups."""
+
+from __future__ import annotations
+
+import random
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import pytest
+from frameworks import MARKS, load
+
+from trunkline._core import estimate
+
+numpy, torch = load("numpy", "torch")
+pytestmark = MARKS
+
+BATCHES = 300
+
+
+class Case(NamedTuple):
+    """A function of a framework with its arguments, and a preset with the options that make it the same."""
+
+    function: str
+    preset: str
+    options: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
+    least: int = 1
+    shift: float = 0.0
+
+
+VERL = [
+    Case("grpo", "verl_grpo"),
+    Case("grpo", "dr_grpo", {}, {"norm_adv_by_std_in_grpo": False}),
+    Case("grpo_vectorized", "verl_grpo_vectorized"),
+    Case("grpo_vectorized", "dr_grpo", {}, {"norm_adv_by_std_in_grpo": False}),
+    Case("rloo", "rloo"),
+    Case("rloo_vectorized", "rloo_vectorized"),
+    Case("grpo_passk", "pass_at_k", {}, {"config": {}}, 2),
+    Case("reinforce_plus_plus_baseline", "reinforce_pp_baseline"),
+    Case("reinforce_plus_plus", "reinforce_pp_baseline", {"centre": "none"}),
+]
+
+SKYRL = [
+    Case("grpo", "skyrl"),
+    Case("grpo", "dr_grpo", {}, {"grpo_norm_by_std": False}),
+    Case("rloo", "rloo_vectorized"),
+    Case("maxrl", "max_rl", {"eps": 1e-6, "singleton": "raw"}, {}, 1, 0.125),  # means are above 0
+    Case("reinforce++", "reinforce_pp_baseline", {"centre": "none"}, {"gamma": 1.0}),
+]
+
+
+class Groups(NamedTuple):
+    """A batch: of each row its group and reward, and a mask over the tokens of its response."""
+
+    groups: list[int]
+    rewards: list[float]
+    masks: list[list[int]]
+
+
+def random_groups(dice: random.Random, least: int, shift: float) -> Groups:
+    """Draw groups of unequal sizes in any order, many with equal rewards or nearly equal ones."""
+    groups = [group for group in range(dice.randint(2, 5)) for _ in range(dice.randint(least, 6))]
+    dice.shuffle(groups)
+    draw = dice.choice(
+        [lambda: float(dice.random() < 0.5), lambda: dice.random() * 3, lambda: dice.randrange(9) / 4096]
+    )
+    # Where the mask ends the response does: skyrl takes a reward back over no gap.
+    lengths = [dice.randint(1, 7) for _ in groups]
+    return Groups(groups, [draw() + shift for _ in groups], [[1] * one + [0] * (7 - one) for one in lengths])
+
+
+def theirs(function: Any, batch: Groups, arguments: dict[str, Any]) -> list[list[float]]:
+    """Advantages of each row's tokens by a framework."""
+    rewards, masks = torch.zeros(len(batch.groups), 7), torch.tensor(batch.masks, dtype=torch.float32)
+    for row, mask in enumerate(batch.masks):
+        rewards[row, sum(mask) - 1] = batch.rewards[row]
+    found = function(token_level_rewards=rewards, response_mask=masks, index=numpy.array(batch.groups), **arguments)
+    return found[0].tolist()
+
+
+def ours(batch: Groups, case: Case) -> list[list[float]]:
+    """The same by a preset."""
+    tokens = [sum(mask) for mask in batch.masks]
+    values, _ = estimate(case.preset, batch.rewards, group=batch.groups, tokens=tokens, **case.options)
+    return [[value * mask for mask in row] for value, row in zip(values, batch.masks, strict=True)]
+
+
+def compare(name: str, case: Case, function: Any, arguments: dict[str, Any]) -> None:
+    """Print a line of the table, and see that no value differs."""
+    dice = random.Random(case.function + case.preset)
+    largest = 0.0
+    for _ in range(BATCHES):
+        batch = random_groups(dice, case.least, case.shift)
+        for one, other in zip(ours(batch, case), theirs(function, batch, arguments), strict=True):
+            # The frameworks compute in 32 bits.
+            largest = max(largest, *(abs(a - b) / max(1.0, abs(b)) for a, b in zip(one, other, strict=True)))
+    options = "".join(f", {key}={value}" for key, value in (case.options | case.arguments).items())
+    print(f"\n{name} {version(name)} | {case.function} | {case.preset}{options} | {largest:.1e}")
+    assert largest < 2e-5
+
+
+@pytest.mark.parametrize("case", VERL, ids=lambda case: f"{case.function}-{case.preset}")
+def test_verl(case: Case):
+    core_algos, config = load("verl.trainer.ppo.core_algos", "verl.trainer.config")
+    arguments = {"config": config.AlgoConfig()} | case.arguments
+    compare("verl", case, core_algos.get_adv_estimator_fn(case.function), arguments)
+
+
+@pytest.mark.parametrize("case", SKYRL, ids=lambda case: f"{case.function}-{case.preset}")
+def test_skyrl(case: Case):
+    loguru, utils = load("loguru", "skyrl.backends.skyrl_train.utils.ppo_utils")
+    loguru.logger.disable("skyrl")
+    compare("skyrl", case, utils.AdvantageEstimatorRegistry.get(case.function), case.arguments)
