@@ -136,9 +136,7 @@ def _graph(
             incomplete = node
         parent, repeated = places[above] if asked is None or drifted is not None else -1, list[bytes]()
         if asked is not None:
-            repeated = _beyond(
-                nodes, parent, [bytes(raw) for raw in msgspec.json.decode(asked, type=list[msgspec.Raw])]
-            )
+            repeated = _beyond(nodes, parent, asked)
         elif above != facts.parent:
             path = [0, *core.path(facts.parent)]
             repeated = [core.message(between) for between in path[path.index(above) + 1 :]]
