@@ -1,4 +1,4 @@
-"""The scripts of the guide of trainers, run as printed but for the model, which is tiny and untrained, and its reward."""
+"""The scripts of the guide of trainers, as printed but for the model, which is tiny and untrained, and its reward."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def example(word: str) -> str:
 
 
 def test_two_steps_of_trl(tmp_path: Path):
+    (tmp_path / "model").mkdir()
     policy(tmp_path / "model")
     script = example("trl.GRPOConfig").replace('"Qwen/Qwen3-0.6B"', repr(str(tmp_path / "model")))
     # An untrained model is never right.
