@@ -208,7 +208,19 @@ class TreeAdvantages:
     """Mixin before ``trl.GRPOTrainer`` that trains each token with the advantage of :func:`rollout_func`'s estimator.
 
     ``class Trainer(TreeAdvantages, trl.GRPOTrainer): ...``. TRL's own advantages, of the rewards, are then only logged.
+
+    Raises:
+        ConfigError: It stands after the trainer, which would not call it; or when training, a setting of the trainer
+            takes one advantage a rollout, or the rollouts are not those of :func:`rollout_func`.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__mro__:
+            if not issubclass(base, TreeAdvantages) and "_generate_and_score_completions" in vars(base):
+                raise ConfigError(f"{cls.__name__}: TreeAdvantages must stand before {base.__name__}")
+            if base is TreeAdvantages:
+                break
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if getattr(self, "use_liger_kernel", False) or getattr(self, "loss_type", None) == "vespo":

@@ -139,6 +139,20 @@ def test_settings_are_checked_before_a_trainer_runs():
         trl.reward(prompts=[], completions=[])
 
 
+def test_advantages_stand_before_the_trainer():
+    class GRPOTrainer:
+        def _generate_and_score_completions(self, inputs: Any) -> Any: ...
+
+    class Right(trl.TreeAdvantages, GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any: ...
+
+    class Further(Right): ...
+
+    with pytest.raises(ConfigError, match="Wrong: TreeAdvantages must stand before GRPOTrainer"):
+
+        class Wrong(GRPOTrainer, trl.TreeAdvantages): ...
+
+
 @pytest.mark.parametrize("policy", ["bridge", "fork"])
 async def test_rows_are_the_paths_of_rollouts_and_a_fork_is_refused(policy: str, tasks: list[Task]):
     mode = TokenMode(api="completions", drift=policy)
