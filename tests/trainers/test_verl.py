@@ -20,9 +20,11 @@ import growing
 import pytest
 from frameworks import MARKS, load
 from growing import ROLLOUTS, Sampler, printed, prompts
+from live_server import serving
 from places import ROOT
+from playing import agent, lengthy, tasks
 from random_trees import random_tree
-from tiny import policy, tiny_model
+from tiny import ends, policy, tiny_model
 
 import trunkline as tl
 from trunkline.errors import ArgumentError, ConfigError, UsageError
@@ -96,15 +98,20 @@ def test_the_loss_of_a_batch_in_verl_is_that_of_its_rows_one_by_one():
         assert float((value.grad - padded[name]).abs().max()) < 1e-5 * largest, name
 
 
-def test_the_step_of_the_guide_moves_the_model():
-    model, scope = tiny_model(VOCABULARY), {}
+def test_the_step_of_the_guide_finds_the_log_probabilities_of_the_rollouts(tmp_path: Path):
+    live, tokenizer = policy(tmp_path)
+    scope: dict[str, Any] = {}
     exec(printed("def step("), scope)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = [value.detach().clone() for value in model.parameters()]
-    loss, difference = scope["step"](model, optimizer, forest(3))
-    assert loss != 0
-    assert difference > 0
-    assert any((one != other).any() for one, other in zip(model.parameters(), before, strict=True))
+    optimizer = torch.optim.SGD(live.parameters(), lr=0.05)
+    with serving(live, tokenizer, ends=ends(tokenizer)) as server:
+        llm = tl.LLM(server.url, tokens=tl.TokenMode(api="completions", tokenizer=str(tmp_path)))
+        for number in range(2):
+            run = tl.run(agent(), tasks(4), llm=llm, strategy=tl.TreeGRPO(2, 2, 1), reward=lengthy, seed=number)
+            with server.update():
+                loss, difference = scope["step"](live, optimizer, list(run))
+            print(f"\nverl {version('verl')} | log-probabilities of step {number} | {difference:.1e}")
+            assert loss != 0
+            assert difference < 1e-5
 
 
 def test_a_batch_that_trains_nothing_is_no_batch_for_verl():
