@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import re
@@ -327,7 +328,14 @@ def queue() -> Iterator[Any]:
 
 
 def submitted(queue: Any, manager: Any, partition: str, count: int = 3, **settings: Any) -> dict[str, str]:
-    """Give the manager prompts as verl's trainer does; the messages of each by uid."""
+    """Give the manager prompts as verl's trainer does; the question of each by uid."""
+    asked, batch = registered(queue, partition, count, **settings)
+    assert manager.generate_sequences(batch) is None
+    return asked
+
+
+def registered(queue: Any, partition: str, count: int, **settings: Any) -> tuple[dict[str, str], Any]:
+    """Make prompts as verl's trainer does: the question of each by uid, and a TensorDict."""
     tensors = load("verl.utils.tensordict_utils")[0]
     uids = [str(uuid.uuid4()) for _ in range(count)]
     asked = prompts(count)
@@ -344,8 +352,7 @@ def submitted(queue: Any, manager: Any, partition: str, count: int = 3, **settin
         tensors.assign_non_tensor_data(batch, name, value)
     tags = [{"is_prompt": True, "status": "pending", "global_steps": 4} for _ in uids]
     queue.kv_batch_put(keys=uids, partition_id=partition, tags=tags)
-    assert manager.generate_sequences(batch) is None
-    return {uid: messages[0]["content"] for uid, messages in zip(uids, asked, strict=True)}
+    return {uid: messages[0]["content"] for uid, messages in zip(uids, asked, strict=True)}, batch
 
 
 def sampled(config: Any, partition: str, count: int) -> Any:
@@ -353,6 +360,27 @@ def sampled(config: Any, partition: str, count: int) -> Any:
     replay = load("verl.trainer.ppo.v1.replay_buffer")[0]
     buffer = replay.ReplayBuffer("sync", config.trainer, None, "drop", {}, poll_interval=0.2)
     return buffer.sample(global_steps=4, partition_id=partition, batch_size=count)[0]
+
+
+async def test_verls_own_worker_runs_the_agent_loop(model: tuple[Path, Any], queue: Any):
+    folder, tokenizer = model
+    config = configured(folder, "actor_rollout_ref.rollout.agent.default_agent_loop=trunkline")
+    ours.register()
+    worker_class = load("verl.trainer.ppo.v1.agent_loop_tq")[0].AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    sampler = Sampler(tokenizer)
+    worker = worker_class(config, Client(sampler))
+    asked, batch = registered(queue, "train", 3)
+    await worker.generate_sequences(batch)
+    while worker.background_tasks:
+        await asyncio.wait(worker.background_tasks)
+    taken = await asyncio.to_thread(sampled, config, "train", len(asked))
+    assert 0 < len(taken.keys) <= ROLLOUTS * len(asked)
+    data = queue.kv_batch_get(taken.keys, "train", ["input_ids", "response_mask", "uid"])
+    for whole, uid in zip(data["input_ids"], data["uid"].tolist(), strict=True):
+        ids = tuple(whole.tolist())
+        assert asked[uid] in tokenizer.decode(ids)
+        assert any(ids[: len(prompt) + len(own)] == prompt + own for prompt, own in sampler.calls)
+    queue.kv_clear(keys=taken.keys, partition_id="train")
 
 
 def test_the_manager_writes_groups_that_verls_trainer_takes_advantages_from(model: tuple[Path, Any], queue: Any):
