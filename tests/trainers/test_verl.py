@@ -21,16 +21,19 @@ import growing
 import pytest
 from frameworks import MARKS, load
 from growing import ROLLOUTS, Sampler, printed, prompts
+from hypothesis import given, settings
 from live_server import serving
 from places import ROOT
 from playing import agent, lengthy, tasks
 from random_trees import random_tree
 from tiny import ends, policy, tiny_model
+from token_trees import token_trees
 
 import trunkline as tl
 from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.train import verl as ours
 from trunkline.tree.views import Tree
+from trunkline.types import UNSCORED
 
 numpy, torch, core_algos, configs = load("numpy", "torch", "verl.trainer.ppo.core_algos", "verl.workers.config")
 pytestmark = MARKS
@@ -298,6 +301,31 @@ async def test_the_agent_loop_makes_an_output_of_a_row(model: tuple[Path, Any]):
     assert kept > 2
 
 
+@settings(max_examples=40, deadline=None)
+@given(token_trees())
+def test_a_rollout_whose_prompt_forked_is_a_row_for_each_stretch(tree: Tree):
+    manager = object.__new__(ours.AgentLoopManager)
+    manager._settings = ours._Section(growing.grow, {"estimator": "dr_grpo", "shared": "repeat"})
+    manager._rollout, manager._tokenizer = SimpleNamespace(response_length=512), SimpleNamespace(pad_token_id=0)
+    row = {"uid": "u", "global_steps": 3}
+    fields = manager._fields(tree, ours._Steps(1, 2), row, validate=False)
+    rows = ours.trained_rows(tl.train.batch([tree], estimator="dr_grpo", shared="repeat"))
+    wanted = {f"u_{rollout}_{place}": one for (_, rollout), own in rows.items() for place, one in enumerate(own)}
+    assert fields.keys() == wanted.keys()
+    for key, one in wanted.items():
+        names = ("prompts", "responses", "response_mask", "rollout_log_probs", "rm_scores")
+        assert [fields[key][name].tolist() for name in names] == list(map(list, one))
+        assert fields[key]["extra_fields"]["reward_extra_info"]["rollout_reward"] == tree.rollouts[int(key[2])].reward
+    # Validation has what was sampled of rollouts with a reward, trained or not.
+    scores = manager._fields(tree, ours._Steps(1, 2), row, validate=True)
+    assert {int(key[2]) for key in scores} == {one.id for one in tree.rollouts if one.reward == one.reward}
+    for key, field in scores.items():
+        assert field["rm_scores"][-1].item() == tree.rollouts[int(key[2])].reward
+    outputs = list(ours._outputs(tree, ours._Steps(1, 2)))
+    broke = tree.rollouts[0].termination in UNSCORED
+    assert not (broke and outputs)
+
+
 async def test_the_agent_loop_takes_one_rollout(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch):
     folder, tokenizer = model
     config, grow = configured(folder), growing.grow
@@ -327,14 +355,14 @@ def queue() -> Iterator[Any]:
         ray.shutdown()
 
 
-def submitted(queue: Any, manager: Any, partition: str, count: int = 3, **settings: Any) -> dict[str, str]:
+def submitted(queue: Any, manager: Any, partition: str, count: int = 3, **told: Any) -> dict[str, str]:
     """Give the manager prompts as verl's trainer does; the question of each by uid."""
-    asked, batch = registered(queue, partition, count, **settings)
+    asked, batch = registered(queue, partition, count, **told)
     assert manager.generate_sequences(batch) is None
     return asked
 
 
-def registered(queue: Any, partition: str, count: int, **settings: Any) -> tuple[dict[str, str], Any]:
+def registered(queue: Any, partition: str, count: int, **told: Any) -> tuple[dict[str, str], Any]:
     """Make prompts as verl's trainer does: the question of each by uid, and a TensorDict."""
     tensors = load("verl.utils.tensordict_utils")[0]
     uids = [str(uuid.uuid4()) for _ in range(count)]
@@ -348,7 +376,7 @@ def registered(queue: Any, partition: str, count: int, **settings: Any) -> tuple
     }
     batch = tensors.get_tensordict(columns)
     tensors.assign_non_tensor_data(batch, "global_steps", 4)
-    for name, value in settings.items():
+    for name, value in told.items():
         tensors.assign_non_tensor_data(batch, name, value)
     tags = [{"is_prompt": True, "status": "pending", "global_steps": 4} for _ in uids]
     queue.kv_batch_put(keys=uids, partition_id=partition, tags=tags)

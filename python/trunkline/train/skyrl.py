@@ -31,7 +31,7 @@ from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.train.adapters.dataset_rows import row_task
 from trunkline.train.adapters.frameworks import load_framework
-from trunkline.train.adapters.sample_rows import SampleRow, sampled_rows, trained_rows
+from trunkline.train.adapters.sample_rows import SampleRow, masked_row, sampled_rows, trained_rows
 from trunkline.train.adapters.token_engine import Sampled, TokenEngine, TokenizerFolder, token_llm
 from trunkline.train.batch import batch
 from trunkline.train.selection import Rules, select
@@ -138,7 +138,7 @@ def output(
                 f"rollout {rollout} of group {group} has several advantages, and SkyRL's step-wise training has one "
                 "for a trajectory: choose an estimator of rollouts, or do not train step-wise"
             )
-    found = [(one, rows.get(key) or [_masked(filler)]) for key, one in zip(order, trajectory_ids, strict=True)]
+    found = [(one, rows.get(key) or [masked_row(filler)]) for key, one in zip(order, trajectory_ids, strict=True)]
     return _lists(found, step_wise)
 
 
@@ -266,7 +266,7 @@ class Generator:
         rewards, found = [], []
         for (place, rollout), one in zip(order, ids, strict=True):
             rows = [row for row in sampled[place].get(rollout, ()) if row.response]
-            rows = (rows if step_wise else rows[-1:]) or [_masked(self._filler)]
+            rows = (rows if step_wise else rows[-1:]) or [masked_row(self._filler)]
             found.append((one, rows))
             rewards += [math.nan if rollout < 0 else trees[place].rollouts[rollout].reward] * len(rows)
         return _lists(found, step_wise) | {"rewards": rewards}
@@ -326,11 +326,6 @@ _UNSET = (
     *("rollout_expert_indices", "rollout_sample_support", "env_metrics", "pixel_values", "image_grid_thw"),
 )
 """Fields of a GeneratorOutput that are not filled here."""
-
-
-def _masked(filler: int) -> SampleRow:
-    """The row of a rollout that trains nothing."""
-    return SampleRow([filler], [filler], [0], [0.0], [0.0])
 
 
 def _lists(found: Iterable[tuple[Any, Sequence[SampleRow]]], step_wise: bool) -> dict[str, Any]:

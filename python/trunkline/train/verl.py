@@ -37,7 +37,7 @@ from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, LLMError, TrunklineError, UsageError
 from trunkline.train.adapters.dataset_rows import row_task
 from trunkline.train.adapters.frameworks import load_framework
-from trunkline.train.adapters.sample_rows import SampleRow, known, sampled_rows, trained_rows
+from trunkline.train.adapters.sample_rows import SampleRow, known, masked_row, sampled_rows, trained_rows
 from trunkline.train.adapters.token_engine import Sampled, TokenEngine, TokenizerFolder, token_llm
 from trunkline.train.batch import batch
 from trunkline.train.columns import presets
@@ -258,7 +258,9 @@ class AgentLoopManager:
 
         if validate:
             scored = {rollout.id for rollout in tree.rollouts if not math.isnan(rollout.reward)}
-            found = {key: rows[-1:] for key, rows in sampled_rows(tree).items() if key in scored and rows[-1].response}
+            sampled = {key: [row for row in rows if row.response] for key, rows in sampled_rows(tree).items()}
+            filler = self._tokenizer.pad_token_id
+            found = {key: rows[-1:] or [masked_row(filler)] for key, rows in sampled.items() if key in scored}
         else:
             made = batch([tree], **self._settings.options)
             trained = trained_rows(made, max_response=self._rollout.response_length, long_response="cut")

@@ -24,6 +24,11 @@ class SampleRow(NamedTuple):
     advantages: list[float]
 
 
+def masked_row(filler: int) -> SampleRow:
+    """The row of a rollout that trains nothing: one token."""
+    return SampleRow([filler], [filler], [0], [0.0], [0.0])
+
+
 def trained_rows(batch: TrainBatch, **options: Any) -> dict[tuple[int, int], list[SampleRow]]:
     """Return the rows that train something, by tree and rollout: more than one where a prompt forked.
 
