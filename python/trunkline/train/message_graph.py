@@ -79,7 +79,7 @@ def graphs(
     if options:
         raise ConfigError(f"{', '.join(options)}: options of an estimator, and none is given")
     kept = rules._replace(censored=rules.censored or "keep")
-    return (_graph(tree, rollouts, None) for tree in run if (rollouts := select(tree, kept)))
+    return (_graph(tree, rollouts, None) for tree in again(run) if (rollouts := select(tree, kept)))
 
 
 def _credited(tree: Tree, group: int, advantages: Advantages) -> MessageGraph:

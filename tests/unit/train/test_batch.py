@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections import defaultdict
@@ -40,7 +41,7 @@ def trees(draw: st.DrawFn, number: int) -> Tree:
     for place in range(draw(st.integers(1, 5))):
         point = draw(st.sampled_from(points))
         rollout = core.open(point, [core.node(point).turns, place], draw(st.integers(0, 1)))
-        for turn in range(draw(st.integers(0 if point != prompt else 1, 3))):
+        for turn in range(draw(st.integers(0, 3))):
             if core.node(core.rollout(rollout).leaf).kind == TURN:
                 core.observe(rollout, said("user", f"seen {place} {turn}"), agent, 1, False, given_ids())
             sampled = [next(ids) for _ in range(draw(st.integers(1, 3)))]
@@ -112,8 +113,14 @@ def test_every_layout_has_the_loss_of_a_loop_over_rollouts(forest: tuple[Tree, .
         "repeat": math.fsum(math.fsum(max(one, 0) for one in found) * sums[key] for key, found in advantages.items()),
         "once": math.fsum(max(math.fsum(found) / len(found), 0) * sums[key] for key, found in advantages.items()),
     }
+    samples = tl.train.turns(forest, estimator=estimator, shared="repeat", keep_masked=False)
+    untrained = sum(len(tree.rollouts) for tree in forest) - len({(one.group, one.rollout) for one in samples})
     for name, batch in {"repeat": repeat, "once": once}.items():
         for one in (batch, batch.by_turn()):
+            assert one.report["untrained"] == untrained
+            rows = one.ragged()
+            ends = itertools.pairwise(rows["offsets"])
+            assert kept or all(any(rows["loss_mask"][start:end]) for start, end in ends), "a row trains something"
             layouts = [one.padded(), one.ragged(), one.tree(), one.ragged(merge=name == "repeat")]
             layouts.append(one.tree(max_tokens=60, oversize="split"))
             for columns in layouts:
