@@ -12,7 +12,7 @@ from trunkline._internal.validation import check_bool, check_choice
 from trunkline.errors import UsageError
 from trunkline.train.advantages import Advantages, TurnValue
 from trunkline.train.columns import packed
-from trunkline.train.selection import Rules, again, turns_of
+from trunkline.train.selection import Rules, again, has_ids, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -215,8 +215,8 @@ def batch(
     Raises:
         ConfigError: A setting has a value it cannot have.
         ArgumentError: The estimator does not take these options or rewards.
-        UsageError: A trained turn has no token ids; or a group has rollouts that were cut off, and ``censored`` is not
-            said.
+        UsageError: A trained turn, or a message it was asked with, has no token ids; or a group has rollouts that were
+            cut off, and ``censored`` is not said.
     """
     check_choice("shared", shared, "repeat", "once")
     check_choice("unknown", unknown, "error", "mask")
@@ -229,15 +229,22 @@ def batch(
 
 
 def _check_ids(tree: Tree, rollouts: Iterable[Chosen]) -> None:
-    """Refuse a tree in which a trained turn has no token ids."""
+    """Refuse a tree in which the token ids of a trained turn, or of its prompt, are not known."""
     core = tree.core
     if core.tokens()[-1]:
         return
+    known = [True]
+    for node, parent in enumerate(harvest([core]).parents):
+        if node:
+            known.append(has_ids(core, node, before=known[parent]))
     for chosen in rollouts:
         for node in turns_of(tree, chosen.rollout) if chosen.trained else ():
-            if core.tokens_of(node) is None and core.node(node).generated != 0:
+            if not known[node] and core.node(node).generated != 0:
+                part = (
+                    "has no token ids" if core.tokens_of(node) is None else "was asked with messages without token ids"
+                )
                 raise UsageError(
-                    f"task {quoted(tree.task.id)}: turn {node} of rollout {chosen.rollout} has no token ids, so it "
+                    f"task {quoted(tree.task.id)}: turn {node} of rollout {chosen.rollout} {part}, so it "
                     "cannot be trained: give the LLM tokens=tl.TokenMode(), or take the text with tl.train.turns"
                 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from trunkline._core import MESSAGE, OBSERVATION, TURN
+from trunkline._core import MESSAGE, OBSERVATION, TURN, drift_of
 from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ArgumentError, ConfigError, UsageError
@@ -229,6 +229,17 @@ def context_of(core: CoreTree, turn: int) -> bytes | None:
         return core.request_context(context, b"[", b"]")
     except ArgumentError:
         return None  # it says how the token ids that were sent drifted from those of the path
+
+
+def has_ids(core: CoreTree, node: int, *, before: bool) -> bool:
+    """Return whether the token ids of a node and of its prompt are known; ``before``: those of the nodes above are."""
+    facts = core.node(node)
+    if facts.kind != TURN:
+        return before and core.tokens_of(node) is not None
+    drifted = drift_of(core, node)
+    # Where a drift replaced the end of the path, or all of it, the ids of the prompt are those that it says.
+    known = (facts.context is None and before) if drifted is None else drifted[0] != "bridge" or before
+    return known and (facts.generated == 0 or core.tokens_of(node) is not None)
 
 
 def sent(core: CoreTree, turn: int) -> bytes:

@@ -169,6 +169,25 @@ def test_trees_without_token_ids_are_refused_by_task_and_turn():
         tl.train.batch([with_ids(tokens=None)], estimator="dr_grpo", shared="once")
 
 
+@pytest.mark.parametrize("missing", ["prompt", "observation", "request"])
+def test_a_turn_that_was_asked_with_messages_without_token_ids_is_refused(missing: str):
+    tree = Tree(Task.ask("what?", id="part"))
+    core = tree.core
+    prompt = core.append(0, PROMPT, said("user", "what?"), 0, None if missing == "prompt" else TokenBuffer([1]))
+    rollout, agent, model = core.open(prompt, [0, 0]), core.name("agent"), core.name("m")
+    first = take(core, rollout, said("assistant", "a"), agent, model, TokenBuffer([2], [-0.5]))
+    seen = None if missing == "observation" else TokenBuffer([3])
+    core.observe(rollout, said("user", "seen"), agent, 1, False, seen)
+    context = core.context([core.fragment(said("user", "else"))]) if missing == "request" else None
+    figures = (core.name("stop"), 10, 0, 5, 0, 1, None, context, TokenBuffer([4], [-0.5]))
+    second = core.turn(rollout, said("assistant", "b"), agent, model, *figures)
+    core.close(rollout, "answer", "b")
+    core.score(rollout, 1.0)
+    turn = first if missing == "prompt" else second
+    with pytest.raises(UsageError, match=f"turn {turn} of rollout 0 was asked with messages without token ids"):
+        tl.train.batch([tree], estimator="dr_grpo", shared="repeat")
+
+
 def test_a_column_that_is_not_there_is_named_with_those_that_are():
     columns = tl.train.batch([with_ids()], estimator="dr_grpo", shared="once").tree()
     with pytest.raises(ConfigError, match=r"there is no column 'advantage'; there are offsets, ids, .*advantages"):
