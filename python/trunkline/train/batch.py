@@ -281,7 +281,6 @@ class _Builder:
         self._advantages = advantages
         self._settings = settings
         self._forest = harvest([tree.core for tree in trees])
-        # Read once: each read makes a copy.
         self._parents, self._kinds = self._forest.parents, self._forest.kinds
         self._forks: dict[int, list[int]] = {}
         for rollout, leaf in zip(self._forest.segment_rollouts, self._forest.segment_leaves, strict=True):
@@ -428,12 +427,16 @@ class _Builder:
         samples = _Samples()
         shared: dict[object, tuple[int, int, list[tuple[Chosen, TurnValue]]]] = {}
         rollouts: set[tuple[int, int]] = set()
-        for group, chosen, leaf in self._paths():
-            for node, value in self._turn_values(group, chosen, leaf):
-                key = node if self._settings.once else (node, chosen.rollout)
-                shared.setdefault(key, (node, group, []))[2].append((chosen, value))
-                if value.trained:
-                    rollouts.add((group, chosen.rollout))
+        advantages = self._advantages
+        for group, tree in enumerate(self._trees):
+            for chosen in advantages.rollouts[group]:
+                # All of them: a prompt that was realigned leaves turns before it out of the rollout's row.
+                for place, turn in enumerate(turns_of(tree, chosen.rollout)):
+                    node, value = advantages.roots[group] + turn, advantages.of(group, chosen, place, turn)
+                    key = node if self._settings.once else (node, chosen.rollout)
+                    shared.setdefault(key, (node, group, []))[2].append((chosen, value))
+                    if value.trained:
+                        rollouts.add((group, chosen.rollout))
         for node, group, found in shared.values():
             trained = [value.advantage for _, value in found if value.trained]
             value = TurnValue(math.fsum(trained) / max(1, len(trained)), bool(trained))
@@ -448,7 +451,8 @@ class _Builder:
 
     def _own_flags(self) -> memoryview:
         """Return the flags of all tokens, where a turn whose prompt drifted has sampled only what it said itself."""
-        flags, offsets = self._forest.flags, self._forest.offsets
+        # A copy: the columns of rollouts have these flags, too.
+        flags, offsets = memoryview(bytearray(self._forest.flags)), self._forest.offsets
         for group, tree in enumerate(self._trees):
             for node, kind in enumerate(tree.core.shape()[1]):
                 if kind == TURN and drift_of(tree.core, node) is not None:
