@@ -471,6 +471,8 @@ class CoreTree:
         """Join ``head``, the comma-separated messages from the root to ``node``, and ``tail``, in one allocation."""
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Like :meth:`request`, over a recorded context of messages, whose pieces are joined."""
+    def has_messages(self, context: int, /) -> bool:
+        """Whether a recorded context has messages; one that only says how a prompt drifted from its path has none."""
     def messages(self, node: int, /) -> bytes:
         """The messages from the root to ``node`` as one JSON array."""
     def path(self, node: int, /) -> list[int]:
@@ -514,11 +516,12 @@ class CoreTree:
         ``flat`` sums the tokens of every rollout's path; ``tree`` counts shared tokens once; both over prompt,
         observations and generation. flat >= tree >= longest, the longest path.
 
-        ``exact``: these are counts of token ids, because every node that a rollout passes below the root has tokens and
-        every turn was asked with its path. Then generated tokens are those with the flag ``SAMPLED``, and
-        ``unreported`` is 0. Otherwise they are the servers' usage figures: the new part of a turn's prompt is what
-        exceeds prompt and reply of the turn before it, shared by all turns asked at one node, and ``unreported`` model
-        turns without usage are in no total.
+        ``exact``: these are counts of token ids, because every turn that a rollout passes has them, and so has all that
+        its model was given; what no model was given, as the last observation of a rollout that ends there, counts as
+        none. Where no turn is passed, every node that is passed must have ids. Then generated tokens are those with the
+        flag ``SAMPLED``, and ``unreported`` is 0. Otherwise they are the servers' usage figures: the new part of a
+        turn's prompt is what exceeds prompt and reply of the turn before it, shared by all turns asked at one node, and
+        ``unreported`` model turns without usage are in no total.
         """
 
     def values(self) -> tuple[memoryview, memoryview, memoryview]:
@@ -856,6 +859,7 @@ class PendingReply:
         how: int,
         note: Buffer | None,
         alone: bool,
+        drift: tuple[str, int] | None = None,
         /,
     ) -> tuple[int, int, int, bool, int | None, int | None]:
         """Append the first choice as a rollout's next turn, and as a mark the record of the program that asked for it.
@@ -866,6 +870,10 @@ class PendingReply:
         * ``leaf``: the end of its path when it asked.
         * ``how``: interned model and sampling parameters that it asked with.
         * ``note``: its note on the reply, as JSON. ``alone``: whether nothing else was under way.
+        * ``drift``: policy and limit of :func:`settle_ids`, by which the ids of the prompt are settled where the reply
+          was read as exact. A prompt of messages (``sent``) gives no node ids: what it has beyond the last turn's
+          prompt and reply is kept with the turn. It goes on with that turn's sample if it begins with all of these, and
+          else forks; without a turn before it, it realigns.
 
         Returns:
             ``(node, size, turns, first, prompt, generated)``: the turn's node, the bytes of its message, the model
@@ -878,12 +886,20 @@ class PendingReply:
         """
 
 def parse_reply(
-    options: ReplyOptions, data: Buffer, turn: int, /
+    options: ReplyOptions,
+    data: Buffer,
+    turn: int,
+    exact: bool = False,
+    prompt: Buffer | Sequence[int] | None = None,
+    /,
 ) -> tuple[
     PendingReply,
     tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str, int],
 ]:
     """Read the body of a completion whose first choice is to become a turn behind ``turn`` model turns.
+
+    With ``exact`` its every token must be known: a choice without ids and log-probs is a fault, and so is one without
+    ids of the prompt, unless ``prompt`` (u32) was sent as ids; then the reply may not name others.
 
     Returns:
         The reply, and the result of :func:`append_reply` for its first choice, whose node is 0.

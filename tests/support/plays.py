@@ -15,6 +15,7 @@ from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
@@ -84,16 +85,23 @@ class Grown:
 
 
 async def play(
-    program: Any, llm: Any, core: CoreTree | None = None, strategy: Any = None, reward: Any = None, **agent: Any
+    program: Any,
+    llm: Any,
+    core: CoreTree | None = None,
+    strategy: Any = None,
+    reward: Any = None,
+    token_prompts: TokenPromptBuilder | None = None,
+    **agent: Any,
 ) -> Grown:
     """Grow one task's tree with a program; one that is there is grown on."""
     recorder = Recorder(CoreTree() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
     compiled = CompiledAgent(Agent(model="lead", name="lead", **agent))
     shared = Program(program, compiled)
+    client = CompletionClient(llm) if token_prompts is None else CompletionClient(llm, token_prompts=token_prompts)
     session = TreeRunner(
         tree,
-        TreeSettings(compiled, strategy or Chain(1), reward, 7, CompletionClient(llm), program=shared),
+        TreeSettings(compiled, strategy or Chain(1), reward, 7, client, program=shared),
         recorder,
         taken=CarriedOver(),
     )

@@ -28,3 +28,6 @@ def _load(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         pytest.skip(f"{missing.name} is not installed: tests/trainers/run installs it", allow_module_level=True)
+
+
+load("torch")  # what every module here needs, beside it or in what it imports

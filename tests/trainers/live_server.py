@@ -223,14 +223,19 @@ class LiveServer:
         if not isinstance(prompt, list) or not prompt or not all(type(i) is int and 0 <= i < size for i in prompt):
             raise ValueError(f"prompt must be a list of token ids from 0 to {size - 1}")
         most, n, seed = body.get("max_tokens") or 16, body.get("n") or 1, body.get("seed")
+        if not all(type(one) is int for one in (most, n, seed or 0)) or not 1 <= n <= 1024:
+            raise ValueError("max_tokens, n and seed must be whole numbers, and n from 1 to 1024")
         room = self.model.config.max_position_embeddings - len(prompt)
         if not 1 <= most <= room:
             raise ValueError(f"max_tokens is {most}, and the context has room for {room}")
-        stop = body.get("stop") or []
-        temperature = body.get("temperature")
-        draw = Draw(
-            prompt, most, 1.0 if temperature is None else temperature, seed, [stop] if isinstance(stop, str) else stop
-        )
+        stop, temperature = body.get("stop") or [], body.get("temperature")
+        temperature = 1.0 if temperature is None else temperature
+        if not isinstance(temperature, int | float) or not 0 <= temperature <= 100:
+            raise ValueError(f"temperature must be a number from 0 to 100, not {temperature!r}")
+        stop = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stop, list) or not all(isinstance(one, str) and one for one in stop):
+            raise ValueError("stop must be a text, or a list of texts")
+        draw = Draw(prompt, most, temperature, seed, stop)
         return prompt, [draw._replace(seed=None if seed is None else seed + one) for one in range(n)]
 
     def _choice(self, number: int, prompt: list[int], drawn: Drawn, *, chat: bool) -> dict[str, Any]:

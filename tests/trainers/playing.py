@@ -1,23 +1,18 @@
-"""An agent with a tool, tasks and a reward for untrained models, whose replies are random characters."""
+"""An agent with a tool, tasks and a reward for untrained models, whose replies are random characters.
+
+Workers import it, so it imports no framework.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from chat_templates import write
-from frameworks import load
-from tiny import tiny_model
 
 import trunkline as tl
 from trunkline.llm.dialects.base import Definition
 from trunkline.llm.types import ReplyChoice, ToolCall
 from trunkline.types import Message
-
-torch, transformers = load("torch", "transformers")
 
 
 class Chatter:
@@ -75,23 +70,3 @@ def agent(most: int = 12) -> tl.Agent:
 def tasks(count: int) -> list[tl.Task]:
     """Questions."""
     return [tl.Task.ask(f"What is the capital of {number(str(one)) % 97}?", id=f"q{one}") for one in range(count)]
-
-
-def policy(folder: Path, seed: int = 0) -> tuple[Any, Any]:
-    """Make a tokenizer and a tiny model of its vocabulary, both saved in the folder."""
-    write("chatml", folder)
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"),
-        eos_token="<|im_end|>",
-        pad_token="<|im_start|>",
-        chat_template=json.loads((folder / "tokenizer_config.json").read_text())["chat_template"],
-    )
-    model = tiny_model(len(tokenizer), seed=seed)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return model, tokenizer
-
-
-def ends(tokenizer: Any) -> set[int]:
-    """Ids that end a completion, many of them, so that a random model ends its turns."""
-    return {tokenizer.eos_token_id, *range(0, len(tokenizer), 9)}

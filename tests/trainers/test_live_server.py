@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from frameworks import MARKS, load
 from live_server import LiveServer, serving, weights_of
-from playing import ends, policy
+from tiny import ends, policy
 
 (torch,) = load("torch")
 pytestmark = MARKS
@@ -104,6 +104,9 @@ def test_chats_are_rendered_with_the_template(server: LiveServer):
         ({"prompt": [1], "stream": True}, "not supported: stream"),
         ({"prompt": "text"}, "prompt must be a list of token ids from 0 to"),
         ({"prompt": [10**6]}, "prompt must be a list of token ids from 0 to"),
+        ({"prompt": [1], "n": "2"}, "n and seed must be whole numbers"),
+        ({"prompt": [1], "temperature": "hot"}, "temperature must be a number from 0 to 100, not 'hot'"),
+        ({"prompt": [1], "stop": [""]}, "stop must be a text, or a list of texts"),
         ({"prompt": [1] * 1000, "max_tokens": 100}, "max_tokens is 100, and the context has room for 24"),
     ],
 )

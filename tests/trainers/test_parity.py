@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from frameworks import MARKS, load
+from tiny import random_forest
 
-from trunkline._core import estimate
+from trunkline.train import estimate
+from trunkline.train.torch import policy_loss, tree_rows
 
 numpy, torch = load("numpy", "torch")
 pytestmark = MARKS
@@ -111,3 +113,49 @@ def test_skyrl(case: Case):
     loguru, utils = load("loguru", "skyrl.backends.skyrl_train.utils.ppo_utils")
     loguru.logger.disable("skyrl")
     compare("skyrl", case, utils.AdvantageEstimatorRegistry.get(case.function), case.arguments)
+
+
+class Clipping:
+    """What verl's loss reads of an actor's settings."""
+
+    clip_ratio, clip_ratio_low, clip_ratio_high = 0.2, 0.2, 0.3
+    global_batch_info: dict[str, Any] = {}
+
+    def get(self, name: str, default: float) -> float:
+        return default
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])
+def test_the_loss_of_packed_trees_is_that_of_verl(mode: str):
+    (core_algos,) = load("verl.trainer.ppo.core_algos")
+    largest = 0.0
+    for seed in range(40):
+        dice = random.Random(seed)
+        forest = random_forest(seed, trees=2, rollouts=5, vocabulary=50)
+        size = len(forest.leaves)
+        advantages, masked = [dice.gauss(0, 1) for _ in range(size)], bytes(dice.random() < 0.2 for _ in range(size))
+        tokens = sum(map(len, forest.runs))
+        change = torch.tensor([dice.gauss(0, 0.3) for _ in range(tokens)]).clamp(-1, 1)
+        places = iter(range(tokens))
+        numbers = [[next(places) for _ in run] for run in forest.runs]
+        paths = [[one for node in forest.path(leaf) for one in numbers[node]] for leaf in forest.leaves]
+        width = max(map(len, paths))
+        shape = (size, width)
+        old, new, worth, mask = (torch.zeros(shape) for _ in range(4))
+        for rollout, path in enumerate(paths):
+            kept = torch.tensor([float(sampled) for _, _, sampled in forest.tokens(rollout)])
+            old[rollout, : len(path)] = torch.tensor([logprob for _, logprob, _ in forest.tokens(rollout)])
+            new[rollout, : len(path)] = old[rollout, : len(path)] + change[path]
+            worth[rollout, : len(path)] = advantages[rollout]
+            mask[rollout, : len(path)] = kept * (not masked[rollout])
+        if not mask.any():
+            continue
+        expected, _ = core_algos.compute_policy_loss_vanilla(old, new, worth, mask, mode, Clipping())
+        columns = forest.pack(values=advantages, masked=masked, weights="count", max_tokens=200)
+        total = sum(
+            policy_loss(row["logprobs"] + change[row["versions"]], row, clip=(0.2, 0.3)) for row in tree_rows(columns)
+        )
+        trained = (mask.sum(1) > 0).sum() if mode.startswith("seq") else mask.sum()
+        largest = max(largest, abs(float(total / trained - expected)))
+    print(f"\nverl {version('verl')} | compute_policy_loss_vanilla, {mode} | policy_loss | {largest:.1e}")
+    assert largest < 2e-5

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from frameworks import MARKS, load
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import Forest, random_forest, tiny_model
+from tiny import Forest, in_64_bits, random_forest, tiny_model
 
+import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
 from trunkline.train import torch as module
 
-torch, transformers, flex = load("torch", "transformers", "torch.nn.attention.flex_attention")
+torch, qwen2, flex = load("torch", "transformers.models.qwen2.modeling_qwen2", "torch.nn.attention.flex_attention")
 pytestmark = MARKS
 
 
@@ -113,46 +115,88 @@ def test_the_loss_is_that_of_flat_rows(forest: Forest, rollouts: list[Any], seed
     assert weighed == count, "the weights of trained tokens are as many as flat rows train"
 
 
+CLIP = (0.2, 0.2)
+
+
+def drift(ids: Any, dtype: Any) -> Any:
+    """How far log-probabilities have moved since the rollouts."""
+    return 0.3 * torch.sin(ids.to(dtype))
+
+
+def flat_gradients(model: Any, forest: Forest, advantages: list[float]) -> tuple[float, list[Any]]:
+    """The loss of rollouts one by one, and its gradients."""
+    total = torch.tensor(0.0, dtype=model.dtype)
+    for rollout, advantage in enumerate(advantages):
+        ids, _, sampled = (torch.tensor(column) for column in zip(*forest.tokens(rollout), strict=True))
+        new = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        ratio = torch.exp(new - new.detach() + drift(ids[1:], model.dtype))
+        worth = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP[0], 1 + CLIP[1]))
+        total = total - (worth * sampled[1:]).sum()
+    total.backward()
+    return total.item(), gradients(model)
+
+
+def packed_gradients(model: Any, columns: tl.train.PackedColumns, exact: dict[str, Any]) -> tuple[float, list[Any]]:
+    """The same of packed trees; ``exact`` are columns in the place of those of 32 bits."""
+    total, start = 0.0, 0
+    for row in module.tree_rows(columns):
+        end = start + len(row["ids"])
+        row |= {name: column[start:end] for name, column in exact.items()}
+        mask = module.tree_mask(row["subtree_ends"], model.dtype)
+        logits = model(row["ids"][None], position_ids=row["positions"][None], attention_mask=mask).logits[0]
+        new = module.tree_logprobs(logits, row["ids"], row["parents"])
+        loss = module.policy_loss(new, row, clip=CLIP, old_logprobs=new - drift(row["ids"], model.dtype))
+        loss.backward()
+        total, start = total + loss.item(), end
+    return total, gradients(model)
+
+
+def gradients(model: Any) -> list[Any]:
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    return found
+
+
+def largest(tensors: Iterable[Any]) -> float:
+    return max(one.abs().max().item() for one in tensors)
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("most", [None, 512])
 def test_gradients_of_packed_trees_are_those_of_flat_rows(attention: str, most: int | None):
     forest = random_forest(3, trees=3, rollouts=6, vocabulary=300, turns=4)
     model = tiny_model(300, attention)
     assert 80_000 < sum(one.numel() for one in model.parameters()) < 110_000
-    torch.manual_seed(1)
-    advantages = torch.randn(len(forest.leaves)).tolist()
-    clip = (0.2, 0.2)
-
-    loss = torch.tensor(0.0)
-    for rollout, advantage in enumerate(advantages):
-        ids, old, sampled = (torch.tensor(column) for column in zip(*forest.tokens(rollout), strict=True))
-        logits = model(ids[None]).logits[0, :-1]
-        new = logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
-        # Rollouts of a model that has changed a little since.
-        ratio = torch.exp((new - new.detach()) + 0.3 * torch.sin(ids[1:].float()))
-        worth = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip[0], 1 + clip[1]))
-        loss = loss - (worth * sampled[1:]).sum()
-    (loss / len(forest.leaves)).backward()
-    expected = [parameter.grad.clone() for parameter in model.parameters()]
-    flat = sum(map(len, map(forest.tokens, range(len(forest.leaves)))))
-
-    model.zero_grad()
+    advantages = torch.randn(len(forest.leaves), generator=torch.Generator().manual_seed(1)).tolist()
+    loss, expected = flat_gradients(model, forest, advantages)
     columns = forest.pack(values=advantages, weights="count", max_tokens=most)
-    packed = 0.0
-    for row in module.tree_rows(columns):
-        mask = module.tree_mask(row["subtree_ends"], torch.float32)
-        logits = model(row["ids"][None], position_ids=row["positions"][None], attention_mask=mask).logits[0]
-        new = module.tree_logprobs(logits, row["ids"], row["parents"])
-        old = new - 0.3 * torch.sin(row["ids"].float())
-        one = module.policy_loss(new, row, clip=clip, old_logprobs=old) / len(forest.leaves)
-        one.backward()
-        packed += one.item()
-    assert math.isclose(packed, loss.item() / len(forest.leaves), rel_tol=1e-5)
-    largest = max(one.abs().max().item() for one in expected)
-    pairs = zip(model.parameters(), expected, strict=True)
-    difference = max((parameter.grad - one).abs().max().item() for parameter, one in pairs)
-    print(f"{attention}: {flat} flat tokens, {len(columns['ids'])} packed; {difference:.1e} of {largest:.3g}")
-    assert difference < 1e-5 * largest
+    packed, found = packed_gradients(model, columns, {})
+    scale = largest(expected)
+    difference = largest(one - other for one, other in zip(found, expected, strict=True))
+    tokens = sum(len(forest.tokens(rollout)) for rollout in range(len(advantages)))
+    print(f"\n{attention}: {tokens} flat tokens, {len(columns['ids'])} packed; {difference:.1e} of {scale:.3g}")
+    assert math.isclose(packed, loss, rel_tol=1e-5)
+    assert difference < 1e-5 * scale
+
+
+def test_in_64_bits_they_differ_by_rounding_alone(monkeypatch: pytest.MonkeyPatch):
+    def norm(layer: Any, states: Any) -> Any:
+        return layer.weight * states * torch.rsqrt(states.square().mean(-1, keepdim=True) + layer.variance_epsilon)
+
+    # That of transformers computes in 32 bits.
+    monkeypatch.setattr(qwen2.Qwen2RMSNorm, "forward", norm)
+    forest = random_forest(3, trees=3, rollouts=6, vocabulary=300, turns=4)
+    model = tiny_model(300).double()
+    advantages = torch.randn(len(forest.leaves), generator=torch.Generator().manual_seed(1)).tolist()
+    loss, expected = flat_gradients(model, forest, advantages)
+    columns = forest.pack(values=advantages, weights="count")
+    exact = in_64_bits(columns, advantages)
+    assert torch.allclose(exact["gains"].float(), torch.tensor(columns["gains"].tolist()), atol=1e-6)
+    packed, found = packed_gradients(model, columns, exact)
+    difference = largest(one - other for one, other in zip(found, expected, strict=True)) / largest(expected)
+    print(f"\n64 bits: {difference:.1e} of the largest gradient, {abs(packed / loss - 1):.1e} of the loss")
+    assert difference < 1e-13
+    assert math.isclose(packed, loss, rel_tol=1e-13)
 
 
 def test_columns_become_tensors_of_types_that_torch_computes_with():

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from frameworks import MARKS, load
 from live_server import LiveServer, serving
-from playing import agent, ends, lengthy, policy, tasks
+from playing import agent, lengthy, tasks
+from tiny import ends, policy
 
 import trunkline as tl
+from trunkline.errors import ConfigError
 from trunkline.train import trl as module
 
 torch, trl, datasets = load("torch", "trl", "datasets")
@@ -164,3 +166,19 @@ def test_advantages_of_the_preset_trl_are_those_of_the_trainer(made: tuple[Path,
         trainer_of(Comparing, made, generate, max_steps=3).train()
     print(f"\ntrl {trl.__version__} | GRPOTrainer | trl | {largest:.1e}")
     assert largest < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{"use_liger_kernel": True}, {"loss_type": "vespo"}])
+def test_losses_that_take_one_advantage_are_refused(changes: dict[str, Any]):
+    trainer = object.__new__(Watching)
+    vars(trainer).update({"use_liger_kernel": False, "loss_type": "dapo"} | changes)
+    with pytest.raises(ConfigError, match="take one advantage a rollout"):
+        trainer._generate_and_score_completions([])
+
+
+def test_advantages_need_the_rollout_function(monkeypatch: pytest.MonkeyPatch):
+    trainer = object.__new__(Watching)
+    vars(trainer).update(use_liger_kernel=False, loss_type="dapo")
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_and_score_completions", lambda *_: {})
+    with pytest.raises(ConfigError, match=r"TreeAdvantages needs GRPOTrainer\(rollout_func="):
+        trainer._generate_and_score_completions([{"prompt": "what?"}])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from frameworks import MARKS, load
 from live_server import serving
-from playing import agent, ends, lengthy, policy, tasks
+from playing import agent, lengthy, tasks
+from tiny import ends, policy
 
 import trunkline as tl
 from trunkline.train import trl as module
@@ -44,12 +45,13 @@ def varlen(
     return out
 
 
-@pytest.mark.parametrize("shared", ["once", "repeat"])
-def test_two_steps_while_rollouts_go_on(shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("shared", "kind"), [("once", "inline"), ("repeat", "local")])
+def test_two_steps_while_rollouts_go_on(shared: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=varlen))
     monkeypatch.setattr(trainers, "get_peak_flops_per_device", lambda *_: None)
     model, tokenizer = policy(tmp_path)
-    with serving(model, tokenizer, ends=ends(tokenizer)) as server, tl.Pool("inline") as pool:
+    workers = {"inline": None, "local": 2}[kind]
+    with serving(model, tokenizer, ends=ends(tokenizer)) as server, tl.Pool(kind, workers=workers) as pool:
         llm = tl.LLM(server.url, tokens=tl.TokenMode(api="completions", tokenizer=str(tmp_path)), max_concurrency=64)
         worker = module.RolloutWorker(
             lambda tasks, seed: pool.stream(

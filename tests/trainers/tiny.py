@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from chat_templates import write
 from frameworks import load
 
 from trunkline.train import PackedColumns, pack
@@ -28,6 +32,26 @@ def tiny_model(vocabulary: int, attention: str = "sdpa", seed: int = 0) -> Any:
         attn_implementation=attention,
     )
     return transformers.Qwen2ForCausalLM(config)
+
+
+def policy(folder: Path, seed: int = 0) -> tuple[Any, Any]:
+    """Make a tokenizer and a tiny model of its vocabulary, both saved in the folder."""
+    write("chatml", folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        eos_token="<|im_end|>",
+        pad_token="<|im_start|>",
+        chat_template=json.loads((folder / "tokenizer_config.json").read_text())["chat_template"],
+    )
+    model = tiny_model(len(tokenizer), seed=seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+def ends(tokenizer: Any) -> set[int]:
+    """Ids that end a completion, many of them, so that a random model ends its turns."""
+    return {tokenizer.eos_token_id, *range(0, len(tokenizer), 9)}
 
 
 class Forest(NamedTuple):
@@ -62,6 +86,24 @@ class Forest(NamedTuple):
             mask=bytes(sampled for _, _, sampled in flat),
             **options,
         )
+
+
+def in_64_bits(columns: PackedColumns, values: Sequence[float]) -> dict[str, Any]:
+    """``advantages`` and ``gains`` of a tree layout in 64 bits, of the values of its rollouts, none of them masked."""
+    sums, gains = torch.zeros(2, len(columns["ids"]), dtype=torch.float64)
+    starts, ends, parents = columns["segment_starts"], columns["segment_ends"], columns["segment_parents"]
+    for row, last, value in zip(columns["rows"], columns["last_segments"], values, strict=True):
+        first, base = columns["segment_offsets"][row], columns["offsets"][row]
+        segment = last
+        while segment >= 0:
+            part = slice(base + starts[first + segment], base + ends[first + segment])
+            sums[part] += value
+            gains[part] += max(0.0, value)
+            segment = parents[first + segment]
+    shares = torch.tensor(columns["loss_mask"].tolist()) / torch.tensor(columns["weights"].tolist()).double().clamp(
+        min=1
+    )
+    return {"advantages": sums * shares, "gains": gains * shares}
 
 
 def random_forest(seed: int, trees: int, rollouts: int, vocabulary: int, turns: int = 3) -> Forest:

@@ -56,6 +56,8 @@ _ALTERNATIVES: Final = {
 _APIS: Final = {"chat": "ids", "completions": "completions", "generate": "generate"}
 """The ability behind the token ids of each ``TokenMode(api=...)``."""
 
+_WITHOUT_CHAT: Final = frozenset({"completions", "generate", "tokenize", "detokenize"})
+
 _TOKENS: Final = 96
 _THOUGHT: Final = 1536  # tokens for an answer that thinking left no room for
 QUESTION: Final = "Who is the person who directs the employer of Kosa Garener?"
@@ -97,10 +99,17 @@ async def probe(
     model: str,
     only: Sequence[str] = tuple(ABILITIES),
     spent: list[Reply] | None = None,
+    prompt: Sequence[int] | None = None,
 ) -> Capabilities:
-    """Probe the abilities of a server with one or two dozen small requests."""
-    asked = _Probe(open_llm, model, [] if spent is None else spent)
-    site = await asked.plain()
+    """Probe the abilities of a server with one or two dozen small requests.
+
+    A chat is asked for only where one of the abilities is of chats, or where nothing else had an answer, to say why.
+    ``prompt`` are token ids to ask with.
+    """
+    asked = _Probe(open_llm, model, [] if spent is None else spent, prompt)
+    chat = not _WITHOUT_CHAT.issuperset(only)
+    if chat:
+        await asked.plain()
     found: dict[str, bool | None] = {}
     for ability in only:
         if ability in found:
@@ -110,7 +119,9 @@ async def probe(
         except LLMError:
             # No answer, or a failure: nothing follows from that.
             found[ability] = None
-    return Capabilities(site=site, model=model, **{name: found[name] for name in only})
+    if not chat and not asked.reached:
+        await asked.plain()
+    return Capabilities(site=asked.site, model=model, **{name: found[name] for name in only})
 
 
 def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, str]:
@@ -151,12 +162,15 @@ def _instead(others: Capabilities) -> str:
 
 
 class _Probe:
-    def __init__(self, open_llm: Callable[[], HttpLLM], model: str, spent: list[Reply]) -> None:
+    def __init__(
+        self, open_llm: Callable[[], HttpLLM], model: str, spent: list[Reply], prompt: Sequence[int] | None
+    ) -> None:
         self._open = open_llm
         self._model = model
         self._spent = spent
-        self._site = ""
-        self._prompt: list[int] = []
+        self.site = ""
+        self.reached = False
+        self._prompt = list(prompt or ())
         self.questions: dict[str, Callable[[], Awaitable[dict[str, bool | None]]]] = {
             "ids": self._text,
             "logprobs": self._text,
@@ -170,7 +184,7 @@ class _Probe:
             "generate": self._generate,
         }
 
-    async def plain(self) -> str:
+    async def plain(self) -> None:
         """Ask for a plain completion, which tells a server that is down from one that lacks an ability."""
         llm = self._open()
         try:
@@ -178,8 +192,7 @@ class _Probe:
         finally:
             await llm.close()
         self._spent.append(msgspec.structs.replace(reply, choices=[_NOTHING] * len(reply.choices)))
-        self._site = reply.endpoint
-        return reply.endpoint
+        self.site = reply.endpoint
 
     async def _text(self) -> dict[str, bool | None]:
         body = self._chat(_ASK, logprobs=True, return_token_ids=True)
@@ -288,9 +301,7 @@ class _Probe:
         return {"generate": reply is not None and reply.choices[0].aligned}
 
     async def _ids(self) -> list[int]:
-        """Token ids of a prompt; ones that every vocabulary has where neither a chat nor ``/tokenize`` gives any."""
-        if not self._prompt:
-            await self._text()
+        """Token ids of a prompt; ones that every vocabulary has where ``/tokenize`` gives none."""
         if not self._prompt:
             await self._tokenize()
         return self._prompt or [100, 101, 102, 103]
@@ -305,16 +316,23 @@ class _Probe:
             reply = read_reply(data or b"", form=form)
         except ReplyError:
             return None
-        self._spent.append(_cost(reply, self._site))
+        self._spent.append(_cost(reply, self.site))
         return reply if reply.choices else None
 
     async def _post(self, route: str, body: dict[str, JSON]) -> bytes | None:
         """The answer to a body; None if the server refuses it or has no such route."""
         llm = self._open()
+        self.site = llm.endpoints[0].base_url
         try:
-            return await llm.call(route, msgspec.json.encode(body))
-        except (BadRequest, EndpointError):
+            data = await llm.call(route, msgspec.json.encode(body))
+        except BadRequest:
+            self.reached = True
             return None
+        except EndpointError:
+            return None
+        else:
+            self.reached = True
+            return data
         finally:
             await llm.close()
 

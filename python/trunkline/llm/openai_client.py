@@ -17,6 +17,7 @@ from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm.http.outcome import REFUSALS, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.pricing import one_price
 from trunkline.llm.response import read, unusable
+from trunkline.llm.token_ids.base import engine_mode
 
 if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
@@ -38,6 +39,7 @@ def as_llm(candidate: object) -> LLM:
         if hasattr(candidate, "max_concurrency"):
             check_int(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
         one_price(f"{type(candidate).__name__}.price", getattr(candidate, "price", None))
+        engine_mode(f"{type(candidate).__name__}.tokens", getattr(candidate, "tokens", None))
         return cast("LLM", candidate)
     if not _is_client(candidate):
         raise ConfigError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, runtime_checkable
+from typing import Annotated, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_that
+
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 CUT_OFF: Final = frozenset({"length", "repetition"})
 """Finish reasons of a reply that was cut off: too long, or (vLLM) saying the same again and again."""
@@ -35,12 +37,16 @@ class ReplyChoice(msgspec.Struct):
         tool_calls: Calls in the order the model made them.
         finish: ``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty if nothing. A reply of
             as many tokens as it might have, of which the server says nothing or an unknown word, has ``length``.
+        token_ids: Ids of what was sampled, where an LLM of one's own says them; see :class:`LLM`.
+        logprobs: Natural log-probability of each of these, finite, or None where it is not known.
     """
 
     content: str
     reasoning: str | None
     tool_calls: list[ToolCall]
     finish: str
+    token_ids: list[TokenId] | None = None
+    logprobs: list[float | None] | None = None
 
 
 class Reply(msgspec.Struct):
@@ -62,6 +68,7 @@ class Reply(msgspec.Struct):
         llm: The name of the LLM in its run, set by the caller; empty where there is but one.
         estimated: The generated tokens that are estimated: where usage is that of the first of several choices alone,
             those of the others.
+        prompt_ids: Ids of the prompt, where an LLM of one's own says them.
     """
 
     choices: list[ReplyChoice]
@@ -78,6 +85,7 @@ class Reply(msgspec.Struct):
     ended: int = -1
     llm: str = ""
     estimated: int = 0
+    prompt_ids: list[TokenId] | None = None
 
 
 class ReplyReader(Protocol):
@@ -153,6 +161,10 @@ class LLM(Protocol):
     several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
     request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
     growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its tokens cost.
+
+    An attribute ``tokens``, a :class:`trunkline.TokenMode`, says that every choice comes with ``token_ids`` and
+    ``logprobs``. With ``api="chat"`` the reply has ``prompt_ids``; with ``api="completions"`` the request's body has
+    them instead of messages, as its ``prompt``. With a server's answer, ``request.take`` may be called instead.
     """
 
     async def complete(self, request: Request) -> Reply:

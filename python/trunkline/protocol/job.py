@@ -36,6 +36,7 @@ from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
+    from trunkline.llm.token_ids.base import TokenMode
 
 
 AnyLLM = EndpointSpec | BatchLLM | LLM
@@ -105,6 +106,11 @@ def _prices(llm: AnyLLM) -> dict[str, Price]:
     return {} if price is None else {EVERYWHERE: price}
 
 
+def tokens_of(llm: AnyLLM) -> TokenMode | None:
+    """Return how an LLM keeps token ids; None where it does not."""
+    return getattr(llm, "tokens", None)
+
+
 def live(llms: Mapping[str, AnyLLM]) -> str | None:
     """Return the class name of an LLM that cannot leave this process; None where all can."""
     return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, EndpointSpec)), None)
@@ -112,7 +118,11 @@ def live(llms: Mapping[str, AnyLLM]) -> str | None:
 
 def describe(llm: AnyLLM) -> dict[str, Any]:
     """Describe an LLM for the run file: everything but its secrets."""
-    return llm.settings() if isinstance(llm, EndpointSpec) else {"kind": type(llm).__name__, "price": _prices(llm)}
+    if isinstance(llm, EndpointSpec):
+        return llm.settings()
+    mode = tokens_of(llm)
+    exact = {} if mode is None else {"tokens": mode}
+    return {"kind": type(llm).__name__, "price": _prices(llm), **exact}
 
 
 def region_of(strategy: Strategy) -> str | None:
@@ -134,7 +144,7 @@ def forks_inside(strategy: Strategy) -> bool:
     return bool(getattr(strategy, "inside", False))
 
 
-def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
+def check_needs(strategy: Strategy, agent: Agent, llm: AnyLLM) -> None:
     """Refuse a strategy whose log-probabilities or forks inside turns the agent or its LLM does not provide."""
     name = type(strategy).__name__
     whose = "" if agent.name == "agent" else f" of {short_repr(agent.name)}"
@@ -147,7 +157,7 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
             "that needs none (Chain, TreeGRPO)"
         )
     if forks_inside(strategy):
-        mode = llm.tokens if isinstance(llm, EndpointSpec) else None
+        mode = tokens_of(llm)
         if mode is None or mode.api == "chat":
             raise ConfigError(
                 f"{name} forks inside turns, which needs {INSIDE}; a strategy that forks between turns (Adaptive, "
@@ -223,9 +233,23 @@ class Job(msgspec.Struct, kw_only=True):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("weights", self.weights)
         if self.program is not None:
-            tokens = any(isinstance(llm, EndpointSpec) and llm.tokens is not None for llm in self.llms.values())
-            check_program(self.program, self.agent, tokens=tokens)
+            check_program(self.program, self.agent)
+            self._check_program_tokens()
         self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    def _check_program_tokens(self) -> None:
+        """Refuse what a program cannot have with token ids."""
+        without = [name for name, llm in self.llms.items() if tokens_of(llm) is None]
+        if without and len(without) < len(self.llms):
+            raise ConfigError(
+                f"of several LLMs of a program some keep token ids, and {there_is(without)} keeps none; give each one "
+                "tokens=TokenMode(...), or none"
+            )
+        if forks_inside(self.strategy):
+            raise ConfigError(
+                f"{type(self.strategy).__name__} forks inside turns, which a program and a team cannot do; take a "
+                "strategy that forks between turns (Adaptive, TreeGRPO)"
+            )
 
     @property
     def llms(self) -> Mapping[str, AnyLLM]:

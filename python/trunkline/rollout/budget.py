@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._core import ROOT, TURN, drift_of
+from trunkline._core import ROOT, TURN
 from trunkline._internal.validation import check_float, check_int, parse_amounts
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price, micros
@@ -107,18 +107,18 @@ def prompt_bound(core: CoreTree, leaf: int, compiled: CompiledAgent, context: in
     most, node = 0, leaf
     while node != ROOT:
         facts = core.node(node)
-        if _measures(core, node, facts, compiled) and facts.prompt is not None and facts.generated is not None:
+        if _measures(core, facts, compiled) and facts.prompt is not None and facts.generated is not None:
             return most + facts.prompt + facts.generated + _MESSAGE
         most += len(core.message(node)) + _MESSAGE
         node = facts.parent
     return most + len(compiled.head) + len(compiled.constant) + _TEMPLATE
 
 
-def _measures(core: CoreTree, node: int, facts: NodeView, compiled: CompiledAgent) -> bool:
+def _measures(core: CoreTree, facts: NodeView, compiled: CompiledAgent) -> bool:
     """Whether the usage reported for a node measures its path as this agent is sent it."""
     if facts.kind != TURN or facts.agent != compiled.agent.name:
         return False
-    return facts.context is None or drift_of(core, node) is not None
+    return facts.context is None or not core.has_messages(facts.context)
 
 
 def turn_cost(prompt: int, generated: int | None, prices: Mapping[str, Price]) -> dict[str, int | None]:

@@ -111,10 +111,7 @@ def sort_moves(
         plan = f"its rollouts() plans {strategy.planned} at most"
         raise error(f"strategy {strategy.name} has opened {opened} rollouts and wants {asked} more, but {plan}")
     for fork in forks:
-        if fork.at is not None and not sampler.inside:
-            raise StrategyError(f"{strategy.name} forks inside a turn, which needs {INSIDE}")
-        if fork.at is None and fork.point is not None and not program and _is_turn(core, fork.point):
-            raise StrategyError(f"node {fork.point} is no fork point: it is a turn, and nothing was observed yet")
+        _check_fork(strategy, fork, core, sampler, program=program)
     for rollout in stopped:
         if rollout not in waiting:
             raise StrategyError(f"rollout {rollout} does not wait between two steps, so it cannot be stopped")
@@ -122,6 +119,15 @@ def sort_moves(
         if drop.rollout >= core.rollouts:
             raise StrategyError(f"there is no rollout {drop.rollout}, so it cannot be dropped")
     return forks, stopped, drops
+
+
+def _check_fork(strategy: BoundStrategy, fork: Fork, core: CoreTree, sampler: Sampler, *, program: bool) -> None:
+    if fork.at is not None and program:
+        raise StrategyError(f"{strategy.name} forks inside a turn, which a program and a team cannot do")
+    if fork.at is not None and not sampler.inside:
+        raise StrategyError(f"{strategy.name} forks inside a turn, which needs {INSIDE}")
+    if fork.at is None and fork.point is not None and not program and _is_turn(core, fork.point):
+        raise StrategyError(f"node {fork.point} is no fork point: it is a turn, and nothing was observed yet")
 
 
 def _is_turn(core: CoreTree, point: int) -> bool:

@@ -14,7 +14,7 @@ from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent
 from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.job import forks_inside, region_of
+from trunkline.protocol.job import forks_inside, region_of, tokens_of
 from trunkline.rollout.budget import prompt_bound, turn_cost
 from trunkline.rollout.moves import write_prompt
 from trunkline.store.sqlite import describe
@@ -89,8 +89,8 @@ def check(job: Job) -> None:
     for llm in job.llms.values():
         if isinstance(llm, EndpointSpec):
             llm.key()
-    for agent, llm in _asked(job):
-        if (mode := llm.tokens) is not None:
+    for agent in job.askers:
+        if (mode := tokens_of(job.llms[agent.llm])) is not None:
             _check_tokens(agent, mode)
 
 
@@ -135,10 +135,19 @@ async def _exact(
 
     tools = bool(agent.tools) and dialect.native
     wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
+    prompt = None if mode.tokenizer is None else await _local_prompt(mode)
     for opened in _servers(llm):
-        found = await probe(opened, agent.model, tuple(wanted), spent)
+        found = await probe(opened, agent.model, tuple(wanted), spent, prompt)
         others = other_apis(found, wanted)
         require(found, wanted, await probe(opened, agent.model, others) if others else None)
+
+
+async def _local_prompt(mode: TokenMode) -> list[int]:
+    """Token ids that the model has, where the server need not render any."""
+    from trunkline.llm.capabilities import QUESTION  # noqa: PLC0415
+    from trunkline.llm.token_ids.renderers import renderers  # noqa: PLC0415
+
+    return await renderers(mode)("").render([{"role": "user", "content": QUESTION}])
 
 
 async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect, spent: list[Reply]) -> None:

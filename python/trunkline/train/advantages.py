@@ -174,10 +174,8 @@ class Advantages:
         return self._names.setdefault(name, len(self._names))
 
     def _estimate(self, estimator: str, options: dict[str, Any]) -> tuple[memoryview, memoryview]:
-        if not self._rewards:
-            nodes = len(self._parents) * self.by_node
-            return memoryview(array("d", [math.nan]) * nodes), memoryview(bytes(nodes))
-        given: dict[str, Any] = {name: column for name, column in self._columns.items() if column}
+        # Without a row all columns are there, so that an option that does not fit is refused all the same.
+        given: dict[str, Any] = {name: column for name, column in self._columns.items() if column or not self._rewards}
         if self._steps:
             given["step_rewards"] = self._step_rewards
         return estimate(estimator, self._rewards, masked=self._masked, parents=self._parents, **given, **options)

@@ -106,7 +106,7 @@ class PackedColumns(Mapping[str, memoryview]):
             return read
         if self._by_row:
             return memoryview(array("I", [column[sample] for sample in self["samples"]]))
-        return column
+        return memoryview(array("I", column))
 
     def _gains_of(self, gains: Sequence[float]) -> memoryview:
         """Return gains that are given per node on the tokens that are trained."""

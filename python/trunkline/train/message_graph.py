@@ -137,7 +137,7 @@ def _graph(
             incomplete = node
         parent, repeated = places[above] if asked is None or drifted is not None else -1, list[bytes]()
         if asked is not None:
-            repeated = _beyond(nodes, parent, asked)
+            parent, repeated = _continued(nodes, parent, asked)
         elif above != facts.parent:
             path = [0, *core.path(facts.parent)]
             repeated = [core.message(between) for between in path[path.index(above) + 1 :]]
@@ -153,14 +153,16 @@ def _graph(
     return MessageGraph(tree, rollouts, nodes, incomplete)
 
 
-def _beyond(nodes: list[GraphNode], place: int, asked: bytes) -> list[bytes]:
-    """Return the messages of a prompt that come after those up to a place, or all if it begins with others."""
+def _continued(nodes: list[GraphNode], place: int, asked: bytes) -> tuple[int, list[bytes]]:
+    """Return the place that a prompt goes on from, where its token ids do, and the messages that follow."""
     messages = [bytes(raw) for raw in msgspec.json.decode(asked, type=list[msgspec.Raw])]
-    said = []
-    while place >= 0:
-        said.append(nodes[place].message)
-        place = nodes[place].parent
-    return messages[len(said) :] if messages[: len(said)] == said[::-1] else messages
+    path, above = list[GraphNode](), place
+    while above >= 0:
+        path.append(nodes[above])
+        above = nodes[above].parent
+    if messages[: len(path)] == [node.message for node in reversed(path)]:
+        return place, messages[len(path) :]
+    return place if any(node.ids for node in path) else -1, messages
 
 
 def _tokens(tree: Tree, node: int, tokens: Harvest, credit: Credit | None) -> tuple[list[int], list[bool], list[float]]:

@@ -13,7 +13,7 @@ import msgspec
 from trunkline._core import MESSAGE, OBSERVATION, TURN, drift_of
 from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import check_choice, short_repr
-from trunkline.errors import ArgumentError, ConfigError, UsageError
+from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.dialects.builtin import SEARCH_R1_PROBLEM, calls_of, find
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
@@ -223,12 +223,9 @@ def mean(values: Sequence[float]) -> float:
 def context_of(core: CoreTree, turn: int) -> bytes | None:
     """Return the messages of a program's request as a JSON array; None where the path was sent."""
     context = core.node(turn).context
-    if context is None:
+    if context is None or not core.has_messages(context):
         return None
-    try:
-        return core.request_context(context, b"[", b"]")
-    except ArgumentError:
-        return None  # it says how the token ids that were sent drifted from those of the path
+    return core.request_context(context, b"[", b"]")
 
 
 def has_ids(core: CoreTree, node: int, *, before: bool) -> bool:

@@ -205,7 +205,7 @@ def policy_loss(
     rollouts as train it, divide it by
 
     * the sum of ``weights`` over trained tokens, for verl's ``token-mean`` and TRL's ``dapo``;
-    * the number of rollouts, for verl's ``seq-mean-token-sum``;
+    * the number of trained rollouts, for verl's ``seq-mean-token-sum``;
     * rollouts times ``max_completion_length``, for TRL's ``dr_grpo``.
 
     A mean over each rollout's own tokens (verl's ``seq-mean-token-mean``, TRL's ``grpo``) weighs a shared token

@@ -11,7 +11,8 @@ import math
 import queue
 import threading
 import time
-from contextlib import aclosing
+from concurrent.futures import CancelledError
+from contextlib import aclosing, suppress
 from itertools import count, cycle, groupby, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -122,7 +123,7 @@ def _by_question(tasks: Iterable[Task]) -> dict[str, Task]:
 
 def _question(prompt: str | list[Message]) -> str:
     """The text of a prompt, or of its last message."""
-    said = prompt if isinstance(prompt, str) else prompt[-1].get("content")
+    said = prompt if isinstance(prompt, str) else prompt[-1].get("content") if prompt else ""
     return said if isinstance(said, str) else json.dumps(said, sort_keys=True)
 
 
@@ -207,7 +208,19 @@ class TreeAdvantages:
     """Mixin before ``trl.GRPOTrainer`` that trains each token with the advantage of :func:`rollout_func`'s estimator.
 
     ``class Trainer(TreeAdvantages, trl.GRPOTrainer): ...``. TRL's own advantages, of the rewards, are then only logged.
+
+    Raises:
+        ConfigError: It stands after the trainer, which would not call it; or when training, a setting of the trainer
+            takes one advantage a rollout, or the rollouts are not those of :func:`rollout_func`.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__mro__:
+            if not issubclass(base, TreeAdvantages) and "_generate_and_score_completions" in vars(base):
+                raise ConfigError(f"{cls.__name__}: TreeAdvantages must stand before {base.__name__}")
+            if base is TreeAdvantages:
+                break
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if getattr(self, "use_liger_kernel", False) or getattr(self, "loss_type", None) == "vespo":
@@ -298,8 +311,8 @@ class RolloutWorker:
         """
         if self._thread is not None:
             raise UsageError("this RolloutWorker has begun")
-        sample = _sample_class()
-        ready = threading.Event()
+        sample, ready = _sample_class(), threading.Event()
+        self._last_made, self._problem = time.monotonic(), None
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._lead(sample, ready)), name="trunkline-trl", daemon=True
         )
@@ -310,8 +323,10 @@ class RolloutWorker:
         """End the rollouts under way, and wait until the run has stopped."""
         if self._thread is None:
             return
-        if self.loop is not None and self._task is not None:
-            self.loop.call_soon_threadsafe(self._task.cancel)
+        loop, task = self.loop, self._task
+        if loop is not None and task is not None:
+            with suppress(RuntimeError):  # it has just ended by itself
+                loop.call_soon_threadsafe(task.cancel)
         self._thread.join()
         self._thread = None
 
@@ -438,7 +453,11 @@ class WeightTransfer:
             self._pool.update_weights(version, lambda: self._load(iterator), self._policy)
         else:
             update = self._pool.aupdate_weights(version, lambda: asyncio.to_thread(self._load, iterator), self._policy)
-            asyncio.run_coroutine_threadsafe(update, loop).result()
+            try:
+                asyncio.run_coroutine_threadsafe(update, loop).result()
+            except CancelledError:
+                self._worker.check_health(math.inf)
+                raise UsageError("the rollouts ended while the weights were changed") from None
         self._sent += 1
 
     def resume(self) -> None:

@@ -54,7 +54,7 @@ def traces(
 
     Args:
         run: A run, or trees.
-        estimator: A preset of :func:`trunkline.train.presets`; None for traces that are not trained.
+        estimator: A preset or a function, as of :func:`trunkline.train.batch`; None for traces that are not trained.
         censored: As of :func:`trunkline.train.turns`; with an estimator alone it must be said.
         on_failed: Likewise.
         options: Options of the preset.

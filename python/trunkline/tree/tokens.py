@@ -25,7 +25,9 @@ class Tokens(msgspec.Struct, frozen=True):
         tree_generated: The generated ones among ``tree``.
         longest: Tokens of the longest path; of a run, of the longest path of all its trees.
         unreported: Model turns whose reply carried no usage; their tokens are in no total.
-        exact: Whether they are counts of token ids, which every message on every path has; of a run, of all its trees.
+        exact: Whether they are counts of token ids: every model turn on every path has those that were sampled and
+            those that its model was given. What no model was given, as the last observation of a rollout that ended by
+            ``max_turns``, has none and is in no count. Of a run: whether all its trees are.
     """
 
     flat: int

@@ -13,13 +13,14 @@ from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import describe_error
 from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
-from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.batch.batcher import Batcher, BatchLLM
 from trunkline.llm.cache import Cache
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages
-from trunkline.protocol.job import slots_for
+from trunkline.protocol.job import slots_for, tokens_of
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
@@ -41,7 +42,6 @@ from trunkline.worker.outbox import IN_FLIGHT, Outbox, TreeSink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.types import LLM
     from trunkline.protocol.job import AnyLLM, Job
     from trunkline.types import Task
@@ -131,8 +131,12 @@ class LLMClients:
 
 
 def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
-    mode = given.tokens if isinstance(given, EndpointSpec) else None
-    return None if mode is None else TokenPromptBuilder(mode, renderers(mode, cast("HttpLLM", llm).call))
+    mode = tokens_of(given)
+    if mode is None:
+        return None
+    if isinstance(llm, HttpLLM):
+        return TokenPromptBuilder(mode, renderers(mode, llm.call))
+    return TokenPromptBuilder(mode, renderers(mode), batch=isinstance(llm, Batcher))
 
 
 logger = logging.getLogger(__name__)

@@ -208,6 +208,49 @@ fn a_drift_that_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn a_prompt_of_other_messages_is_kept_with_its_turn() {
+    let mut tree = Tree::new();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{\"q\":1}", None, NameId::EMPTY).unwrap();
+    let rollout = tree.open(prompt, &[0, 0], 0).unwrap();
+    let message = tree.fragment(b"{\"own\":1}").unwrap();
+    let own = tree.context(&[message.get()]).unwrap();
+    let mut say = |prompt: &[u32], said: u32| {
+        let leaf = tree.rollout(rollout).unwrap().leaf;
+        let context = tree.settle_messages(leaf, prompt, own).unwrap();
+        assert!(tree.has_messages(context).unwrap());
+        let sampled = TokenBuffer::sampled(vec![said], vec![-0.5], 3).unwrap();
+        let call = Call { context: Some(context), ..Call::default() };
+        let node = tree.turn(rollout, b"{}", Some(sampled.as_slice()), call).unwrap();
+        assert_eq!(tree.last_ids(node, usize::MAX).unwrap(), [prompt, &[said]].concat());
+        assert_eq!(tree.body(trunkline_core::Source::Context(context), b"[", b"]").unwrap(), b"[{\"own\":1}]");
+        tree.observe(rollout, b"{\"seen\":1}", None, NameId::EMPTY, 0, false).unwrap();
+        tree.drift_of(node).unwrap().unwrap().policy
+    };
+    // The first, one that goes on after it, another conversation, the first again, and the same without anything new.
+    let policies = [say(&[1, 2], 9), say(&[1, 2, 9, 3], 8), say(&[5], 7), say(&[1, 2, 9], 6), say(&[1, 2, 9, 6], 4)];
+    let (realign, fork) = (DriftPolicy::Realign, DriftPolicy::Fork);
+    assert_eq!(policies, [realign, realign, fork, fork, realign]);
+    assert!(tree.tokens_of(prompt).unwrap().is_none(), "no node is given ids");
+    let totals = tree.tokens();
+    assert_eq!((totals.exact, totals.flat_generated, totals.flat), (true, 5, 12));
+    let mut harvest = Harvest::new();
+    harvest.add(&tree).unwrap();
+    let rows = |found: Vec<(Vec<u32>, Vec<bool>)>| found.into_iter().map(|(ids, _)| ids).collect::<Vec<_>>();
+    assert_eq!(rows(samples(&harvest, &harvest.segment_leaves)), [vec![1, 2, 9, 3, 8], vec![5, 7]]);
+    assert_eq!(rows(samples(&harvest, &harvest.leaves)), [[1, 2, 9, 6, 4]]);
+    let mut copy = Tree::new();
+    copy.apply(&tree.delta().unwrap().unwrap()).unwrap();
+    assert_eq!((copy.check(), copy.digest(), copy.tokens()), (Ok(()), tree.digest(), totals));
+    let missing = |tree: &mut Tree, words: &[u32]| tree.context(words).unwrap_err().to_string();
+    assert!(missing(&mut tree, &[u32::MAX, 1, 0, 0, 99]).contains("context 99 does not exist"));
+    assert!(missing(&mut tree, &[u32::MAX, 1, 0, 0, 0, 0]).contains("a list of messages or a drift"));
+    // One that names a drift instead of messages has none.
+    let drift = tree.drift(DriftPolicy::Fork, 0, Some(TokenBuffer::given(vec![1]).as_slice())).unwrap();
+    let nested = tree.context(&[u32::MAX, 1, 0, 0, drift.get()]).unwrap();
+    assert!(!tree.has_messages(nested).unwrap());
+}
+
+#[test]
 fn a_node_without_ids_ends_what_is_known() {
     let (mut tree, _) = play(&[]);
     let rollout = RolloutId::new(0);

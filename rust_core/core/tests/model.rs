@@ -237,6 +237,9 @@ fn tokens_are_counted_from_ids_where_all_are_known() {
     // A prompt that no rollout passes is in no total.
     tree.append(NodeId::ROOT, Kind::Prompt, &message(9), None, NameId::EMPTY).unwrap();
     assert_eq!(tree.tokens(), totals);
+    // Nor are observations that no model was given.
+    tree.observe(0.into(), &message(4), None, NameId::EMPTY, 0, false).unwrap();
+    assert_eq!(tree.tokens(), totals);
     // What was sent to a turn with a context of its own is not its path.
     let context = tree.context(&[0]).unwrap();
     let other = tree.open(prompt, &[0, 2], 0).unwrap();

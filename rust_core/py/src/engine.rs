@@ -482,7 +482,7 @@ impl TurnEngine {
         let started = now.saturating_sub(took);
         let figures = (draws, prompt, cached, generated, u8::from(sent), queued, first, took, started);
         let (served, estimated) = (reply.served.clone(), reply.estimated);
-        let parked = parked.then(|| Py::new(py, PendingReply(reply))).transpose()?;
+        let parked = parked.then(|| Py::new(py, PendingReply(reply, None))).transpose()?;
         Ok((figures, served, estimated, outcomes, parked))
     }
 

@@ -84,8 +84,10 @@ def test_the_page_of_scheduling_says_which_parts_of_the_core_a_run_uses():
 
 @pytest.mark.parametrize("page", ["tools", "environments", "strategies"])
 def test_the_short_examples_of_a_page_run(page: str):
-    (example,) = re.findall(r"```python\n(.*?)```", PAGES[f"docs/design/{page}.md"], re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", PAGES[f"docs/design/{page}.md"], re.DOTALL)
+    assert examples
     made = {"tl": tl, "json": json, "msgspec": msgspec, "bank": SimpleNamespace()}
-    exec(example.replace("model=...", 'model="m"'), made)
+    for example in examples:
+        exec(example.replace("model=...", 'model="m"'), made)
     if page == "strategies":
         assert isinstance(made["Recheck"](), tl.Strategy)

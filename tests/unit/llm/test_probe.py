@@ -213,6 +213,28 @@ async def test_settings_that_cannot_be_kept_are_refused_before_anything_is_sent(
         await arun(agent, [Task.ask("x")], llm=EndpointSpec("http://127.0.0.1:9/v1", tokens=mode), workers=0)
 
 
+async def test_completions_alone_are_asked_for_and_a_server_that_is_down_or_lacks_them_is_told_apart():
+    asked: list[Any] = []
+
+    async def without_ids(incoming: web.Request) -> web.Response:
+        asked.append((await incoming.json())["prompt"])
+        return web.json_response({"choices": [{"text": "a", "finish_reason": "stop"}]})
+
+    async def probed(spec: EndpointSpec) -> Capabilities:
+        return await probe(partial(EndpointSpec.open, spec), "m", ["completions"], prompt=[5, 6])
+
+    async with answering({"/v1/completions": without_ids}) as spec:
+        found = await probed(spec)
+        url = spec.base_urls[0]
+    assert (found.site, found.completions) == (url, False)
+    assert asked[0] == [5, 6]
+    with pytest.raises(EndpointError, match="is a server running there"):
+        await probed(EndpointSpec(url, max_retries=0))
+    async with answering({}) as spec:
+        with pytest.raises(EndpointError, match="404"):
+            await probed(spec)
+
+
 async def test_a_server_that_writes_and_encodes_in_two_steps_has_all_that_completions_need():
     async with llama_server("no idea, ") as server:
         spec = EndpointSpec(server.url, max_retries=0)

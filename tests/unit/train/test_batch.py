@@ -292,3 +292,11 @@ def test_an_estimator_of_ones_own_takes_the_trajectories_of_a_group_that_count()
             tl.train.batch([tree], estimator=wrong, shared="once")
     with pytest.raises(ConfigError, match=r"options belong to presets.*leave gamma out"):
         tl.train.batch([tree], estimator=centred, shared="once", gamma=0.5)
+
+
+def test_settings_are_checked_where_there_is_no_tree_too():
+    for preset in tl.train.presets():
+        empty = tl.train.batch([], estimator=preset, shared="repeat")
+        assert (len(empty), len(empty.ragged()["ids"]), len(empty.by_turn().tree()["ids"])) == (0, 0, 0)
+        with pytest.raises(ArgumentError, match='an option is "nonsense"'):
+            tl.train.batch([], estimator=preset, shared="repeat", nonsense=1)

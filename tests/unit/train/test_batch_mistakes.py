@@ -115,6 +115,14 @@ def test_a_run_of_which_nothing_is_left_has_empty_layouts(estimator: str, shared
                 assert all(column is not None for column in columns.values())
 
 
+def test_a_column_that_is_written_to_changes_no_batch():
+    batch = tl.train.batch([with_ids()], **SETTINGS)
+    for name in ("groups", "rollouts"):
+        batch.tree()[name][0] = 77
+        assert batch.tree()[name][0] == 0
+    assert (batch.groups[0], batch.rollouts[0]) == (0, 0)
+
+
 def test_turns_read_each_path_once(monkeypatch: pytest.MonkeyPatch):
     read: list[int] = []
     of = tl.train.turns.__globals__["turns_of"]

@@ -39,7 +39,7 @@ class TrainingSample(msgspec.Struct, array_like=True, gc=False, omit_defaults=Tr
     advantages: list[float] | None = None
 
 
-def samples(trees: list[Tree], estimator: str = "dr_grpo", **options: Any) -> list[TrainingSample]:
+def samples(trees: list[Tree], estimator: Any = "dr_grpo", **options: Any) -> list[TrainingSample]:
     data = prime.training_samples(trees, estimator=estimator, **options)
     return msgspec.msgpack.decode(data, type=list[TrainingSample])
 
@@ -189,6 +189,11 @@ def test_masked_and_failed_rollouts_are_context_or_left_out():
     tl.scoring.notes.note(tree.core, 2, tl.Verdict("f", "mask"))
     assert [sample.token_ids[-1] for sample in samples([tree])] == [1, 2]
     assert samples([]) == []
+
+
+def test_an_estimator_may_be_a_function():
+    found = samples([chain_tree([1], [2], [3])], estimator=lambda group: [1.5, None, len(group)])
+    assert [(sample.token_ids[-1], sample.advantages[-1]) for sample in found] == [(1, 1.5), (3, 3.0)]
 
 
 @pytest.mark.parametrize(

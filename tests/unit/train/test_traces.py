@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -387,6 +388,16 @@ def test_trees_of_recorded_runs_come_back_or_are_refused(name: str, tmp_path: Pa
                     verifiers.tree_of(found)
             else:
                 assert verifiers.tree_of(found).digest() == tree.digest()
+
+
+def test_the_snippet_of_the_guide_runs():
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "trainers.md").read_text("utf-8")
+    (snippet,) = re.findall(r"```python\n(from trunkline\.train import prime, verifiers\n.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {"run": [chains([1], [2]), chains([1], [3])]}
+    exec(snippet, names)
+    assert names["tree"].digest() == names["run"][0].digest()
+    assert len(names["traces"]) == 2
+    assert names["data"]
 
 
 def test_messages_put_in_behind_a_state_come_back():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import math
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,6 +120,8 @@ def test_half_a_group_and_other_sizes_are_refused():
         generate(with_ids(), ["what?"] * 2, 2)
     with pytest.raises(ConfigError, match=r'no task ends with the prompt "where\?"'):
         generate(with_ids(), ["where?"] * 3)
+    with pytest.raises(ConfigError, match='no task ends with the prompt ""'):
+        generate(with_ids(), [[]] * 3)
     two = [Task.ask("what?", id="a"), Task.ask("what?", id="b")]
     with pytest.raises(ConfigError, match='tasks "a" and "b" end with the same message'):
         trl.rollout_func(lambda *_: [], two, estimator="trl")
@@ -136,10 +139,24 @@ def test_settings_are_checked_before_a_trainer_runs():
         trl.reward(prompts=[], completions=[])
 
 
+def test_advantages_stand_before_the_trainer():
+    class GRPOTrainer:
+        def _generate_and_score_completions(self, inputs: Any) -> Any: ...
+
+    class Right(trl.TreeAdvantages, GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any: ...
+
+    class Further(Right): ...
+
+    with pytest.raises(ConfigError, match="Wrong: TreeAdvantages must stand before GRPOTrainer"):
+
+        class Wrong(GRPOTrainer, trl.TreeAdvantages): ...
+
+
 @pytest.mark.parametrize("policy", ["bridge", "fork"])
 async def test_rows_are_the_paths_of_rollouts_and_a_fork_is_refused(policy: str, tasks: list[Task]):
     mode = TokenMode(api="completions", drift=policy)
-    async with serving(mode, noncanonical=0.2) as (llm, _):
+    async with serving(mode, noncanonical=0.2) as (llm, noting):
         trees = await grow(mode, llm, tasks, strategy=TreeGRPO(2, 2, 1))
     for tree in trees:
         for rollout in tree.rollouts:
@@ -150,6 +167,14 @@ async def test_rows_are_the_paths_of_rollouts_and_a_fork_is_refused(policy: str,
     if policy == "fork":
         with pytest.raises(UsageError, match="GRPOTrainer takes one: keep the ids with TokenMode"):
             function(prompts, trainer(6))
+        worker = trl.RolloutWorker(None, tasks, estimator="tree_grpo", censored="mask")
+        asked = []
+        for sample in (one for tree in trees for one in worker._samples(tree, 1, SimpleNamespace)):
+            first = sample.completion_mask.tolist().index(1)
+            assert all(sample.completion_mask[first:])
+            asked.append((tuple(sample.input_ids[:first]), tuple(sample.input_ids[first:])))
+        assert 0 < len(asked) == len(set(asked))
+        assert set(asked) <= set(noting.sampled()), "a turn is trained after what the engine was given for it"
         return
     rows = function(prompts, trainer(6))
     number = 0
@@ -262,6 +287,25 @@ class Versions:
     def update_weights(self, version: str, update: Any, policy: str) -> None:
         update()
         self.seen.append((version, policy))
+
+
+def test_a_change_of_weights_that_meets_a_broken_run_says_so(monkeypatch: pytest.MonkeyPatch):
+    class Waiting(Versions):
+        async def aupdate_weights(self, version: str, update: Any, policy: str) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+    async def broken(tasks: list[Task], seed: int) -> Any:
+        while not reached.is_set():
+            await asyncio.sleep(0.001)
+        raise UsageError("the server is gone")
+        yield
+
+    reached = threading.Event()
+    worker = working(monkeypatch, broken, [with_ids().task])
+    with pytest.raises(UsageError, match="have ended: the server is gone"):
+        trl.WeightTransfer(Waiting(), list, worker).send_weights(iter([]))
+    worker.stop()
 
 
 def test_weights_are_versions_of_the_pool(monkeypatch: pytest.MonkeyPatch):

@@ -27,6 +27,7 @@ from trunkline.llm.batch.completion import ENDPOINT, PendingPrompt, RequestTime,
 from trunkline.llm.batch.turn_sender import BatchTurnSender
 from trunkline.llm.pricing import one_price
 from trunkline.llm.receiver import RequestLabels
+from trunkline.llm.token_ids.base import engine_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from trunkline.llm.batch.completion import Prompt
     from trunkline.llm.pricing import Price
     from trunkline.llm.receiver import FirstAttempt, TurnReceiver
+    from trunkline.llm.token_ids.base import TokenMode
     from trunkline.llm.types import Reply, Request
 
 
@@ -178,7 +180,7 @@ class Batcher:
         else:
             if isinstance(results, list | tuple) and len(results) == len(batch):
                 for part, result in zip(batch, results, strict=True):
-                    part.settle(completions(result, part.prompt.n, name))
+                    part.settle(completions(result, part.prompt, name, self._settings.tokens))
                 return
             given = f"{len(results)} of them" if isinstance(results, list | tuple) else short_repr(results)
             fault = LLMError(f"{name} must return a list of {len(batch)} results for as many prompts, not {given}")
@@ -248,9 +250,13 @@ class BatchLLM:
             that are in the same step, and ask a role for the same time in it.
         core_masks: Whether the core keeps account of what rollouts do; else arrays in Python do.
         price: What tokens cost; None where that is not known.
+        tokens: Whether the engine's token ids and log-probs are kept on the tree. With ``TokenMode(api="chat")`` it is
+            given messages and returns the ids of prompt and completion; with ``TokenMode(api="completions",
+            tokenizer=PATH)`` it is given ``Prompt.token_ids`` and returns the completion's ids and raw text. None for
+            not at all.
 
     Raises:
-        ConfigError: The engine cannot be called, or a number or the price makes no sense.
+        ConfigError: The engine cannot be called, or a number, the price or the mode makes no sense.
     """
 
     def __init__(
@@ -267,6 +273,7 @@ class BatchLLM:
         regroup: bool = True,
         core_masks: bool = True,
         price: Price | None = None,
+        tokens: TokenMode | None = None,
     ) -> None:
         self.max_batch = check_int("BatchLLM: max_batch", max_batch, 1)
         self.max_wait = check_float("BatchLLM: max_wait", max_wait, 0, unit="seconds")
@@ -280,6 +287,7 @@ class BatchLLM:
             max_concurrency = 2 * max_batch * calls
         self.max_concurrency = check_int("BatchLLM: max_concurrency", max_concurrency, 1)
         self.price = one_price("BatchLLM: price", price)
+        self.tokens = engine_mode("BatchLLM: tokens", tokens)
         # Here and not with a batcher: a call that a cancelled run has left behind still keeps the next run's waiting.
         self.engine = BatchEngine(engine, calls)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from functools import cached_property
 from itertools import groupby
@@ -15,12 +14,14 @@ from trunkline._internal.text import excerpt, scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import LLMError, ReplyError, TrunklineError
 from trunkline.llm.response import read
-from trunkline.llm.types import Reply, ReplyChoice, ToolCall
+from trunkline.llm.token_ids.base import bad_logprobs, missing_ids
+from trunkline.llm.types import Reply, ReplyChoice, TokenId, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline._internal.text import JSON
+    from trunkline.llm.token_ids.base import TokenMode
     from trunkline.llm.types import Request
     from trunkline.types import Message
 
@@ -44,8 +45,9 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         finish: Why it ended: ``stop``, ``length``, ``tool_calls`` or another word. If empty, ``tool_calls`` where there
             are any, else ``stop``.
         token_ids: Ids of what was sampled.
-        logprobs: Natural log-probability of each of these, finite and at most 0.
-        prompt_token_ids: Ids of the prompt.
+        logprobs: Natural log-probability of each of these, finite, or None where it is not known.
+        prompt_token_ids: Ids of the prompt. Where ``BatchLLM`` has a ``TokenMode``, the fields before are needed, and
+            this one with ``api="chat"``.
         usage: Token counts of this completion and its prompt, as a server gives them: ``prompt_tokens``,
             ``completion_tokens``. If None, the ids are counted where there are any.
     """
@@ -54,9 +56,9 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning: str | None = None
     tool_calls: list[ToolCall] = []
     finish: str = ""
-    token_ids: list[int] | None = None
-    logprobs: list[float] | None = None
-    prompt_token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
+    logprobs: list[float | None] | None = None
+    prompt_token_ids: list[TokenId] | None = None
     usage: dict[str, Any] | None = None
 
 
@@ -67,15 +69,20 @@ class RequestTime(msgspec.Struct, frozen=True, gc=False):
     queue: int
 
 
-def completions(result: object, n: int, engine: str) -> list[Completion | TrunklineError]:
+def completions(
+    result: object, prompt: Prompt, engine: str, mode: TokenMode | None = None
+) -> list[Completion | TrunklineError]:
     """Check the completions of an engine for one prompt."""
+    n = prompt.n
     if n == 1:
-        return [Completion(text=result) if type(result) is str else _completion(result, engine)]
+        if type(result) is str and mode is None:
+            return [Completion(text=result)]
+        return [_completion(result, engine, prompt, mode)]
     if not isinstance(result, list | tuple) or len(result) != n:
         given = f"{len(result)} of them" if isinstance(result, list | tuple) else short_repr(result)
         error = LLMError(f"{engine} must return a list of {n} completions for a prompt with n={n}, not {given}")
         return [error] * n
-    return [_completion(one, engine) for one in result]
+    return [_completion(one, engine, prompt, mode) for one in result]
 
 
 def reply_of(
@@ -200,26 +207,26 @@ def _counted(completion: Completion) -> dict[str, JSON]:
     return counted
 
 
-def _completion(result: object, engine: str) -> Completion | LLMError:
+def _completion(result: object, engine: str, prompt: Prompt, mode: TokenMode | None) -> Completion | LLMError:
     if isinstance(result, str):
-        return Completion(text=result)
+        result = Completion(text=result)
     if not isinstance(result, dict | Completion):
         return LLMError(f"{engine} must return text, a dict or a Completion for each prompt, not {short_repr(result)}")
     try:
         # A struct can be made with values of any type, and only decoding checks them.
-        found = msgspec.convert(msgspec.to_builtins(result, enc_hook=_listed), Completion)
+        found = msgspec.convert(msgspec.to_builtins(result, enc_hook=listed), Completion)
     except Exception as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
         return LLMError(f"{engine} returned an invalid completion: {excerpt(str(error))}")
-    if found.logprobs is not None and len(found.logprobs) != len(found.token_ids or ()):
-        ids = "no token_ids" if found.token_ids is None else f"{len(found.token_ids)} token_ids"
-        return LLMError(f"{engine} returned a completion with {len(found.logprobs)} logprobs and {ids}")
-    # JSON has neither NaN nor infinities; a sum is finite only where all its parts are.
-    if not math.isfinite(sum(found.logprobs or ())):
-        return LLMError(f"{engine} returned a completion with logprobs that are not finite")
-    return found
+    fault = bad_logprobs(found.token_ids, found.logprobs)
+    if fault is None and mode is not None:
+        said = found.prompt_token_ids
+        fault = missing_ids(found.token_ids, found.logprobs, said, mode)
+        if mode.api != "chat" and said is not None and said != prompt.token_ids:
+            fault = f"{len(said)} prompt_token_ids that are not those of its prompt"
+    return found if fault is None else LLMError(f"{engine} returned a completion with {fault}")
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Arrays and tensors as lists; other objects are refused."""
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -267,7 +274,7 @@ class Prompt(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def token_ids(self) -> list[int] | None:
-        """The prompt as token ids, where the request has them instead of messages."""
+        """The prompt as token ids, where the request has them instead of messages: ``TokenMode(api="completions")``."""
         given = self._fields.get("prompt")
         return given if isinstance(given, list) else None
 

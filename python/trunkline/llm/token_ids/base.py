@@ -6,12 +6,13 @@ character have the closing of the turn and the new messages in common at their e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from trunkline._core import ReplyOptions
-from trunkline._internal.validation import check_choice, check_int, check_text
+from trunkline._internal.validation import check_choice, check_int, check_text, check_that
 from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.tree.records import number_of
@@ -30,7 +31,11 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a server for token ids and log-probs, and keep them on the tree; for ``trunkline.LLM(tokens=...)``.
+    """Ask for token ids and log-probs, and keep them on the tree; for ``trunkline.LLM(tokens=...)``.
+
+    A batch engine is given one in the same way, ``trunkline.BatchLLM(engine, tokens=...)``, and an object with
+    ``complete`` as its attribute ``tokens``. Both answer with ids themselves; a model's turn has a log-probability for
+    each id, where None stands for one that is not known.
 
     Attributes:
         api: How the server is asked. ``chat``: chat completions; the server renders, and says which ids it rendered
@@ -45,7 +50,7 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         realign_limit: A realignment that would replace this many ids of the path, or more, forks. The default is TRL's
             ``fork_threshold``.
         tokenizer: Renders here, with this ``tokenizer.json`` (or the folder it is in) and the chat template beside it;
-            None asks the server's ``/tokenize``.
+            None asks the server's ``/tokenize``. An engine in this process has no such server and needs it.
         template: Path of a chat template to use with ``tokenizer`` instead.
 
     Raises:
@@ -71,25 +76,69 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ConfigError("TokenMode: template needs tokenizer, the path of the tokenizer.json that goes with it")
 
 
+def engine_mode(where: str, mode: Any) -> TokenMode | None:
+    """Check the mode of an engine in this process, which has no server to render for it."""
+    if not isinstance(mode, TokenMode):
+        check_that(mode is None, f"{where} must be a TokenMode or None", mode)
+        return None
+    if mode.api == "chat":
+        return mode
+    if mode.api == "generate":
+        raise ConfigError(f"{where}: api='generate' is SGLang's over HTTP; use api='completions' for a prompt of ids")
+    if mode.tokenizer is None:
+        raise ConfigError(
+            f"{where}: api='completions' needs TokenMode(tokenizer=...), the path of the model's tokenizer.json"
+        )
+    return mode
+
+
+def missing_ids(
+    ids: Sequence[int] | None, logprobs: Sequence[float | None] | None, prompt: Sequence[int] | None, mode: TokenMode
+) -> str | None:
+    """What an engine's completion lacks whose every token must be known, or None."""
+    if not ids:
+        return "no token_ids of what was sampled"
+    if logprobs is None:
+        return f"{len(ids)} token_ids and no logprobs; give one for each id, None where it is not known"
+    if mode.api == "chat" and not prompt:
+        return "no token ids of the prompt; give them, or take TokenMode(api='completions'), which sends ids"
+    return None
+
+
+def bad_logprobs(ids: Sequence[int] | None, logprobs: Sequence[float | None] | None) -> str | None:
+    """What is wrong with the log-probs of a completion, or None."""
+    if logprobs is None:
+        return None
+    if len(logprobs) != len(ids or ()):
+        return f"{len(logprobs)} logprobs and {'no' if ids is None else len(ids)} token_ids"
+    # JSON has neither NaN nor infinities; a sum is finite only where all its parts are.
+    finite = math.isfinite(sum(value for value in logprobs if value is not None))
+    return None if finite else "logprobs that are not finite"
+
+
 class Form(NamedTuple):
-    """The constant parts of requests in one mode, and how their replies are read."""
+    """The constant parts of requests in one mode, and how replies are read.
+
+    Replies of an engine in this process are written as chat completions: ``engine_reading``.
+    """
 
     head: bytes
     constant: bytes
     route: str
     reading: ReplyOptions
+    engine_reading: ReplyOptions
 
 
 def form_of(
     mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None, *, least: int = 0
 ) -> Form:
     number = number_of(version)
+    chat = ReplyOptions(version=number, max_tokens=sampling.max_tokens)
     if mode.api == "chat":
         extra = {**sampling.extra, "return_token_ids": True}
         asking = msgspec.structs.replace(sampling, logprobs=True, extra=extra)
         constant = request.constant(asking, tools)
-        reading = ReplyOptions(version=number, max_tokens=sampling.max_tokens)
-        return Form(request.head(model), constant, request.CHAT, reading)
+        return Form(request.head(model), constant, request.CHAT, chat, chat)
     if sampling.max_tokens is None:
         raise ConfigError(
             f"TokenMode(api={mode.api!r}) needs sampling.max_tokens: servers have a low limit of their own"
@@ -105,14 +154,15 @@ def form_of(
     if mode.api == "completions":
         constant = b"]," + _inside({**fields, "logprobs": top, "return_token_ids": True})
         reading = ReplyOptions(form="completion", version=number, max_tokens=sampling.max_tokens)
-        return Form(_head(model, "prompt"), constant, request.COMPLETIONS, reading)
+        return Form(_head(model, "prompt"), constant, request.COMPLETIONS, reading, chat)
     fields["max_new_tokens"] = fields.pop("max_tokens")
     # vLLM's name for no_stop_trim, which dialects send beside it; SGLang refuses a parameter that it does not know.
     if fields.pop("include_stop_str_in_output", None) is not None:
         fields.setdefault("no_stop_trim", True)
     asked: dict[str, JSON] = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
     constant = b"]," + _inside(asked) + b',"sampling_params":{' + _inside(fields)
-    return Form(_head(model, "input_ids"), constant, request.GENERATE, ReplyOptions(form="generate", version=number))
+    reading = ReplyOptions(form="generate", version=number)
+    return Form(_head(model, "input_ids"), constant, request.GENERATE, reading, chat)
 
 
 def _head(model: str, prompt: str) -> bytes:

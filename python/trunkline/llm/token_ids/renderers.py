@@ -262,6 +262,10 @@ class Post(Protocol):
         ...
 
 
+async def _no_server(route: str, body: bytes, key: int = 0) -> bytes:
+    raise ConfigError("there is no server that renders; use TokenMode(tokenizer=...)")
+
+
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
@@ -345,10 +349,10 @@ class ServerRenderer(ConversationRenderer):
             return None
 
 
-def renderers(mode: TokenMode, post: Post) -> Callable[[str], Renderer]:
-    """A factory of renderers by the model's name at the server."""
+def renderers(mode: TokenMode, post: Post | None = None) -> Callable[[str], Renderer]:
+    """A factory of renderers by the model's name at the server; without ``post`` there is none that could render."""
     if mode.tokenizer is None:
-        return lambda model: ServerRenderer(post, model)
+        return lambda model: ServerRenderer(post or _no_server, model)
 
     local = LocalRenderer(mode.tokenizer, mode.template)
     return lambda _model: local

@@ -26,16 +26,15 @@ _MOST: Final = 1_000
 """Different agents and tools that a program may use. One that makes a new one for each turn would fill the memory."""
 
 
-def check_program(program: Any, agent: Agent, *, tokens: bool) -> None:
+def check_program(program: Any, agent: Agent) -> None:
     """Refuse what cannot play rollouts.
 
     Args:
         program: What was given.
         agent: The run's agent.
-        tokens: Whether the tokens of every turn are to be known.
 
     Raises:
-        ConfigError: It is no coroutine function, or cannot be had with this agent or these tokens.
+        ConfigError: It is no coroutine function, or cannot be had with this agent.
     """
     if not (inspect.iscoroutinefunction(program) or inspect.iscoroutinefunction(type(program).__call__)):
         raise ConfigError(f"program must be a function, async def program(rollout), not {short_repr(program)}")
@@ -43,8 +42,6 @@ def check_program(program: Any, agent: Agent, *, tokens: bool) -> None:
         raise ConfigError("program and an agent with an environment do not go together: leave the environment out")
     if (field := _of_the_loop(agent)) is not None:
         raise ConfigError(f"program and an agent with {field} do not go together: the program itself sees to that")
-    if tokens:
-        raise ConfigError("program and LLM(tokens=...) do not go together: leave tokens out")
 
 
 class Program:

@@ -66,7 +66,10 @@ class Sampler(msgspec.Struct, eq=False):
 
     def recorded(self, compiled: CompiledAgent, turn: int) -> ReplyChoice:
         """Return a turn of the tree as the program was given it, or would have been."""
-        choice, token_prompts = recorded(self.core, turn), self.client.token_prompts
+        choice = recorded(self.core, turn)
+        if self.client.token_prompts is None:
+            return choice
+        token_prompts = self.client.of(compiled.agent.llm).token_prompts
         return choice if token_prompts is None else token_prompts.recorded(compiled, choice)
 
     def calls(self, compiled: CompiledAgent, turn: int) -> Sequence[ToolCall]:
@@ -231,13 +234,16 @@ class Sampler(msgspec.Struct, eq=False):
         core, n, who = self.core, len(wanted), compiled.agent
         end = ending(seed, n)
         tail, size, asked, route = compiled.constant + end, len(end), 0, CHAT
-        pending, token_prompts = wanted[0].pending, self.client.token_prompts
+        pending, token_prompts = wanted[0].pending, self.client.of(who.llm).token_prompts
         rest = core, compiled, [one.rollout for one in wanted], step, called, told
         turns: TurnReader
         if pending is not None:
-            pending.begin(compiled, called, told)
             turns, context, step, asked = pending, pending.ask.context, pending.ask.step, pending.ask.asked
-            if context is None:
+            prompt = None if token_prompts is None else await token_prompts.program(core, compiled, leaf, context, seed)
+            pending.begin(compiled, called, told, prompt)
+            if prompt is not None:
+                content, size, route = prompt.content, prompt.end, prompt.form.route
+            elif context is None:
                 content = core.request(leaf, compiled.head, tail)
             else:
                 content = core.request_context(context, compiled.head, tail)

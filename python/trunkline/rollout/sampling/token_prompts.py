@@ -9,16 +9,16 @@ import msgspec
 from trunkline._core import ROOT, TURN, align_ids, give_ids, last_ids, request_ids, settle_ids
 from trunkline.errors import BadRequest, ConfigError
 from trunkline.llm import request as bodies
-from trunkline.llm.dialects.builtin import Hermes
 from trunkline.llm.token_ids.base import Form, form_of
-from trunkline.rollout.sampling.turns import TurnReader
+from trunkline.rollout.sampling.turns import TokenPrompt, TurnReader, taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._core import CoreTree
+    from trunkline._core import CoreTree, ReplyOptions
     from trunkline._internal.text import JSON
     from trunkline.agent import CompiledAgent
+    from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.llm.types import ReplyChoice
     from trunkline.rollout.types import KeptPrefix
@@ -26,35 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenPrompt", "TokenPromptBuilder", "TokenTurnReader"]
 
-_RAW = Hermes()
-"""How models write native calls where no server takes these apart."""
-
 _CLOSING = 64
 """Ids at the end of a turn that a renderer may look at, to see how much of the closing it has already."""
 
 
 _CHARACTER = 4
 """Bytes of the longest character, so that a token which begins inside one has at most three before it there."""
-
-
-class TokenPrompt(NamedTuple):
-    """The body of a request, and what its reply must know.
-
-    Attributes:
-        content: The body.
-        end: Bytes of it that depend on the draws.
-        form: Where it goes and how the reply is read.
-        context: The drift of a prompt that is sent as ids, if it drifts.
-        parting: What to do with the ids of a prompt that the server makes; None where it is sent as ids.
-        kept: What the model goes on from inside a turn: the turn, how many of its tokens, and what they say.
-    """
-
-    content: bytes
-    end: int
-    form: Form
-    context: int | None
-    parting: tuple[str, int] | None
-    kept: tuple[int, int, str] | None = None
 
 
 class _Way(NamedTuple):
@@ -83,11 +60,13 @@ class TokenPromptBuilder:
     Args:
         mode: How the server is asked.
         renderer: Makes the renderer of a model; it is not asked in a chat.
+        batch: Whether a batch engine answers, whose completions reach readers as chat completions.
     """
 
-    def __init__(self, mode: TokenMode, renderer: Callable[[str], Renderer]) -> None:
+    def __init__(self, mode: TokenMode, renderer: Callable[[str], Renderer], *, batch: bool = False) -> None:
         self._mode = mode
         self._renderer = renderer
+        self._batch = batch
         self._ways: dict[int, _Way] = {}
 
     @property
@@ -117,7 +96,8 @@ class TokenPromptBuilder:
         way = self._way(compiled)
         if way.renderer is None:
             form, end = way.form, bodies.draws(seed, n, way.form.route)
-            return TokenPrompt(core.request(leaf, form.head, form.constant + end), len(end), form, None, way.parting)
+            content = core.request(leaf, form.head, form.constant + end)
+            return TokenPrompt(content, len(end), self._mode, form, None, way.parting)
         try:
             context = await _settle(core, leaf, way.renderer, way)
         except ConfigError as error:
@@ -125,7 +105,7 @@ class TokenPromptBuilder:
         form = self._way(compiled).form
         end = bodies.draws(seed, n, form.route)
         tail = form.constant + end
-        return TokenPrompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
+        return TokenPrompt(request_ids(core, leaf, form.head, tail, context), len(end), self._mode, form, context, None)
 
     def recorded(self, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
         """Return a turn that is on a tree as the program was given it.
@@ -134,7 +114,41 @@ class TokenPromptBuilder:
             compiled: Who said it.
             choice: The turn.
         """
-        return _apart(self._way(compiled).form, compiled, choice)
+        return taken_apart(self._way(compiled).form, compiled, choice)
+
+    async def program(
+        self, core: CoreTree, compiled: CompiledAgent, leaf: int, context: int | None, seed: int
+    ) -> TokenPrompt:
+        """Make the prompt of one turn of a program.
+
+        Args:
+            core: The tree.
+            compiled: Who is asked.
+            leaf: The node whose path is the conversation.
+            context: The messages that are sent instead; None where it is that path.
+            seed: Seed of the draw.
+
+        Raises:
+            BadRequest: The template does not take this conversation, or the agent cannot be asked in this mode.
+            LLMError: A server that renders gave no answer.
+        """
+        ids: list[int] | None = None
+        try:
+            way = self._way(compiled)
+            if way.renderer is not None:
+                ids = await _program_ids(core, leaf, context, way.renderer, way)
+        except ConfigError as error:
+            raise BadRequest(f"the prompt cannot be rendered: {error}") from None
+        form = self._way(compiled).form
+        end = bodies.draws(seed, 1, form.route)
+        tail = form.constant + end
+        if ids is not None:
+            content = form.head + msgspec.json.encode(ids)[1:-1] + tail
+        elif context is None:
+            content = core.request(leaf, form.head, tail)
+        else:
+            content = core.request_context(context, form.head, tail)
+        return TokenPrompt(content, len(end), self._mode, form, None, way.parting, None, ids)
 
     async def within(
         self, core: CoreTree, compiled: CompiledAgent, leaf: int, kept: KeptPrefix, seed: int, n: int
@@ -160,12 +174,12 @@ class TokenPromptBuilder:
         if way.renderer is None:
             raise BadRequest(f"the first {kept.tokens} tokens of a turn cannot be gone on from in a chat")
         ids, text = await _beginning(core, kept, way.renderer)
-        form = _shorter(self._mode, compiled, len(ids), int(self._way(compiled).listing))
+        form = self._form(_shorter(compiled, len(ids)), compiled, int(self._way(compiled).listing))
         end = bodies.draws(seed, n, form.route)
         tail = b"".join((*(b",%d" % token for token in ids), form.constant, end))
         context = core.node(kept.turn).context
         content = request_ids(core, leaf, form.head, tail, context)
-        return TokenPrompt(content, len(end), form, context, None, (kept.turn, len(ids), text))
+        return TokenPrompt(content, len(end), self._mode, form, context, None, (kept.turn, len(ids), text))
 
     def _way(self, compiled: CompiledAgent) -> _Way:
         known = self._ways.get(id(compiled))
@@ -175,7 +189,7 @@ class TokenPromptBuilder:
                 compiled.toolbox.definitions() if compiled.dialect.native else b"",
             )
             mode, sampling = self._mode, compiled.dialect.sampling
-            form = form_of(mode, model, sampling, definitions, compiled.version)
+            form = self._form(sampling, compiled, definitions=definitions)
             renderer = None if mode.api == "chat" else self._renderer(model)
             tools = msgspec.json.decode(definitions) if definitions else ()
             # Where a text stops turns, their last ids are words, and say not where a server's own rendering ends them.
@@ -183,10 +197,25 @@ class TokenPromptBuilder:
             parting = "realign" if blind else mode.drift, mode.realign_limit
             known = self._ways[id(compiled)] = _Way(compiled, form, renderer, tools, parting)
         elif getattr(known.renderer, "template_apart", False) and not known.listing:
-            mode, sampling = self._mode, compiled.dialect.sampling
-            form = form_of(mode, compiled.agent.model, sampling, version=compiled.version, least=1)
+            form = self._form(compiled.dialect.sampling, compiled, 1)
             known = self._ways[id(compiled)] = known._replace(form=form, listing=True)
         return known
+
+    def _form(self, sampling: Sampling, compiled: CompiledAgent, least: int = 0, definitions: bytes = b"") -> Form:
+        form = form_of(self._mode, compiled.agent.model, sampling, definitions, compiled.version, least=least)
+        return form._replace(reading=form.engine_reading) if self._batch else form
+
+
+async def _program_ids(core: CoreTree, leaf: int, context: int | None, renderer: Renderer, way: _Way) -> list[int]:
+    """The prompt of a program's request. The tree stays as it is until the reply is appended."""
+    if context is not None:
+        messages = msgspec.json.decode(core.request_context(context, b"[", b"]"))
+        return await renderer.render(messages, way.tools)
+    turn, since = _last_turn(core, leaf)
+    if way.parting[0] == "bridge" and turn:
+        more = await renderer.extend(last_ids(core, turn, _CLOSING), _messages(core, since))
+        return [*last_ids(core, turn), *more]
+    return await renderer.render(_messages(core, core.path(leaf)), way.tools)
 
 
 async def _settle(core: CoreTree, leaf: int, renderer: Renderer, way: _Way) -> int | None:
@@ -235,16 +264,15 @@ async def _beginning(core: CoreTree, kept: KeptPrefix, renderer: Renderer) -> tu
     )
 
 
-def _shorter(mode: TokenMode, compiled: CompiledAgent, tokens: int, least: int) -> Form:
-    """The form of a request for the rest of a turn, of which so many tokens are there: all of it has one limit."""
+def _shorter(compiled: CompiledAgent, tokens: int) -> Sampling:
+    """Sampling of the rest of a turn, of which so many tokens are there: all of it has one limit."""
     sampling = compiled.dialect.sampling
     left = (sampling.max_tokens or 0) - tokens
     if left < 1:
         raise BadRequest(
             f"{tokens} tokens are kept of a turn that may have {sampling.max_tokens} (sampling.max_tokens)"
         )
-    shorter = msgspec.structs.replace(sampling, max_tokens=left)
-    return form_of(mode, compiled.agent.model, shorter, version=compiled.version, least=least)
+    return msgspec.structs.replace(sampling, max_tokens=left)
 
 
 class TokenTurnReader(TurnReader):
@@ -260,25 +288,27 @@ class TokenTurnReader(TurnReader):
         super().__init__(*rest)
         self._prompt = prompt
         self._leaf = leaf
+        self._mode, self._engine_reading = prompt.mode, prompt.form.engine_reading
 
-    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int, *_: Any) -> Any:
-        form, context, parting, kept = self._prompt[2:]
-        return super()._take(rollouts, data, attempts, micros, form.reading, self._leaf, context, parting, kept)
+    def _take(
+        self,
+        rollouts: Sequence[int],
+        data: bytes,
+        attempts: int,
+        micros: int,
+        reading: ReplyOptions | None = None,
+        *_: Any,
+    ) -> Any:
+        prompt = self._prompt
+        reading = reading or prompt.form.reading
+        exact = self._leaf, prompt.context, prompt.parting, prompt.kept
+        return super()._take(rollouts, data, attempts, micros, reading, *exact)
 
     def _program_choice(self, choice: ReplyChoice) -> ReplyChoice:
         """A choice for the program, whole."""
         if self._prompt.kept is not None:
             choice.content = self._prompt.kept[2] + choice.content
-        return _apart(self._prompt.form, self._compiled, choice)
-
-
-def _apart(form: Form, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
-    """Read native calls where no server has taken them out of the text."""
-    if form.route == bodies.CHAT or not compiled.dialect.native:
-        return choice
-    parsed = _RAW.parse(choice, ())
-    choice.content, choice.tool_calls = parsed.answer or "", parsed.calls
-    return choice
+        return self._prompt.read(self._compiled, choice)
 
 
 def _last_turn(core: CoreTree, leaf: int) -> tuple[int, list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,10 @@ from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import short_repr
 from trunkline.agent import CompiledAgent
 from trunkline.errors import LLMError, ReplyError, RolloutError
+from trunkline.llm.batch.completion import listed
+from trunkline.llm.dialects.builtin import Hermes
+from trunkline.llm.request import CHAT
+from trunkline.llm.token_ids.base import bad_logprobs, missing_ids
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.task_budget import Reservation
 from trunkline.rollout.types import DrawCallback, Turn, TurnSink
@@ -21,9 +25,10 @@ if TYPE_CHECKING:
 
     from trunkline._core import CoreTree, PendingReply, ReplyOptions
     from trunkline.llm.receiver import CallFigures
+    from trunkline.llm.token_ids.base import Form, TokenMode
 
 
-__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "TurnRequest"]
+__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TokenPrompt", "TurnReader", "TurnRequest", "taken_apart"]
 
 
 _MOST = 2**31
@@ -31,6 +36,48 @@ _MOST = 2**31
 
 _LONGEST = 10**15
 """Microseconds that are believed, 30 years of them."""
+
+
+_RAW = Hermes()
+"""How models write native calls where no server takes these apart."""
+
+
+class TokenPrompt(NamedTuple):
+    """The body of a request, and what its reply must know.
+
+    Attributes:
+        content: The body.
+        end: Bytes of it that depend on the draws.
+        mode: How the model is asked.
+        form: Where it goes and how the reply is read.
+        context: The drift of a prompt that is sent as ids, if it drifts.
+        parting: What to do with the ids of a prompt that the server makes, or that is a program's; None where it is
+            sent as ids.
+        kept: What the model goes on from inside a turn: the turn, how many of its tokens, and what they say.
+        ids: A program's prompt that is sent as ids.
+    """
+
+    content: bytes
+    end: int
+    mode: TokenMode
+    form: Form
+    context: int | None
+    parting: tuple[str, int] | None
+    kept: tuple[int, int, str] | None = None
+    ids: list[int] | None = None
+
+    def read(self, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
+        """A choice as the program is given it."""
+        return taken_apart(self.form, compiled, choice)
+
+
+def taken_apart(form: Form, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
+    """Read native calls where no server has taken them out of the text."""
+    if form.route == CHAT or not compiled.dialect.native or choice.tool_calls:
+        return choice
+    parsed = _RAW.parse(choice, ())
+    choice.content, choice.tool_calls = parsed.answer or "", parsed.calls
+    return choice
 
 
 class TurnReader:
@@ -69,13 +116,24 @@ class TurnReader:
         self._called = called
         self._told = told
 
+    _mode: TokenMode | None = None
+    _engine_reading: ReplyOptions | None = None
+
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.types.ReplyReader`."""
         reply = self._read(data, first, attempts, micros, most)
         self._tell(reply)
         return reply
 
-    def _read(self, data: bytes, first: int, attempts: int, micros: int, most: int | None) -> Reply:
+    def _read(
+        self,
+        data: bytes,
+        first: int,
+        attempts: int,
+        micros: int,
+        most: int | None,
+        reading: ReplyOptions | None = None,
+    ) -> Reply:
         """Read an answer's bytes and put its choices on the tree."""
         end = len(self._rollouts) if most is None else first + most
         if self.found[first] is not None:
@@ -83,7 +141,7 @@ class TurnReader:
         # Draws may be read in any order, each as an answer of its own.
         end = next((place for place in range(first + 1, end) if self.found[place] is not None), end)
         taken, prompt, cached, generated, served, estimated = self._take(
-            self._rollouts[first:end], data, attempts, micros
+            self._rollouts[first:end], data, attempts, micros, reading
         )
         if not taken:
             raise ReplyError("its choices are empty")
@@ -145,10 +203,13 @@ class TurnReader:
         if self.found[first] is not None and isinstance(reply, Reply) and isinstance(reply.choices, list):
             return reply
         checked = _checked(reply, llm)
+        reading, mode = self._engine_reading, self._mode
         attempts, cached = checked.attempts, checked.cached
         for draw in self.missing(first, min(n, len(checked.choices))):
             try:
-                self._read(_written(checked, draw, cached), first + draw, attempts, checked.micros, 1)
+                if mode is not None:
+                    _check_ids(checked, draw, mode, llm)
+                self._read(_written(checked, draw, cached), first + draw, attempts, checked.micros, 1, reading)
                 if isinstance(self.found[first + draw], Turn):
                     attempts, cached = 1, checked.prompt  # only the first had its prompt computed
             except ReplyError as error:
@@ -206,7 +267,9 @@ def _checked(reply: object, llm: str) -> Reply:
         LLMError: If it is no reply.
     """
     try:
-        found = msgspec.convert(msgspec.to_builtins(reply), Reply) if isinstance(reply, Reply) else None
+        # Ids may be numpy arrays or tensors.
+        plain = msgspec.to_builtins(reply, enc_hook=listed) if isinstance(reply, Reply) else None
+        found = None if plain is None else msgspec.convert(plain, Reply)
     except (msgspec.MsgspecError, TypeError) as error:
         raise LLMError(f"{llm} returned a reply that is none: {format_error(error)}") from None
     if found is None or not found.choices:
@@ -221,6 +284,14 @@ def _checked(reply: object, llm: str) -> Reply:
     return found
 
 
+def _check_ids(reply: Reply, place: int, mode: TokenMode, llm: str) -> None:
+    """Refuse a choice with a ReplyError whose every token must be known, and is not."""
+    ids, logprobs = reply.choices[place].token_ids, reply.choices[place].logprobs
+    fault = bad_logprobs(ids, logprobs) or missing_ids(ids, logprobs, reply.prompt_ids, mode)
+    if fault is not None:
+        raise ReplyError(f"{llm} returned a choice with {fault}")
+
+
 def _written(reply: Reply, place: int, cached: int) -> bytes:
     """A choice of a reply as the body of a chat completion, with its share of the tokens."""
     choice, total, parts = reply.choices[place], reply.generated, len(reply.choices)
@@ -228,7 +299,10 @@ def _written(reply: Reply, place: int, cached: int) -> bytes:
     calls = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in choice.tool_calls]
     message = {"content": choice.content, "reasoning": choice.reasoning, "tool_calls": calls}
     usage = {"prompt_tokens": reply.prompt, "prompt_cache_hit_tokens": cached, "completion_tokens": generated}
-    body = {"choices": [{"message": message, "finish_reason": choice.finish}], "usage": usage}
+    written: dict[str, Any] = {"message": message, "finish_reason": choice.finish}
+    if choice.token_ids is not None:
+        written |= {"token_ids": choice.token_ids, "logprobs": {"token_logprobs": choice.logprobs}}
+    body = {"choices": [written], "usage": usage, "prompt_token_ids": reply.prompt_ids}
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -296,6 +370,7 @@ class PendingTurn(TurnReader):
     found: list[Turn | RolloutError | None]
     parsed: PendingReply | None = None
     _rollouts = (0,)
+    _prompt: TokenPrompt | None = None
     _reply: Reply | None = None
     _call: tuple[str, str, str, CallFigures, str, int] | None = None
     _told: DrawCallback | None = None
@@ -312,17 +387,41 @@ class PendingTurn(TurnReader):
         self._called = self._sink.called
         self._told = None
 
-    def begin(self, compiled: CompiledAgent, called: Callable[[Reply], None], told: DrawCallback | None) -> None:
+    def begin(
+        self,
+        compiled: CompiledAgent,
+        called: Callable[[Reply], None],
+        told: DrawCallback | None,
+        prompt: TokenPrompt | None = None,
+    ) -> None:
         """Ask for the draw in a request of its own, or again; see :class:`TurnReader`."""
         self.found = [None]
         self._compiled = compiled
         self._called = called
         self._told = told
+        self._prompt = prompt
+        if prompt is not None:
+            self._mode, self._engine_reading = prompt.mode, prompt.form.engine_reading
 
-    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int, *_: Any) -> Any:
+    def _take(
+        self,
+        rollouts: Sequence[int],
+        data: bytes,
+        attempts: int,
+        micros: int,
+        reading: ReplyOptions | None = None,
+        *_: Any,
+    ) -> Any:
         """Read the bytes."""
-        self.parsed, told = parse_reply(self._compiled.reading, data, self._turn)
+        prompt = self._prompt
+        if prompt is None:
+            self.parsed, told = parse_reply(self._compiled.reading, data, self._turn)
+        else:
+            self.parsed, told = parse_reply(reading or prompt.form.reading, data, self._turn, True, prompt.ids)
         return told
+
+    def _program_choice(self, choice: ReplyChoice) -> ReplyChoice:
+        return choice if self._prompt is None else self._prompt.read(self._compiled, choice)
 
     def answered(self, call: tuple[str, str, str, CallFigures, str, int]) -> None:
         """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""
@@ -372,8 +471,9 @@ class PendingTurn(TurnReader):
             assert self._call is not None
             retries, micros = 0, self._call[3][7]
         agent = compiled.agent.name
+        drift = None if self._prompt is None else self._prompt.parting
         appended = parsed.append_turn(
-            core, rollout, agent, compiled.namespace, sent, retries, micros, nth, *asked, note, alone
+            core, rollout, agent, compiled.namespace, sent, retries, micros, nth, *asked, note, alone, drift
         )
         self.drop()
         return AppendedTurn(*appended)

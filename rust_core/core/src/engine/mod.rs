@@ -497,7 +497,7 @@ impl<T: SharedTree, W> TurnEngine<T, W> {
             return Err(NotLanded::Few(reply.choices.len()));
         }
         if parked {
-            let size = reply.choices[0].size(turns);
+            let size = reply.choices[0].size(turns, false);
             let found = size.map_or_else(AppendedChoice::Fault, |size| AppendedChoice::Turn(NodeId::ROOT, size));
             return Ok((reply, vec![found]));
         }

@@ -142,7 +142,7 @@ impl Harvest {
 impl Harvest {
     /// Put down what a drifted turn was given in the place of its path, as the first of its tokens.
     fn add_given(&mut self, tree: &Tree, places: &Placement, base: u32, node: NodeId) {
-        let Some(Drift { policy, keep, run: Some(run) }) = tree.drifted(node) else { return };
+        let Some(Drift { policy, keep, run: Some(run), .. }) = tree.drifted(node) else { return };
         let (above, part) = places.kept(tree.nodes.parent(node).get(), keep);
         let part = part.map(|(node, tokens)| {
             let start = self.span(base + node).start;

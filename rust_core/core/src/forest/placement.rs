@@ -47,7 +47,7 @@ impl Placement {
         let parent = tree.nodes.parent(node).get();
         let own = tree.nodes.run(node).map_or(0, |run| tree.runs.len(run));
         let (above, len) = match tree.drifted(node) {
-            Some(Drift { policy, keep, run: Some(run) }) => {
+            Some(Drift { policy, keep, run: Some(run), .. }) => {
                 let (above, part) = self.kept(parent, keep);
                 let part = part.map_or(0, |(_, tokens)| tokens as u64);
                 let own = own + part + tree.runs.len(run);

@@ -45,13 +45,14 @@ impl Contexts {
     /// drift must exist.
     pub(crate) fn insert(&mut self, list: &[u32], store: &Fragments, runs: &TokenRuns) -> Result<ContextId> {
         let id = self.lists.insert(list, fingerprint_words(list))?;
-        self.digests.push(content(list, store, runs));
+        self.digests.push(self.content(list, store, runs));
         Ok(ContextId::new(id))
     }
 
-    /// The fragments of a context, in order; none where it is a drift.
+    /// The fragments of a context, in order; none where it is a drift from the path.
     pub(crate) fn get(&self, id: ContextId) -> Option<&[u32]> {
-        Some(self.lists.get(id.get())).filter(|list| Drift::of(list).is_none())
+        let messages = self.drift(id).and_then(|drift| drift.messages).unwrap_or(id);
+        Some(self.lists.get(messages.get())).filter(|list| Drift::of(list).is_none())
     }
 
     /// The drift that a context is, if it is one.
@@ -86,11 +87,13 @@ impl Contexts {
                 None if fragments::check_all(list, |fragment| store.get(fragment.into())).is_err() => {
                     return Err(format!("context {id} holds pieces that make no message"));
                 }
-                Some(Ok(drift)) if drift.run.is_none_or(|run| run.get() < runs.count()) => (),
+                Some(Ok(Drift { run, messages, .. }))
+                    if run.is_none_or(|run| run.get() < runs.count())
+                        && messages.is_none_or(|messages| messages.get() < id) => {}
                 Some(_) => return Err(format!("context {id} is no drift, or one of tokens that do not exist")),
                 None => (),
             }
-            if self.digests.get(id as usize) != Some(&content(list, store, runs)) {
+            if self.digests.get(id as usize) != Some(&self.content(list, store, runs)) {
                 return Err(format!("context {id} has the wrong digest"));
             }
         }
@@ -104,14 +107,17 @@ impl Contexts {
     }
 }
 
-/// The hash of what a list stands for: of its messages, or of where a prompt parted and how it went on.
-fn content(list: &[u32], store: &Fragments, runs: &TokenRuns) -> u128 {
-    if let Some(Ok(Drift { policy, keep, run })) = Drift::of(list) {
-        let place = fingerprint_words(&[policy as u32, keep]);
-        return fingerprint_list([place].into_iter().chain(run.map(|run| runs.hash(run))));
+impl Contexts {
+    /// The hash of what a list stands for: of its messages, or of where a prompt parted, how it went on, and its messages.
+    fn content(&self, list: &[u32], store: &Fragments, runs: &TokenRuns) -> u128 {
+        if let Some(Ok(Drift { policy, keep, run, messages })) = Drift::of(list) {
+            let place = fingerprint_words(&[policy as u32, keep]);
+            let given = run.map(|run| runs.hash(run));
+            return fingerprint_list([place].into_iter().chain(given).chain(messages.map(|id| self.digest(id))));
+        }
+        let messages = fragments::messages(list, |fragment| store.get(fragment.into()));
+        fingerprint_list(messages.map(|message| said(message, store)))
     }
-    let messages = fragments::messages(list, |fragment| store.get(fragment.into()));
-    fingerprint_list(messages.map(|message| said(message, store)))
 }
 
 /// The hash of a message, however it was cut.

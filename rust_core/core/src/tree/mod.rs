@@ -33,7 +33,7 @@ use crate::tree::termination::Termination;
 use crate::tree::visits::Visits;
 use crate::wire::delta::Journal;
 use crate::wire::op::{Call, Op};
-use crate::wire::rules::{self, View};
+use crate::wire::rules::{self, View, known};
 
 /// Everything done for one task: nodes, rollouts, and the bytes they share.
 ///
@@ -130,6 +130,15 @@ impl Tree {
             return Ok(id);
         }
         self.perform(&Op::Context(Cow::Borrowed(fragments))).map(ContextId::new)
+    }
+
+    /// Whether a context has messages: none has that is only a drift of token ids from the path.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn has_messages(&self, context: ContextId) -> Result<bool> {
+        known("context", context.get(), self.contexts.count())?;
+        Ok(self.contexts.get(context).is_some())
     }
 
     /// Append a message that no rollout owns. An empty run of tokens is none; so it is below.

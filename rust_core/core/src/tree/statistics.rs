@@ -1,7 +1,8 @@
 //! Counting tokens and averaging rewards over a tree, in one sweep each.
 //!
-//! Where every node that a rollout passes has tokens, they are counted. Elsewhere the servers' figures stand in for
-//! all. A model turn's server figures say how long its prompt was. What is new in that prompt since the turn before it
+//! Where every turn that a rollout passes has token ids, and so has all that its model was given, they are counted. What
+//! no model was given, as the last observation of a rollout that ended there, has none. Elsewhere the servers' figures
+//! stand in for all. A model turn's server figures say how long its prompt was. What is new in that prompt since the turn before it
 //! on the path is `prompt - (prompt before + generated before)`, and never below zero. These tokens belong to the node
 //! the turn was asked at, so that siblings share them; where siblings disagree the largest figure counts. A turn that
 //! lacks a figure is skipped as if it were an observation.
@@ -25,8 +26,8 @@ pub struct Totals {
     pub longest: u64,
     /// Model turns that lack a figure and are in no total.
     pub unreported: u64,
-    /// Whether this was counted from token ids: every node that a rollout passes has them, and every turn was asked with its
-    /// path, or its drift from that is known. Then what was generated is what was sampled.
+    /// Whether this was counted from token ids: every turn that a rollout passes has them, and so has all that its model was
+    /// given; without a turn, every node. Then what was generated is what was sampled.
     pub exact: bool,
 }
 
@@ -51,17 +52,33 @@ impl Tree {
     /// Count tokens, from their ids if all are known, else from the servers' figures. `flat >= tree >= longest` always.
     #[must_use]
     pub fn tokens(&self) -> Totals {
-        if self.nodes.ids().skip(1).all(|id| self.visits.passes()[id.index()] == 0 || self.countable(id)) {
-            self.exact_tokens()
-        } else {
-            self.reported_tokens()
-        }
+        if self.is_exact() { self.exact_tokens() } else { self.reported_tokens() }
     }
 
-    /// Whether a node's tokens are what a model saw there.
-    fn countable(&self, id: NodeId) -> bool {
-        let sent_as_path = self.nodes.row(id).is_none_or(|row| self.nodes.calls().context(row).is_none());
-        self.nodes.run(id).is_some() && (sent_as_path || self.drifted(id).is_some())
+    /// Whether the ids of all that models were given and sampled are known.
+    fn is_exact(&self) -> bool {
+        // Per node whether all ids are known that a model is given there.
+        let mut known = vec![true; self.nodes.count() as usize];
+        let (mut turns, mut all) = (false, true);
+        for id in self.nodes.ids().skip(1) {
+            let (at, passed) = (id.index(), self.visits.passes()[id.index()] > 0);
+            let own = self.nodes.run(id).is_some();
+            let mut given = known[self.nodes.parent(id).index()];
+            if let Some(row) = self.nodes.row(id) {
+                given = match (self.nodes.calls().context(row), self.drifted(id)) {
+                    (None, _) => given,
+                    (Some(_), Some(drift)) => given || drift.run.is_some(),
+                    (Some(_), None) => false,
+                };
+                if passed && !(own && given) {
+                    return false;
+                }
+                turns |= passed;
+            }
+            known[at] = own && given;
+            all &= !passed || known[at];
+        }
+        turns || all
     }
 
     fn exact_tokens(&self) -> Totals {

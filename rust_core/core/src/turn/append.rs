@@ -18,7 +18,7 @@ pub const LONGEST: usize = 16 << 20;
 /// Token ids that a turn may have; no model generates more at once.
 pub const MOST_TOKENS: usize = 1 << 20;
 
-const ENDED: &str = "the rollout had ended before its reply came";
+pub(crate) const ENDED: &str = "the rollout had ended before its reply came";
 
 /// The beginning of an earlier turn that the model was given to go on from, where a rollout forks inside a turn.
 #[derive(Clone, Copy, Debug)]
@@ -186,12 +186,12 @@ impl Tree {
 }
 
 impl ParsedChoice {
-    /// Bytes of the message that a turn of it would leave.
+    /// Bytes of the message that a turn of it would leave, whose every token must be known if `exact`.
     ///
     /// # Errors
     /// Why it cannot be a turn, though others of its reply can.
-    pub fn size(&self, turn: u32) -> std::result::Result<usize, String> {
-        message(self, RequestInfo { turn, ..RequestInfo::default() }).map(|message| message.len())
+    pub fn size(&self, turn: u32, exact: bool) -> std::result::Result<usize, String> {
+        message(self, RequestInfo { turn, exact, ..RequestInfo::default() }).map(|message| message.len())
     }
 }
 

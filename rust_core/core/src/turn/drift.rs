@@ -37,22 +37,28 @@ pub(crate) struct Drift {
     pub(crate) keep: u32,
     /// What the model was given after these, where that counts.
     pub(crate) run: Option<RunId>,
+    /// The messages that were sent, where they are not those of the path.
+    pub(crate) messages: Option<ContextId>,
 }
 
 impl Drift {
     /// Words of a context that is a drift: the first is no fragment's id.
-    pub(crate) fn words(&self) -> [u32; 4] {
-        [NONE, self.policy as u32, self.keep, self.run.map_or(NONE, RunId::get)]
+    pub(crate) fn words(&self) -> Vec<u32> {
+        let mut words = vec![NONE, self.policy as u32, self.keep, self.run.map_or(NONE, RunId::get)];
+        words.extend(self.messages.map(ContextId::get));
+        words
     }
 
     /// The drift that a context's words are, if they are not messages.
     pub(crate) fn of(words: &[u32]) -> Option<Result<Self>> {
         let (&NONE, rest) = words.split_first()? else { return None };
         let found = match *rest {
-            [policy, keep, run] => DriftPolicy::ALL.get(policy as usize).map(|&policy| {
-                let run = (run != NONE).then_some(RunId::new(run));
-                Self { policy, keep, run }
-            }),
+            [policy, keep, run, ref messages @ ..] if messages.len() < 2 => {
+                DriftPolicy::ALL.get(policy as usize).map(|&policy| {
+                    let run = (run != NONE).then_some(RunId::new(run));
+                    Self { policy, keep, run, messages: messages.first().copied().map(ContextId::new) }
+                })
+            }
             _ => None,
         };
         // A bridge keeps the path, so nothing replaces it; the others have something that does.
@@ -79,6 +85,17 @@ impl Tree {
     /// # Errors
     /// If a bridge replaces tokens, another policy replaces none, a column holds what it may not, or no id is left.
     pub fn drift(&mut self, policy: DriftPolicy, keep: u32, given: Option<TokenSlice<'_>>) -> Result<ContextId> {
+        self.drift_of_messages(policy, keep, given, None)
+    }
+
+    /// The same of a prompt that was made of other messages than those of the path.
+    pub(crate) fn drift_of_messages(
+        &mut self,
+        policy: DriftPolicy,
+        keep: u32,
+        given: Option<TokenSlice<'_>>,
+        messages: Option<ContextId>,
+    ) -> Result<ContextId> {
         let run = given.map(TokenRun::new);
         if run.is_none() != (policy == DriftPolicy::Bridge) {
             let value = format!("a {} {} tokens", policy.as_str(), if run.is_none() { "without" } else { "with" });
@@ -86,7 +103,7 @@ impl Tree {
         }
         let known = run.as_ref().and_then(|run| self.runs.same(run));
         let number = run.as_ref().map(|_| known.unwrap_or(RunId::new(self.runs.count())));
-        let words = Drift { policy, keep, run: number }.words();
+        let words = Drift { policy, keep, run: number, messages }.words();
         if let Some(id) = self.contexts.find(&words) {
             return Ok(id);
         }
@@ -100,7 +117,7 @@ impl Tree {
     /// If the node does not exist.
     pub fn drift_of(&self, node: NodeId) -> Result<Option<DriftView<'_>>> {
         self.known_node(node)?;
-        Ok(self.drifted(node).map(|Drift { policy, keep, run }| DriftView {
+        Ok(self.drifted(node).map(|Drift { policy, keep, run, .. }| DriftView {
             policy,
             keep,
             given: run.map(|run| self.runs.get(run)).unwrap_or_default(),
@@ -176,17 +193,24 @@ impl Tree {
     pub(crate) fn known_ids(&self, node: NodeId) -> Result<KnownIds<'_>> {
         let path = self.path(node)?;
         let mut ids = PathIds { pieces: Vec::with_capacity(path.len()), len: 0 };
+        // Where the nodes without ids begin.
+        let mut open = None;
         for (place, &node) in path.iter().enumerate() {
             let Some(run) = self.nodes.run(node) else {
-                return Ok(KnownIds { ids, pending: path[place..].to_vec() });
+                open.get_or_insert(place);
+                continue;
             };
-            if let Some(drift) = self.drifted(node) {
+            if let Some(drift) = self.drifted(node).filter(|drift| drift.run.is_some()) {
+                // It says all that the model was given, so nodes before it need no ids of their own.
+                open = None;
                 self.part(&mut ids, drift);
             }
-            let turn = (self.nodes.kind(node) == Kind::Turn).then_some(run);
-            ids.push(self.runs.get(run).ids, turn);
+            if open.is_none() {
+                let turn = (self.nodes.kind(node) == Kind::Turn).then_some(run);
+                ids.push(self.runs.get(run).ids, turn);
+            }
         }
-        Ok(KnownIds { ids, pending: Vec::new() })
+        Ok(KnownIds { ids, pending: open.map_or_else(Vec::new, |open| path[open..].to_vec()) })
     }
 
     /// Put what a model was given in the place of what the path says.

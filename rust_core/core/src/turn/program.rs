@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
 use crate::reply::{ParsedReply, escape};
 use crate::tree::Tree;
-use crate::turn::append::{AppendedChoice, RequestInfo};
+use crate::turn::append::{AppendedChoice, ENDED, RequestInfo};
+use crate::turn::prompt_ids::DriftOptions;
 
 /// What a program's record says of a turn, besides its node. The turn's agent is its key.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub struct TurnRecord<'a> {
     pub note: Option<&'a str>,
     /// Whether nothing else was under way.
     pub alone: bool,
+    /// The ids of the prompt, and what to do where they drift from the path, where its every token is known.
+    pub prompt: Option<(&'a [u32], DriftOptions)>,
 }
 
 /// A turn that was appended.
@@ -59,7 +62,17 @@ impl Tree {
     ) -> Result<AppendedTurn> {
         let leaf = self.rollout(rollout)?.leaf;
         let (turn, nodes) = (self.node(leaf)?.turns, self.nodes());
-        let (node, size) = match self.append_reply(&[rollout], reply, RequestInfo { turn, ..request })?.pop() {
+        let mut request = RequestInfo { turn, exact: record.prompt.is_some(), ..request };
+        if let Some((prompt, drift)) = record.prompt {
+            if self.rollouts.termination(rollout).is_some() {
+                return Err(Error::conflict(ENDED, "a rollout that grows"));
+            }
+            request.context = match request.context {
+                Some(messages) => Some(self.settle_messages(leaf, prompt, messages)?),
+                None => self.settle(leaf, prompt, drift)?,
+            };
+        }
+        let (node, size) = match self.append_reply(&[rollout], reply, request)?.pop() {
             Some(AppendedChoice::Turn(node, size)) => (node, size),
             Some(AppendedChoice::Fault(value)) => {
                 return Err(Error::conflict(value, "a reply that can be a turn"));
@@ -127,6 +140,7 @@ mod tests {
             namespace: NameId::EMPTY,
             note: Some("[true,0.5]"),
             alone: true,
+            prompt: None,
         };
         let appended = tree.append_turn(rollouts[0], &reply, request, &record).unwrap();
         let expected =

@@ -6,6 +6,7 @@ use crate::id::{ContextId, NodeId, RunId, count};
 use crate::reply::{ParsedChoice, ParsedReply};
 use crate::storage::tokens::{TRUNCATED, TokenBuffer, TokenSlice};
 use crate::tree::Tree;
+use crate::tree::nodes::Kind;
 use crate::turn::append::{AppendedChoice, RequestInfo};
 use crate::turn::drift::{DriftPolicy, KnownIds};
 use crate::wire::rules;
@@ -49,6 +50,24 @@ impl Tree {
         self.give_to(&pending, &[])?;
         let policy = if realigns { DriftPolicy::Realign } else { DriftPolicy::Fork };
         self.drift(policy, keep, Some(given.as_slice())).map(Some)
+    }
+
+    /// Settle the ids of a prompt that was made of other messages than those of the path to a node, as the context of the
+    /// turn that follows. No node is given any: it depends on other rollouts when that would happen.
+    ///
+    /// What a prompt has beyond that of the last turn and that turn goes on with its sample. Any other begins a new one, unless
+    /// there is no turn before it.
+    ///
+    /// # Errors
+    /// If the node or the context does not exist.
+    pub fn settle_messages(&mut self, node: NodeId, prompt: &[u32], messages: ContextId) -> Result<ContextId> {
+        self.known_node(node)?;
+        let turn = self.nodes.to_root(node).find(|&id| self.nodes.kind(id) == Kind::Turn);
+        let Alignment { common, known, pending } = self.align(turn.unwrap_or(NodeId::ROOT), prompt)?;
+        let goes_on = turn.is_none() || (common == known && pending.is_empty());
+        let policy = if goes_on { DriftPolicy::Realign } else { DriftPolicy::Fork };
+        let given = TokenBuffer::given(prompt[common..].to_vec());
+        self.drift_of_messages(policy, count(common), Some(given.as_slice()), Some(messages))
     }
 
     /// Give ids to the nodes up to this one that have none: all to the last, none to those before. Nothing where all have.
@@ -121,8 +140,7 @@ impl Tree {
         if same {
             return Ok(());
         }
-        let value = format!("the server says that it was given {} ids", prompt.len());
-        Err(Error::conflict(value, "the prompt of ids that was sent"))
+        Err(other_prompt(prompt))
     }
 }
 
@@ -198,6 +216,26 @@ impl Tree {
             None => self.append_reply(rollouts, reply, request),
         }
     }
+}
+
+impl ParsedReply {
+    /// The ids of the prompt: those that were sent, or else those that the server says it made.
+    ///
+    /// # Errors
+    /// Why they are not known, or what the server says of them instead.
+    pub fn prompt(&self, sent: Option<Vec<u32>>) -> std::result::Result<Vec<u32>, String> {
+        match (sent, self.prompt_ids.as_ref().filter(|ids| !ids.is_empty())) {
+            (Some(sent), Some(seen)) if sent != *seen => Err(other_prompt(seen).to_string()),
+            (Some(sent), _) => Ok(sent),
+            (None, Some(seen)) => Ok(seen.clone()),
+            (None, None) => Err(UNPROMPTED.to_owned()),
+        }
+    }
+}
+
+fn other_prompt(seen: &[u32]) -> Error {
+    let value = format!("the server says that it was given {} ids", seen.len());
+    Error::conflict(value, "the prompt of ids that was sent")
 }
 
 /// What a choice lacks whose every token must be known.

@@ -74,7 +74,11 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &ObjectCounts) -> Res
             fits("context", list.len())?;
             match Drift::of(list) {
                 None => messages(view, counts, list)?,
-                Some(drift) => drift?.run.map_or(Ok(()), |run| known("run", run.get(), counts.runs))?,
+                Some(drift) => {
+                    let drift = drift?;
+                    drift.run.map_or(Ok(()), |run| known("run", run.get(), counts.runs))?;
+                    drift.messages.map_or(Ok(()), |id| known("context", id.get(), counts.contexts))?;
+                }
             }
             fresh("context", view.has_context(list))?;
             room("context", counts.contexts)

@@ -335,7 +335,8 @@ impl Model {
         charges
     }
 
-    /// Token counts: of ids if every path has them and was sent as it is, else of figures.
+    /// Token counts: of ids if every path has them up to its last turn and was sent as it is, else of figures; without any
+    /// turn, if every path has them.
     pub fn tokens(&self) -> Totals {
         let mut passed: Vec<usize> = self.rollouts.iter().flat_map(|rollout| self.path(rollout.leaf)).collect();
         let counts = |at: &usize| {
@@ -343,7 +344,17 @@ impl Model {
             let sampled = tokens.flags.iter().filter(|flags| *flags & SAMPLED != 0).count();
             Some((u64::try_from(tokens.ids.len()).unwrap(), u64::try_from(sampled).unwrap()))
         };
-        if passed.iter().any(|at| counts(at).is_none()) {
+        let is_turn = |at: &usize| self.nodes[*at].key.kind == Kind::Turn as u8;
+        let given = |leaf: usize| {
+            let path = self.path(leaf);
+            let turns = path.iter().rposition(is_turn).map_or(0, |last| last + 1);
+            path[..turns].to_vec()
+        };
+        let mut needed = passed.clone();
+        if passed.iter().any(is_turn) {
+            needed = self.rollouts.iter().flat_map(|rollout| given(rollout.leaf)).collect();
+        }
+        if needed.iter().any(|at| counts(at).is_none()) {
             return self.reported();
         }
         let sum = |nodes: &[usize]| nodes.iter().filter_map(counts).fold((0, 0), |(a, b), (c, d)| (a + c, b + d));

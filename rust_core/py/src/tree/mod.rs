@@ -265,6 +265,12 @@ impl CoreTree {
         self.body(py, Source::Path(node.into()), &head, &tail)
     }
 
+    /// Whether a recorded context has messages: none has that is only a drift of token ids from the path.
+    #[pyo3(signature = (context, /))]
+    fn has_messages(&self, py: Python<'_>, #[pyo3(from_py_with = number)] context: u32) -> PyResult<bool> {
+        self.0.with(py, |tree| tree.has_messages(context.into()))
+    }
+
     /// Like `request`, over a recorded context, whose pieces are joined.
     #[pyo3(signature = (context, head, tail, /))]
     fn request_context<'py>(

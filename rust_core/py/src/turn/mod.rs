@@ -9,6 +9,7 @@ use trunkline_core as core;
 use trunkline_core::reply::{ParsedChoice, ParsedReply};
 use trunkline_core::{AppendedChoice, AppendedTurn, ContextId, Error, FragmentId, KeptPrefix, RequestInfo, TurnRecord};
 
+use crate::buffer::Column;
 use crate::error::raise;
 use crate::guard::{Guard, call};
 use crate::input::{Data, Text, number, numbers};
@@ -96,33 +97,45 @@ fn choice_summary<'py>(
 /// Node, size, turns, first, prompt, generated.
 type TurnSummary = (u32, usize, u32, bool, Option<u32>, Option<u32>);
 
-/// A reply whose first choice can be a turn.
+/// A reply whose first choice can be a turn, and the ids of its prompt where its every token is known.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct PendingReply(pub ParsedReply);
+pub struct PendingReply(pub ParsedReply, pub Option<Vec<u32>>);
 
-/// Read the body of a completion whose first choice will be a turn.
+/// Read the body of a completion whose first choice will be a turn, whose every token must be known if `exact`.
 #[pyfunction]
-#[pyo3(signature = (options, data, turn, /))]
+#[pyo3(signature = (options, data, turn, exact=false, prompt=None, /))]
 pub fn parse_reply<'py>(
     py: Python<'py>,
     options: &ReplyOptions,
     data: Data<'_>,
     #[pyo3(from_py_with = number)] turn: u32,
+    exact: bool,
+    prompt: Option<Column<u32>>,
 ) -> PyResult<(PendingReply, Bound<'py, PyTuple>)> {
     let reply = read(py, &data, &options.0)?;
-    let first = reply.choices.first();
-    let size = call(py, false, || Ok(first.map(|choice| choice.size(turn))))?;
+    let sent = prompt.map(|column| column.to_vec());
+    let (size, prompt) = call(py, false, || {
+        let size = reply.choices.first().map(|choice| choice.size(turn, exact));
+        if !exact {
+            return Ok((size, None));
+        }
+        Ok(match reply.prompt(sent) {
+            Ok(prompt) => (size, Some(prompt)),
+            Err(fault) => (size.map(|size| size.and(Err(fault))), None),
+        })
+    })?;
     let appended =
         size.map(|size| size.map_or_else(AppendedChoice::Fault, |size| AppendedChoice::Turn(0.into(), size)));
     let summary = summary(py, &reply, appended.as_slice())?;
-    Ok((PendingReply(reply), summary))
+    Ok((PendingReply(reply, prompt), summary))
 }
 
 #[pymethods]
 impl PendingReply {
     /// Append the turn to a tree, and the record of it.
     #[pyo3(signature = (
-        tree, rollout, agent, namespace, sent, retries, micros, nth, asked, leaf, context, how, note, alone, /
+        tree, rollout, agent, namespace, sent, retries, micros, nth, asked, leaf, context, how, note, alone, drift=None,
+        /
     ))]
     #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
     fn append_turn(
@@ -142,7 +155,10 @@ impl PendingReply {
         #[pyo3(from_py_with = number)] how: u32,
         note: Option<Data<'_>>,
         alone: bool,
+        drift: Option<(Text<'_>, u32)>,
     ) -> PyResult<TurnSummary> {
+        let drift = drift.map(|(policy, limit)| prompt_ids::drift_options(&policy, limit)).transpose();
+        let drift = drift.map_err(|error| raise(py, &error))?;
         let appended = tree.with(py, |tree| {
             let note = note.as_deref().map(std::str::from_utf8).transpose();
             let note = note.map_err(|_| Error::Text { what: "a note" })?;
@@ -154,6 +170,7 @@ impl PendingReply {
                 namespace: how.into(),
                 note,
                 alone,
+                prompt: self.1.as_deref().zip(drift),
             };
             let request = RequestInfo {
                 agent: tree.name(&agent)?,

@@ -158,11 +158,16 @@ async def grouped(rollout: ProgramContext) -> str:
     return (await rollout.ask(C)).text + (await rollout.ask(A)).text
 
 
+stuck: list[str] = []
+"""What waits for ever."""
+
+
 class Slow(Actors):
     """Never answers who is in a hurry, and fails the first that b is asked."""
 
     async def complete(self, request: object) -> object:  # type: ignore[override]
         if b"quick!" in request.body:  # type: ignore[attr-defined]
+            stuck.append("model")
             await asyncio.Event().wait()
         return await super().complete(request)  # type: ignore[arg-type]
 
@@ -211,6 +216,7 @@ async def pay(amount: int) -> str:
         amount: How much.
     """
     if amount > 1:
+        stuck.append("pay")
         await asyncio.Event().wait()
     return "paid"
 
@@ -251,8 +257,15 @@ async def test_what_is_cut_before_its_effect_is_on_record_is_in_doubt(program: o
         TreeSettings(compiled, Chain(1), None, 7, CompletionClient(Slow(says)), program=shared),
         Counting(tree.core),
     )
-    asyncio.get_running_loop().call_later(0.1, session.cut, "stopped", "by hand")
-    await asyncio.wait_for(session.run(), 5)
+    stuck.clear()
+    running = asyncio.ensure_future(session.run())
+    # Until one waits for ever, and all else is done.
+    while not stuck:
+        await asyncio.sleep(0)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    session.cut("stopped", "by hand")
+    await asyncio.wait_for(running, 60)
     await shared.close()
     assert tree.core.rollout(0).termination == end
 

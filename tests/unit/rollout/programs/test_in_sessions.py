@@ -25,6 +25,7 @@ from trunkline.rollout.task_budget import BudgetSources
 from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.base import Fork, Stop
 from trunkline.strategies.chain import Chain
+from trunkline.strategies.entropy_tree import EntropyTree
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 
@@ -181,8 +182,11 @@ def test_what_cannot_play_is_refused_before_anything_is_sent():
 
     with pytest.raises(ConfigError, match="program must be a function, async def"):
         job(program=weigh)
-    with pytest.raises(ConfigError, match="program and LLM"):
-        job(program=panel, llm=EndpointSpec("http://x/v1", tokens=TokenMode()))
+    exact = EndpointSpec("http://x/v1", tokens=TokenMode(api="completions"))
+    with pytest.raises(ConfigError, match="some keep token ids, and 'b' keeps none; give each one"):
+        job(program=panel, llm={"": exact, "b": EndpointSpec("http://x/v1")})
+    with pytest.raises(ConfigError, match="EntropyTree forks inside turns, which a program and a team cannot do"):
+        job(program=panel, llm=exact, strategy=EntropyTree())
     sent = unpack_job(pack_job(job(program=panel)))
     assert sent.program is panel
     assert settings(sent)["program"] == "programs:panel"

@@ -1,0 +1,71 @@
+"""Programs and teams with token ids over real sockets, in worker processes, also in some that are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from panels import Panel
+from toy_model import ToyServer, known
+
+from programs import TELLERS, exact_mortal
+from trunkline.errors import ConfigError
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
+from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
+from trunkline.tree.views import Tree
+from trunkline.types import Task
+
+TASKS = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(3)]
+
+
+def grow(server: ToyServer, who: Any, out: Path, workers: int = 0, tasks: list[Task] = TASKS, **given: Any) -> Any:
+    """Digests of a run, each of whose turns is what the server was given and said."""
+    llm = EndpointSpec(server.url, tokens=server.tokens, max_concurrency=4)
+    llms = {"": llm, "judge": llm} if who is PANEL else llm
+    result = run(who, tasks, llm=llms, strategy=Chain(2), seed=5, workers=workers, out=out, **given)
+    trees: list[Tree] = sorted(result, key=lambda tree: tree.task.id)
+    for tree in trees:
+        tree.core.check()
+        assert {rollout.termination for rollout in tree.rollouts} == {"answer"}
+        assert tree.tokens.exact
+        assert set(known(tree.core)) <= set(server.calls)
+    assert sum(tree.usage.forked for tree in trees) > 0
+    with RunReader.open(out) as reader:
+        assert reader.check() == []
+    return [tree.digest() for tree in trees]
+
+
+PANEL = Panel(model="toy")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ToyServer:
+    return ToyServer(tmp_path)
+
+
+def test_a_team_of_several_llms_has_its_ids_in_every_pool(server: ToyServer, tmp_path: Path):
+    with server.serving():
+        digests = [grow(server, PANEL, tmp_path / str(workers), workers) for workers in (0, 2)]
+        assert digests[0] == digests[1]
+        assert set(server.paths) == {"/v1/completions"}
+        llm = EndpointSpec(server.url, tokens=server.tokens)
+        with pytest.raises(ConfigError, match="some keep token ids, and one without a name keeps none"):
+            run(PANEL, TASKS, llm={"": EndpointSpec(server.url), "judge": llm}, workers=0)
+
+
+def test_workers_that_are_killed_change_no_ids(server: ToyServer, tmp_path: Path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    mortal = [
+        msgspec.structs.replace(task, metadata={str(number): f"{marks}/{task.id}"}) for number, task in enumerate(TASKS)
+    ]
+    with server.serving():
+        given = {"program": exact_mortal}
+        whole = grow(server, TELLERS[0], tmp_path / "whole", **given)
+        killed = grow(server, TELLERS[0], tmp_path / "killed", 2, mortal, **given)
+    assert len(list(marks.iterdir())) == len(TASKS)
+    assert killed == whole
