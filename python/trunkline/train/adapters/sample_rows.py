@@ -1,0 +1,70 @@
+"""Samples as rows of lists, for trainers that take lists."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trunkline._core import harvest, pack_ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.train.batch import TrainBatch
+    from trunkline.tree.views import Tree
+
+
+class SampleRow(NamedTuple):
+    """Token ids of a prompt and its response; per token of the response, loss mask, log-probability and advantage."""
+
+    prompt: list[int]
+    response: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    advantages: list[float]
+
+
+def trained_rows(batch: TrainBatch, **options: Any) -> dict[tuple[int, int], list[SampleRow]]:
+    """Return the rows that train something, by tree and rollout: more than one where a prompt forked.
+
+    ``options`` are those of :meth:`TrainBatch.ragged`.
+    """
+    columns = batch.ragged(**options)
+    advantages: Any = columns["advantages"].tolist()
+    found: dict[tuple[int, int], list[SampleRow]] = {}
+    places = columns["rows"].tolist()
+    rows = list(_rows(columns, columns["loss_mask"].tolist(), advantages))
+    for place, key in zip(places, zip(batch.groups, batch.rollouts, strict=True), strict=True):
+        if place >= 0 and any(rows[place].mask):
+            found.setdefault(key, []).append(rows[place])
+    return found
+
+
+def sampled_rows(tree: Tree) -> dict[int, list[SampleRow]]:
+    """Return the rows of every rollout of a tree, whatever its reward: their mask is 1 on every sampled token.
+
+    Advantages are 0.
+    """
+    forest = harvest([tree.core])
+    leaves, rollouts = [*forest.segment_leaves, *forest.leaves], [*forest.segment_rollouts, *range(tree.core.rollouts)]
+    tokens = (forest.ids, forest.logprobs, forest.versions, forest.flags)
+    packed = pack_ragged(forest.parents, leaves, forest.offsets, *tokens, unknown="mask")
+    columns = {name: getattr(packed, name) for name in ("offsets", "ids", "logprobs", "prompt_lengths")}
+    mask = packed.loss_mask.tolist()
+    found: dict[int, list[SampleRow]] = {}
+    for rollout, row in zip(rollouts, _rows(columns, mask, [0.0] * len(mask)), strict=True):
+        found.setdefault(rollout, []).append(row)
+    return found
+
+
+def _rows(columns: Any, mask: list[int], advantages: list[float]) -> Iterable[SampleRow]:
+    ids, logprobs = columns["ids"].tolist(), columns["logprobs"].tolist()
+    offsets, prompts = columns["offsets"].tolist(), columns["prompt_lengths"].tolist()
+    for start, end, prompt in zip(offsets, offsets[1:], prompts, strict=False):
+        part = slice(start + prompt, end)
+        yield SampleRow(ids[start : part.start], ids[part], mask[part], logprobs[part], advantages[part])
+
+
+def known(reward: float) -> float | None:
+    """A reward, None where there is none."""
+    return None if math.isnan(reward) else reward
