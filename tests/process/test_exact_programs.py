@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from panels import Panel
+from resuming import digests, environment, kill, wait_for
 from toy_model import ToyServer, known
 
 from programs import TELLERS, exact_mortal
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
 from trunkline.runner.run import run
+from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
@@ -69,3 +73,52 @@ def test_workers_that_are_killed_change_no_ids(server: ToyServer, tmp_path: Path
         killed = grow(server, TELLERS[0], tmp_path / "killed", 2, mortal, **given)
     assert len(list(marks.iterdir())) == len(TASKS)
     assert killed == whole
+
+
+SCRIPT = """
+import sys
+from programs import TELLERS, exact_mortal
+from test_exact_programs import TASKS
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.runner.run import run
+from trunkline.strategies.chain import Chain
+
+if __name__ == "__main__":
+    url, out, folder, workers = sys.argv[1:]
+    llm = EndpointSpec(url, tokens=TokenMode(api="completions", tokenizer=folder), max_concurrency=4)
+    run(TELLERS[0], TASKS, llm=llm, strategy=Chain(2), seed=5, workers=int(workers), out=out, resume=True,
+        program=exact_mortal)
+"""
+
+
+def start(server: ToyServer, out: Path, workers: int) -> subprocess.Popen[str]:
+    """Begin the run, or go on with it, in a process of its own."""
+    assert server.tokens.tokenizer is not None
+    command = [sys.executable, "-c", SCRIPT, server.url, str(out), server.tokens.tokenizer, str(workers)]
+    env = environment()
+    env["PYTHONPATH"] = f"{Path(__file__).parent}:{env['PYTHONPATH']}"
+    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_controller_that_is_killed_again_and_again_changes_no_ids(workers: int, server: ToyServer, tmp_path: Path):
+    out = tmp_path / "killed"
+    with server.serving():
+        grow(server, TELLERS[0], tmp_path / "whole", program=exact_mortal)
+        usual = len(server.calls)
+        for _ in range(3):
+            due = len(server.calls) + 9
+            process = start(server, out, workers)
+            wait_for(lambda due=due, process=process: len(server.calls) >= due or process.poll() is not None)
+            kill(process)
+            wait_for(lambda: not out.exists() or not is_written(out))
+        process = start(server, out, workers)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    with RunReader.open(out) as reader, RunReader.open(tmp_path / "whole") as whole:
+        assert reader.check() == []
+        for number in reader.task_ids():
+            assert sorted(known(reader.tree(number).core)) == sorted(known(whole.tree(number).core))
+            assert set(known(reader.tree(number).core)) <= set(server.calls[:usual])
+    assert digests(out) == digests(tmp_path / "whole")

@@ -219,7 +219,7 @@ class Rollout(msgspec.Struct, eq=False):
         self.tool_calls += len(calls)
         if self.side_effects is not None:
             self.side_effects.known(origin.turn, range(len(calls)))
-        if isinstance(step, StepMark):
+        if step is not None and isinstance(step, StepMark):
             self.core.mark(msgspec.json.encode(step).decode())
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)

@@ -56,6 +56,8 @@ _FIGURES = [column for column in schema.CALL_COLUMNS if column not in {"endpoint
 _LEAST = {"prompt": _UNKNOWN, "cached": _UNKNOWN, "generated": _UNKNOWN, "first": _UNKNOWN}
 _COMPARED = ("prompt", "cached", "generated", "unreported")
 
+_TOKENS = ("flat", "tree", "longest", "flat_generated", "tree_generated", "unreported", "exact")
+
 CallsByAgent = defaultdict[str, CallStats]
 
 
@@ -347,6 +349,9 @@ def _task(
     tree, rollouts = rows(core, facts["error"], TreeEnding(facts["ended"], facts["why"], facts["refused"]))
     if not digests:
         tree = msgspec.structs.replace(tree, digest=facts["digest"])
+    if (facts["exact"], tree.exact) == (0, 1) and _unasked(core):
+        # Earlier versions counted such a tree by the servers' figures.
+        tree = msgspec.structs.replace(tree, **{column: facts[column] for column in _TOKENS})
     if deltas == 0 and tree.error is None:
         yield "it is marked as finished, but has no deltas"
     for problem in _differences(schema.TREE_COLUMNS, stored, msgspec.structs.astuple(tree)):
@@ -361,6 +366,12 @@ def _task(
             yield f"rollout {row[0]}: {problem}"
     for rollout in expected:
         yield f"rollout {rollout}: no row, but it is in the deltas"
+
+
+def _unasked(core: CoreTree) -> bool:
+    """Whether a rollout ends behind a message that no model was given, which has no token ids."""
+    leaves = (core.rollout(number).leaf for number in range(core.rollouts))
+    return any(core.tokens_of(leaf) is None for leaf in leaves)
 
 
 def _taken(

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from trunkline._core import MESSAGE, OBSERVATION, SAMPLED, SYNTHETIC, estimate, presets, step_forest
+from trunkline._core import MESSAGE, OBSERVATION, SAMPLED, SYNTHETIC, presets, step_forest
 from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_choice, short_repr
-from trunkline.errors import ConfigError, UsageError
+from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.scoring.rewards.base import LARGEST
+from trunkline.train.columns import estimate
 from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, mean, select, turns_of
 from trunkline.tree.records import EnvironmentRecords
 from trunkline.tree.views import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from trunkline.tree.views import Tree
 
@@ -100,7 +102,12 @@ class Advantages:
             raise ConfigError(f"options belong to presets, and the estimator is a function: leave {min(options)} out")
         if not own:
             check_choice("estimator", estimator, *presets())
-        preset = {"lands": "rows"} if own else presets()[str(estimator)] | options
+        preset = {"lands": "rows"} if own else presets()[str(estimator)]
+        known = ", ".join(name for name in preset if name != "lands")
+        for name in () if own else options.keys() - set(known.split(", ")):
+            # As the core says it, where the name is not that of a column.
+            raise ArgumentError(f"an option is {quoted(name)}, and there are {known}; it must be one of these")
+        preset = preset | options
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
         self._by_call = by_call
         self._steps = "gamma" in preset
@@ -188,7 +195,12 @@ class Advantages:
 def _told(estimator: OwnEstimator, tree: Tree, rollouts: list[Chosen]) -> list[float]:
     """Return what a function says of a group's rollouts that count: one advantage each, NaN where it gives none."""
     counted = [chosen for chosen in rollouts if chosen.counted]
-    said = list(estimator([Trajectory(tree, chosen.rollout) for chosen in counted])) if counted else []
+    returned: Any = estimator([Trajectory(tree, chosen.rollout) for chosen in counted]) if counted else []
+    if isinstance(returned, Mapping | set) or not isinstance(returned, Iterable):
+        raise ConfigError(
+            f"the estimator returned {short_repr(returned)}: return a list with an advantage for each rollout, in order"
+        )
+    said = list(returned)
     advantages = [math.nan if value is None else _checked(value) for value in said]
     if len(advantages) != len(counted):
         raise ConfigError(
@@ -201,7 +213,10 @@ def _told(estimator: OwnEstimator, tree: Tree, rollouts: list[Chosen]) -> list[f
 
 def _checked(advantage: Any) -> float:
     # Numbers of numpy and torch are no float by type.
-    value = math.inf if isinstance(advantage, str | bytes | bool) else float(advantage)
+    try:
+        value = math.inf if isinstance(advantage, str | bytes | bool) else float(advantage)
+    except (TypeError, ValueError, OverflowError):
+        value = math.inf
     if not (math.isnan(value) or abs(value) <= LARGEST):
         raise ConfigError(f"the estimator returned {short_repr(advantage)}: an advantage is a finite number, or None")
     return value

@@ -12,7 +12,7 @@ from trunkline._internal.validation import check_bool, check_choice
 from trunkline.errors import UsageError
 from trunkline.train.advantages import Advantages, TurnValue
 from trunkline.train.columns import packed
-from trunkline.train.selection import Rules, turns_of
+from trunkline.train.selection import Rules, again, has_ids, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -215,13 +215,13 @@ def batch(
     Raises:
         ConfigError: A setting has a value it cannot have.
         ArgumentError: The estimator does not take these options or rewards.
-        UsageError: A trained turn has no token ids; or a group has rollouts that were cut off, and ``censored`` is not
-            said.
+        UsageError: A trained turn, or a message it was asked with, has no token ids; or a group has rollouts that were
+            cut off, and ``censored`` is not said.
     """
     check_choice("shared", shared, "repeat", "once")
     check_choice("unknown", unknown, "error", "mask")
     check_bool("keep_masked", keep_masked)
-    trees = list(run)
+    trees = list(again(run))
     advantages = Advantages(trees, Rules(censored, on_failed, filters, dialect).check(), estimator, options)
     for tree, rollouts in zip(trees, advantages.rollouts, strict=True):
         _check_ids(tree, rollouts)
@@ -229,15 +229,22 @@ def batch(
 
 
 def _check_ids(tree: Tree, rollouts: Iterable[Chosen]) -> None:
-    """Refuse a tree in which a trained turn has no token ids."""
+    """Refuse a tree in which the token ids of a trained turn, or of its prompt, are not known."""
     core = tree.core
     if core.tokens()[-1]:
         return
+    known = [True]
+    for node, parent in enumerate(harvest([core]).parents):
+        if node:
+            known.append(has_ids(core, node, before=known[parent]))
     for chosen in rollouts:
         for node in turns_of(tree, chosen.rollout) if chosen.trained else ():
-            if core.tokens_of(node) is None and core.node(node).generated != 0:
+            if not known[node] and core.node(node).generated != 0:
+                part = (
+                    "has no token ids" if core.tokens_of(node) is None else "was asked with messages without token ids"
+                )
                 raise UsageError(
-                    f"task {quoted(tree.task.id)}: turn {node} of rollout {chosen.rollout} has no token ids, so it "
+                    f"task {quoted(tree.task.id)}: turn {node} of rollout {chosen.rollout} {part}, so it "
                     "cannot be trained: give the LLM tokens=tl.TokenMode(), or take the text with tl.train.turns"
                 )
 
@@ -274,7 +281,6 @@ class _Builder:
         self._advantages = advantages
         self._settings = settings
         self._forest = harvest([tree.core for tree in trees])
-        # Read once: each read makes a copy.
         self._parents, self._kinds = self._forest.parents, self._forest.kinds
         self._forks: dict[int, list[int]] = {}
         for rollout, leaf in zip(self._forest.segment_rollouts, self._forest.segment_leaves, strict=True):
@@ -283,26 +289,33 @@ class _Builder:
     def rollouts(self) -> TrainBatch:
         """Return the batch whose samples are rollouts."""
         samples, paths = _Samples(), list(self._paths())
+        by_sample = not (self._advantages.by_turn or self._advantages.by_node)
+        turns: list[dict[int, TurnValue]] = []
         for group, chosen, leaf in paths:
-            value = TurnValue(0.0, chosen.trained)
-            if not (self._advantages.by_turn or self._advantages.by_node):
-                value = self._advantages.of(group, chosen, 0, leaf)
+            if by_sample:
+                acts = any(self._kinds[node] == TURN for node in self._up(leaf))
+                value = self._advantages.of(group, chosen, 0, leaf) if acts else _UNTRAINED
+            else:
+                turns.append(dict(self._turn_values(group, chosen, leaf)))
+                value = TurnValue(0.0, any(one.trained for one in turns[-1].values()))
             samples.add(group, chosen.rollout, self._advantages.roots[group], leaf, value)
         shape = self._columns() | {"leaves": samples.leaves}
-        by_rollout = shape | {"values": samples.values, "kept": samples.kept, "per": "rollout"}
-        if not self._settings.once and not self._advantages.by_turn and not self._advantages.by_node:
-            flat = tree = by_rollout
+        if by_sample and not self._settings.once:
+            flat = tree = shape | {"values": samples.values, "kept": samples.kept, "per": "rollout"}
         else:
-            values, kept, gains = self._node_values(samples, paths)
+            values, kept, gains = self._node_values(samples, turns)
             by_node = {"values": values, "kept": kept, "per": "node"}
             tree = shape | by_node | {"masked": bytes(1 - kept for kept in samples.kept)}
             flat = tree
             if self._settings.once:
-                flat = tree | self._first_rows(samples)
+                flat = tree | self._first_rows(samples, kept)
             elif self._advantages.by_turn:
-                flat = self._unshared(paths) | {"masked": tree["masked"]}
+                flat = self._unshared(paths, turns) | {"masked": tree["masked"]}
                 tree |= {"gains": gains}
-        return TrainBatch(flat, tree, samples, self._settings, self._report(samples), self._by_turn)
+        trained = {
+            sample[:2] for sample in zip(samples.groups, samples.rollouts, samples.kept, strict=True) if sample[2]
+        }
+        return TrainBatch(flat, tree, samples, self._settings, self._report(samples, len(trained)), self._by_turn)
 
     def _columns(self) -> dict[str, Any]:
         forest = self._forest
@@ -334,7 +347,7 @@ class _Builder:
             yield node, self._advantages.of(group, chosen, places[node], node - root)
 
     def _node_values(
-        self, samples: _Samples, paths: list[tuple[int, Chosen, int]]
+        self, samples: _Samples, turns: list[dict[int, TurnValue]]
     ) -> tuple[Sequence[float], Sequence[int], array[float] | None]:
         """Return each node's mean advantage over the rollouts that train it, whether it is trained, and its gains.
 
@@ -351,8 +364,8 @@ class _Builder:
         nodes = len(self._parents)
         sums, gains, kept = array("d", bytes(8 * nodes)), array("d", bytes(8 * nodes)), bytearray(nodes)
         counts = array("I", bytes(4 * nodes))
-        for group, chosen, leaf in paths:
-            for node, value in self._turn_values(group, chosen, leaf) if chosen.trained else ():
+        for sample, worth in enumerate(turns):
+            for node, value in worth.items() if samples.kept[sample] else ():
                 sums[node] += value.advantage
                 gains[node] += max(value.advantage, 0.0)
                 kept[node] |= value.trained
@@ -363,7 +376,7 @@ class _Builder:
             gains[node] /= max(1, count)
         return sums, kept, gains
 
-    def _first_rows(self, samples: _Samples) -> dict[str, Any]:
+    def _first_rows(self, samples: _Samples, kept: Sequence[int]) -> dict[str, Any]:
         """Return the samples that are rows, and their prompts: each token is trained in the first row that has it."""
         seen = bytearray(len(self._parents))
         rows, splits = array("I"), array("I")
@@ -377,7 +390,7 @@ class _Builder:
                         break
                     new.append(node)
                     seen[node] = 1
-                if not new:
+                if not any(kept[node] and self._kinds[node] == TURN for node in new):
                     splits.append(split)
                     continue
                 # What was observed since belongs to the prompt too.
@@ -387,15 +400,14 @@ class _Builder:
             rows.append(sample)
         return {"rollouts": rows, "splits": splits}
 
-    def _unshared(self, paths: list[tuple[int, Chosen, int]]) -> dict[str, Any]:
+    def _unshared(self, paths: list[tuple[int, Chosen, int]], turns: list[dict[int, TurnValue]]) -> dict[str, Any]:
         """Return the forest in which every sample has nodes of its own, since its turns have values of their own."""
         columns = self._columns()
         offsets = columns["offsets"]
         parents, ends, leaves = array("I"), array("Q", [0]), array("I")
         values, kept = array("d"), array("B")
         tokens = {name: array(columns[name].format) for name in ("ids", "logprobs", "versions", "flags")}
-        for group, chosen, leaf in paths:
-            worth = dict(self._turn_values(group, chosen, leaf))
+        for (_, _, leaf), worth in zip(paths, turns, strict=True):
             first = len(parents)
             # A sample without tokens still has a node.
             for node in reversed(list(self._up(leaf)) or [leaf]):
@@ -414,10 +426,17 @@ class _Builder:
         """Return the batch whose samples are turns."""
         samples = _Samples()
         shared: dict[object, tuple[int, int, list[tuple[Chosen, TurnValue]]]] = {}
-        for group, chosen, leaf in self._paths():
-            for node, value in self._turn_values(group, chosen, leaf):
-                key = node if self._settings.once else (node, chosen.rollout)
-                shared.setdefault(key, (node, group, []))[2].append((chosen, value))
+        rollouts: set[tuple[int, int]] = set()
+        advantages = self._advantages
+        for group, tree in enumerate(self._trees):
+            for chosen in advantages.rollouts[group]:
+                # All of them: a prompt that was realigned leaves turns before it out of the rollout's row.
+                for place, turn in enumerate(turns_of(tree, chosen.rollout)):
+                    node, value = advantages.roots[group] + turn, advantages.of(group, chosen, place, turn)
+                    key = node if self._settings.once else (node, chosen.rollout)
+                    shared.setdefault(key, (node, group, []))[2].append((chosen, value))
+                    if value.trained:
+                        rollouts.add((group, chosen.rollout))
         for node, group, found in shared.values():
             trained = [value.advantage for _, value in found if value.trained]
             value = TurnValue(math.fsum(trained) / max(1, len(trained)), bool(trained))
@@ -428,11 +447,12 @@ class _Builder:
             samples.add(group, chosen.rollout, self._advantages.roots[group], node, value, split)
         columns = self._columns() | {"leaves": samples.leaves, "splits": samples.splits, "flags": self._own_flags()}
         columns |= {"values": samples.values, "kept": samples.kept, "per": "rollout"}
-        return TrainBatch(columns, columns, samples, self._settings, self._report(samples))
+        return TrainBatch(columns, columns, samples, self._settings, self._report(samples, len(rollouts)))
 
     def _own_flags(self) -> memoryview:
         """Return the flags of all tokens, where a turn whose prompt drifted has sampled only what it said itself."""
-        flags, offsets = self._forest.flags, self._forest.offsets
+        # A copy: the columns of rollouts have these flags, too.
+        flags, offsets = memoryview(bytearray(self._forest.flags)), self._forest.offsets
         for group, tree in enumerate(self._trees):
             for node, kind in enumerate(tree.core.shape()[1]):
                 if kind == TURN and drift_of(tree.core, node) is not None:
@@ -442,17 +462,16 @@ class _Builder:
                         flags[at] &= ~SAMPLED
         return flags
 
-    def _report(self, samples: _Samples) -> dict[str, int]:
+    def _report(self, samples: _Samples, trained: int) -> dict[str, int]:
         pairs = list(zip(self._trees, self._advantages.rollouts, strict=True))
         left = [(tree, rollouts) for tree, rollouts in pairs if rollouts or not tree.core.rollouts]
         chosen = sum(len(rollouts) for _, rollouts in left)
-        trained = {sample for sample in zip(samples.groups, samples.rollouts, samples.kept, strict=True) if sample[2]}
         return {
             "groups": len(pairs),
             "groups_left_out": len(pairs) - len(left),
             "rollouts": sum(tree.core.rollouts for tree, _ in left),
             "dropped": sum(tree.core.rollouts for tree, _ in left) - chosen,
-            "untrained": chosen - len({sample[:2] for sample in trained}),
+            "untrained": chosen - trained,
             "samples": len(samples.groups),
             "forks": len(self._forest.segment_leaves),
         }

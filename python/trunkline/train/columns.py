@@ -91,6 +91,10 @@ class PackedColumns(Mapping[str, memoryview]):
             known = self._made[name] = _core.to_i64(made) if self._wide else made
         return known
 
+    def get(self, name: object, default: Any = None) -> Any:
+        """Return a column, or the default where there is none of that name."""
+        return self[str(name)] if name in self else default
+
     def _read(self, name: str) -> memoryview:
         if name not in self:
             raise ConfigError(f"there is no column {short_repr(name)}; there are {', '.join(self)}")
@@ -102,7 +106,7 @@ class PackedColumns(Mapping[str, memoryview]):
             return read
         if self._by_row:
             return memoryview(array("I", [column[sample] for sample in self["samples"]]))
-        return column
+        return memoryview(array("I", column))
 
     def _gains_of(self, gains: Sequence[float]) -> memoryview:
         """Return gains that are given per node on the tokens that are trained."""
@@ -140,7 +144,7 @@ _TYPES: Final = {
     **dict.fromkeys(("group", "subgroup", "agent", "anchor", "trajectory", "step", "tokens"), "u32"),
     **dict.fromkeys(("parents", "leaves", "ids", "rollouts", "splits"), "u32"),
     **dict.fromkeys(("rewards", "step_rewards", "values"), "f64"),
-    **dict.fromkeys(("masked", "selected", "kept", "flags"), "u8"),
+    **dict.fromkeys(("masked", "selected", "kept", "flags", "mask"), "u8"),
     "offsets": "u64",
     "logprobs": "f32",
     "versions": "i32",
@@ -153,23 +157,25 @@ def _named(call: Callable[..., Any], columns: Mapping[str, Any], **options: Any)
     given = {name: column for name, column in columns.items() if column is not None}
     try:
         return call(**given, **options)
-    except (ArgumentError, TypeError):
+    except (ArgumentError, TypeError) as problem:
         for name, column in given.items():
-            try:
-                _check(name, column)
-            except (ArgumentError, TypeError) as problem:
-                raise ArgumentError(f"{name}: {problem}") from None
-        raise
+            _check(name, column)
+        # The notes of an error of a type say which argument it is.
+        raise ArgumentError("; ".join((str(problem), *getattr(problem, "__notes__", ())))) from None
 
 
 def _check(name: str, column: Any) -> None:
-    try:
-        _core.check_column(column, _TYPES[name])
-    except (ArgumentError, TypeError):
-        # Values may also be 32-bit floats.
-        if name != "values":
-            raise
-        _core.check_column(column, "f32")
+    """Refuse a column that cannot be read as its type."""
+    # Values may also be 32-bit floats.
+    for kind in ("f64", "f32") if name == "values" else (_TYPES[name],) if name in _TYPES else ():
+        try:
+            _core.check_column(column, kind)
+        except (ArgumentError, TypeError) as problem:
+            fault = str(problem)
+        else:
+            return
+    if name in _TYPES:
+        raise ArgumentError(f"{name}: {fault}")
 
 
 def presets() -> dict[str, dict[str, str | float | bool]]:
@@ -310,6 +316,9 @@ def pack(
     for name in options.keys() - _PER_LAYOUT[layout]:
         known = ", ".join(sorted(_PER_LAYOUT[layout]))
         raise ConfigError(f"pack: the layout {layout} has no option {short_repr(name)}; it has {known}")
+    for name, column in {"mask": mask, "offsets": offsets, "parents": parents}.items():
+        if column is not None or name != "parents":
+            _check(name, column)
     if any(mark not in (0, 1) for mark in (mask if isinstance(mask, list | tuple) else bytes(mask))):
         raise ArgumentError("mask must be 1 on tokens that were sampled and 0 elsewhere")
     tokens = {"ids": ids, "logprobs": logprobs, "versions": versions, "flags": mask}

@@ -11,7 +11,7 @@ from trunkline._core import SAMPLED, SYNTHETIC, TURN, drift_of, harvest
 from trunkline._internal.text import quoted
 from trunkline.errors import ConfigError, UsageError
 from trunkline.train.advantages import Advantages
-from trunkline.train.selection import Chosen, Rules, again, context_of, mean, select, turns_of
+from trunkline.train.selection import Chosen, Rules, again, context_of, has_ids, mean, select, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,7 +79,7 @@ def graphs(
     if options:
         raise ConfigError(f"{', '.join(options)}: options of an estimator, and none is given")
     kept = rules._replace(censored=rules.censored or "keep")
-    return (_graph(tree, rollouts, None) for tree in run if (rollouts := select(tree, kept)))
+    return (_graph(tree, rollouts, None) for tree in again(run) if (rollouts := select(tree, kept)))
 
 
 def _credited(tree: Tree, group: int, advantages: Advantages) -> MessageGraph:
@@ -131,9 +131,7 @@ def _graph(
         turn = facts.kind == TURN
         asked = context_of(core, node) if turn else None
         drifted = drift_of(core, node) if turn else None
-        # Where a drift replaced the end of the path, or all of it, the ids of the prompt are those that it says.
-        before = (asked is None and known[above]) if drifted is None else drifted[0] != "bridge" or known[above]
-        known[node] = before and ((turn and facts.generated == 0) or core.tokens_of(node) is not None)
+        known[node] = has_ids(core, node, before=known[above])
         shown = turn if credit_of is None else node in credit_of
         if shown and not known[node] and incomplete is None:
             incomplete = node

@@ -77,6 +77,7 @@ def training_samples(
     """
     check_text("env_name", env_name)
     check_that(env_name not in {"", "all"}, "env_name must be a name, and not 'all', which is prime-rl's own", env_name)
+    check_that(estimator is not None, "estimator must be a preset or a function", estimator)
     found = graphs(run, estimator, Rules(censored, on_failed), options)
     return msgspec.msgpack.encode([sample for graph in found for sample in _samples(graph, env_name)])
 

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from trunkline._core import MESSAGE, OBSERVATION, TURN
+from trunkline._core import MESSAGE, OBSERVATION, TURN, drift_of
 from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import check_choice
+from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.dialects.builtin import SEARCH_R1_PROBLEM, calls_of, find
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
 from trunkline.scoring.filters.base import Group, findings
 from trunkline.scoring.filters.base import check as check_filters
-from trunkline.tree.views import message_text
+from trunkline.tree.views import Tree, message_text
 from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from trunkline._core import CoreTree
     from trunkline.llm.dialects.base import Dialect
     from trunkline.scoring.filters.base import Filter
-    from trunkline.tree.views import Trajectory, Tree
+    from trunkline.tree.views import Trajectory
 
 
 logger = logging.getLogger(__name__)
@@ -85,11 +86,15 @@ class Chosen(NamedTuple):
 
 def again(trees: Iterable[Tree]) -> Iterable[Tree]:
     """Return trees that can be iterated more than once; a run reads them anew each time."""
+    if not isinstance(trees, Iterable):
+        raise ConfigError(f"give a run, or a list of trees, not {short_repr(trees)}")
     return list(trees) if iter(trees) is trees else trees
 
 
 def select(tree: Tree, rules: Rules) -> list[Chosen]:
     """Return a group's rollouts without dropped ones, none if it is left out; cut ones need a rule."""
+    if not isinstance(tree, Tree):
+        raise ConfigError(f"give a run, or a list of trees: {short_repr(tree)} is no tree")
     said = rules.judged(tree)
     failed = next((one for listed in said.values() for one in listed if one.action == "failed"), None)
     if failed is not None:
@@ -221,6 +226,17 @@ def context_of(core: CoreTree, turn: int) -> bytes | None:
     if context is None or not core.has_messages(context):
         return None
     return core.request_context(context, b"[", b"]")
+
+
+def has_ids(core: CoreTree, node: int, *, before: bool) -> bool:
+    """Return whether the token ids of a node and of its prompt are known; ``before``: those of the nodes above are."""
+    facts = core.node(node)
+    if facts.kind != TURN:
+        return before and core.tokens_of(node) is not None
+    drifted = drift_of(core, node)
+    # Where a drift replaced the end of the path, or all of it, the ids of the prompt are those that it says.
+    known = (facts.context is None and before) if drifted is None else drifted[0] != "bridge" or before
+    return known and (facts.generated == 0 or core.tokens_of(node) is not None)
 
 
 def sent(core: CoreTree, turn: int) -> bytes:

@@ -127,13 +127,14 @@ def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool, calls
         before = CallHistory(tree).sent if calls else partial(sent, tree.core)
         given = EnvironmentRecords(tree.core)
         shared: dict[object, tuple[int, list[tuple[Chosen, TurnValue]]]] = {}
+        paths = {chosen.rollout: turns_of(tree, chosen.rollout) for chosen in advantages.rollouts[group]}
         for chosen in advantages.rollouts[group]:
-            for turn, node in enumerate(turns_of(tree, chosen.rollout)):
+            for turn, node in enumerate(paths[chosen.rollout]):
                 key = node if once else (chosen.rollout, node)
                 worth = advantages.of(group, chosen, turn, node)
                 shared.setdefault(key, (node, []))[1].append((chosen, worth))
         for node, rollouts in shared.values():
-            yield _sample(tree, group, node, rollouts, before(node), given)
+            yield _sample(tree, group, node, rollouts, before(node), given, paths)
 
 
 def _sample(
@@ -143,11 +144,12 @@ def _sample(
     rollouts: list[tuple[Chosen, TurnValue]],
     conversation: bytes,
     given: EnvironmentRecords,
+    paths: dict[int, list[int]],
 ) -> TurnSample:
     core = tree.core
     chosen = next((one for one, value in rollouts if value.trained), rollouts[0][0])
     facts = core.rollout(chosen.rollout)
-    path = turns_of(tree, chosen.rollout)
+    path = paths[chosen.rollout]
     turn = path.index(node)
     step = given.step(chosen.rollout, turn)
     oldest, newest = (version_in(core.node(end).namespace) for end in (path[0], path[-1]))

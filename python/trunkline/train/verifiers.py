@@ -392,9 +392,10 @@ def tree_of(trace: Trace | Mapping[str, Any]) -> Tree:
     """Read a trace of verifiers as a tree; verifiers need not be installed.
 
     A trace of :func:`traces` gives its rollouts back: the tree's digest is the old one, unless rollouts were dropped,
-    prompts drifted, or belong to no rollout. A trace that repeats messages for a turn is refused. Any other trace must
-    be one chain, and becomes one rollout: its reward is the weighted sum of the trace's rewards, and NaN where one of
-    them is None or there is none. Metrics, links between agents, routed experts, sampling masks and times are left out.
+    prompts drifted, or belong to no rollout. A trace that repeats messages for a turn is refused, and so is one with a
+    rollout that forks from a dropped one. Any other trace must be one chain, and becomes one rollout: its reward is the
+    weighted sum of the trace's rewards, and NaN where one of them is None or there is none. Metrics, links between
+    agents, routed experts, sampling masks and times are left out.
 
     Args:
         trace: A ``Trace``, or its JSON, decoded.
@@ -404,7 +405,7 @@ def tree_of(trace: Trace | Mapping[str, Any]) -> Tree:
     """
     try:
         read = msgspec.convert(trace, _Trace, from_attributes=True)
-    except msgspec.ValidationError as problem:
+    except (msgspec.ValidationError, UnicodeError) as problem:
         raise UsageError(f"this can be no tree, as it is no trace of verifiers: {printable(str(problem))}") from None
     try:
         _check(read)
@@ -447,7 +448,7 @@ def _read_extra(trace: _Trace) -> _Extra:
     """Read ``info["trunkline"]``."""
     try:
         extra = msgspec.convert(trace.info["trunkline"], _Extra)
-    except msgspec.ValidationError as problem:
+    except (msgspec.ValidationError, UnicodeError) as problem:
         raise UsageError(f'info["trunkline"]: {problem}') from None
     size = len(trace.nodes)
     if len(extra.nodes) != size:
@@ -565,6 +566,11 @@ class _Growth:
         core = self._core
         for number, facts in enumerate(self._rollouts):
             for place in self._path(facts.point, -1) or []:
+                if place not in self._nodes and self._facts[place].kind in {_core.TURN, _core.OBSERVATION}:
+                    raise UsageError(
+                        f"rollout {number} forks behind node {place}, which is of no rollout before it: rollouts that "
+                        "fork from one that was dropped can be no tree again"
+                    )
                 if place not in self._nodes:
                     self._append(place)
             rollout = core.open(self._nodes[facts.point], facts.path, facts.subgroup)

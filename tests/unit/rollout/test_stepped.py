@@ -225,6 +225,16 @@ def test_rewards_that_cannot_have_an_environment_are_refused_before_the_run():
     with pytest.raises(ConfigError, match="reward many has a parameter environment, and batch"):
         tl.plan(agent, [Task.ask("q")], llm="http://localhost:1", reward=many)
 
+    def turned(environment: Walk, trajectory: Trajectory) -> float:
+        return 0.0
+
+    def unnamed(trajectory: Trajectory, environment: Walk, /) -> float:
+        return 0.0
+
+    for wrong in (turned, unnamed):
+        with pytest.raises(ConfigError, match=r"cannot be asked with a trajectory and environment=\.\.\."):
+            tl.plan(agent, [Task.ask("q")], llm="http://localhost:1", reward=wrong)
+
 
 def test_a_reward_whose_environment_cannot_be_had_again_leaves_its_rollout_unscored():
     class Once(Walk):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections import defaultdict
@@ -40,7 +41,7 @@ def trees(draw: st.DrawFn, number: int) -> Tree:
     for place in range(draw(st.integers(1, 5))):
         point = draw(st.sampled_from(points))
         rollout = core.open(point, [core.node(point).turns, place], draw(st.integers(0, 1)))
-        for turn in range(draw(st.integers(0 if point != prompt else 1, 3))):
+        for turn in range(draw(st.integers(0, 3))):
             if core.node(core.rollout(rollout).leaf).kind == TURN:
                 core.observe(rollout, said("user", f"seen {place} {turn}"), agent, 1, False, given_ids())
             sampled = [next(ids) for _ in range(draw(st.integers(1, 3)))]
@@ -112,8 +113,14 @@ def test_every_layout_has_the_loss_of_a_loop_over_rollouts(forest: tuple[Tree, .
         "repeat": math.fsum(math.fsum(max(one, 0) for one in found) * sums[key] for key, found in advantages.items()),
         "once": math.fsum(max(math.fsum(found) / len(found), 0) * sums[key] for key, found in advantages.items()),
     }
+    samples = tl.train.turns(forest, estimator=estimator, shared="repeat", keep_masked=False)
+    untrained = sum(len(tree.rollouts) for tree in forest) - len({(one.group, one.rollout) for one in samples})
     for name, batch in {"repeat": repeat, "once": once}.items():
         for one in (batch, batch.by_turn()):
+            assert one.report["untrained"] == untrained
+            rows = one.ragged()
+            ends = itertools.pairwise(rows["offsets"])
+            assert kept or all(any(rows["loss_mask"][start:end]) for start, end in ends), "a row trains something"
             layouts = [one.padded(), one.ragged(), one.tree(), one.ragged(merge=name == "repeat")]
             layouts.append(one.tree(max_tokens=60, oversize="split"))
             for columns in layouts:
@@ -160,6 +167,25 @@ def test_rows_say_which_rollout_they_are_and_hold_its_tokens(tree: Tree):
 def test_trees_without_token_ids_are_refused_by_task_and_turn():
     with pytest.raises(UsageError, match=r'task "small": turn 2 of rollout 0 has no token ids.*tokens=tl.TokenMode'):
         tl.train.batch([with_ids(tokens=None)], estimator="dr_grpo", shared="once")
+
+
+@pytest.mark.parametrize("missing", ["prompt", "observation", "request"])
+def test_a_turn_that_was_asked_with_messages_without_token_ids_is_refused(missing: str):
+    tree = Tree(Task.ask("what?", id="part"))
+    core = tree.core
+    prompt = core.append(0, PROMPT, said("user", "what?"), 0, None if missing == "prompt" else TokenBuffer([1]))
+    rollout, agent, model = core.open(prompt, [0, 0]), core.name("agent"), core.name("m")
+    first = take(core, rollout, said("assistant", "a"), agent, model, TokenBuffer([2], [-0.5]))
+    seen = None if missing == "observation" else TokenBuffer([3])
+    core.observe(rollout, said("user", "seen"), agent, 1, False, seen)
+    context = core.context([core.fragment(said("user", "else"))]) if missing == "request" else None
+    figures = (core.name("stop"), 10, 0, 5, 0, 1, None, context, TokenBuffer([4], [-0.5]))
+    second = core.turn(rollout, said("assistant", "b"), agent, model, *figures)
+    core.close(rollout, "answer", "b")
+    core.score(rollout, 1.0)
+    turn = first if missing == "prompt" else second
+    with pytest.raises(UsageError, match=f"turn {turn} of rollout 0 was asked with messages without token ids"):
+        tl.train.batch([tree], estimator="dr_grpo", shared="repeat")
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are():

@@ -41,12 +41,20 @@ async def test_a_turn_is_trained_after_the_prompt_that_it_was_sampled_for(policy
     batch = tl.train.batch(trees, estimator="tree_grpo", shared="once", keep_masked=True, censored="mask")
     turns = trained_turns(tl.train.batch(trees, estimator="tree_grpo", shared="once").by_turn().ragged())
     sampled = Counter(noting.sampled())
+    masks = [list(batch.ragged()["loss_mask"]), list(batch.tree()["loss_mask"])]
+    batch.by_turn()
+    assert masks == [list(batch.ragged()["loss_mask"]), list(batch.tree()["loss_mask"])], "a view changes no batch"
     if policy == "bridge":
         # The server renders prompts itself and does not say their ids where they are bridged.
         assert {own for _, own in turns} <= {own for _, own in sampled}
     else:
         assert set(turns) <= set(sampled)
     assert len(turns) == len(set(turns)) > 0
+    # Every turn is trained, also one that a realigned prompt left out of its rollout's row.
+    trained = [one for one in tl.train.turns(trees, estimator="tree_grpo", shared="once") if one.trained]
+    assert Counter(own for _, own in turns) == Counter(
+        tuple(trees[one.group].node(one.node).token_ids) for one in trained
+    )
     assert (batch.report["forks"] > 0) == (policy == "fork")
     # In rows of rollouts the same tokens are trained. A realigned turn repeats what is left of one that was cut.
     count = sum(batch.ragged()["loss_mask"])

@@ -140,7 +140,8 @@ TRIES = st.lists(
 )
 
 
-@given(TRIES, st.integers(1, 3), st.sampled_from([0.0, 0.5]))
+# No difference of two such means is 0.47, so rounding decides nothing.
+@given(TRIES, st.integers(1, 3), st.sampled_from([0.0, 0.47]))
 def test_pairs_are_those_of_a_loop_over_prefixes(tries: list[Try], min_visits: int, min_margin: float):
     rewards: dict[tuple, list[float]] = {}
     for one in tries:

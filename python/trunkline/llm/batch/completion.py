@@ -49,7 +49,8 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         prompt_token_ids: Ids of the prompt. Where ``BatchLLM`` has a ``TokenMode``, the fields before are needed, and
             this one with ``api="chat"``.
         usage: Token counts of this completion and its prompt, as a server gives them: ``prompt_tokens``,
-            ``completion_tokens``. If None, the ids are counted where there are any.
+            ``completion_tokens``. If None, the ids are counted where there are any, those of the prompt also where it
+            was sent as ids.
     """
 
     text: str
@@ -215,7 +216,7 @@ def _completion(result: object, engine: str, prompt: Prompt, mode: TokenMode | N
     try:
         # A struct can be made with values of any type, and only decoding checks them.
         found = msgspec.convert(msgspec.to_builtins(result, enc_hook=listed), Completion)
-    except Exception as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
         return LLMError(f"{engine} returned an invalid completion: {excerpt(str(error))}")
     fault = bad_logprobs(found.token_ids, found.logprobs)
     if fault is None and mode is not None:
@@ -223,6 +224,11 @@ def _completion(result: object, engine: str, prompt: Prompt, mode: TokenMode | N
         fault = missing_ids(found.token_ids, found.logprobs, said, mode)
         if mode.api != "chat" and said is not None and said != prompt.token_ids:
             fault = f"{len(said)} prompt_token_ids that are not those of its prompt"
+        if mode.api != "chat" and found.usage is None:
+            found.usage = {
+                "prompt_tokens": len(prompt.token_ids or ()),
+                "completion_tokens": len(found.token_ids or ()),
+            }
     return found if fault is None else LLMError(f"{engine} returned a completion with {fault}")
 
 

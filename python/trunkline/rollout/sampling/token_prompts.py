@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import ROOT, TURN, align_ids, give_ids, last_ids, request_ids, settle_ids
+from trunkline._core import MESSAGE, ROOT, TURN, align_ids, give_ids, last_ids, request_ids, settle_ids
 from trunkline.errors import BadRequest, ConfigError
 from trunkline.llm import request as bodies
 from trunkline.llm.token_ids.base import Form, form_of
@@ -226,8 +226,8 @@ async def _settle(core: CoreTree, leaf: int, renderer: Renderer, way: _Way) -> i
     turn, since = _last_turn(core, leaf)
     if policy == "bridge" and turn:
         more = await renderer.extend(last_ids(core, turn, _CLOSING), _messages(core, since))
-        # Only now, since others may have been given theirs meanwhile.
-        if since == _pending(core, leaf):
+        # Only now, since others may have been given theirs meanwhile. Others may be asked before a message.
+        if since == _pending(core, leaf) and all(core.node(node).kind != MESSAGE for node in since):
             give_ids(core, leaf, more)
             return None
         # Another rollout has passed some of these nodes with others behind them.

@@ -270,7 +270,7 @@ def _checked(reply: object, llm: str) -> Reply:
         # Ids may be numpy arrays or tensors.
         plain = msgspec.to_builtins(reply, enc_hook=listed) if isinstance(reply, Reply) else None
         found = None if plain is None else msgspec.convert(plain, Reply)
-    except (msgspec.MsgspecError, TypeError) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
         raise LLMError(f"{llm} returned a reply that is none: {format_error(error)}") from None
     if found is None or not found.choices:
         raise LLMError(f"{llm} returned {short_repr(reply)}, not a Reply with a choice")

@@ -264,6 +264,14 @@ def takes_environment(reward: object) -> bool:
             f"reward {short_name(reward)} has a parameter environment, and batch: it is asked about many trajectories "
             "at once, which have an environment each; drop one of the two"
         )
+    if takes:
+        try:
+            inspect.signature(cast("Any", reward)).bind(None, environment=None)
+        except TypeError as problem:
+            raise ConfigError(
+                f"reward {short_name(reward)} cannot be asked with a trajectory and environment=...: {problem}; write "
+                "it as reward(trajectory, environment)"
+            ) from None
     return takes
 
 

@@ -224,17 +224,19 @@ impl Tree {
     /// What a model is given at a node, all of it; with a drift as context, what that makes of it.
     pub(crate) fn prompt(&self, node: NodeId, context: Option<ContextId>) -> Result<PathIds<'_>> {
         let KnownIds { mut ids, pending } = self.known_ids(node)?;
-        if let Some(first) = pending.first() {
-            let value = format!("node {} has no token ids", first.get());
-            return Err(Error::reference(value, "given some before its path is a prompt of ids"));
-        }
+        let mut given = false;
         if let Some(context) = context {
             known("context", context.get(), self.contexts.count())?;
             let Some(drift) = self.contexts.drift(context) else {
                 let value = format!("context {} is of messages", context.get());
                 return Err(Error::reference(value, "a drift to be a prompt of ids"));
             };
+            given = drift.run.is_some();
             self.part(&mut ids, drift);
+        }
+        if let Some(first) = pending.first().filter(|_| !given) {
+            let value = format!("node {} has no token ids", first.get());
+            return Err(Error::reference(value, "given some before its path is a prompt of ids"));
         }
         Ok(ids)
     }

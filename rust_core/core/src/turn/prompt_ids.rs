@@ -24,14 +24,20 @@ impl Tree {
     /// Settle the ids of a prompt that was sent, or will be, for the conversation at a node.
     ///
     /// A prompt that goes along with the path gives what it has beyond to the nodes that have no ids yet: all to the last,
-    /// none to those before. A prompt that drifts is made the context of the turn that follows.
+    /// none to those before. A prompt that drifts is made the context of the turn that follows. So is what is new in one where
+    /// a message stands behind the last turn: other rollouts may be asked before it, and come first or not.
     ///
     /// # Errors
     /// If the node does not exist, or a model turn on its path has no ids.
     pub fn settle(&mut self, node: NodeId, prompt: &[u32], drift: DriftOptions) -> Result<Option<ContextId>> {
-        let Alignment { common, known, pending } = self.align(node, prompt)?;
+        self.known_node(node)?;
+        let (turn, told) = self.last_turn(node);
+        let Alignment { common, known, pending } = self.align(if told { turn } else { node }, prompt)?;
         let (keep, rest) = (count(common), &prompt[common..]);
         let given = TokenBuffer::given(rest.to_vec());
+        if told && common == known {
+            return self.drift(DriftPolicy::Realign, keep, Some(given.as_slice())).map(Some);
+        }
         if common == known {
             if !pending.is_empty() || rest.is_empty() {
                 return self.give_to(&pending, rest).map(|()| None);
@@ -40,14 +46,24 @@ impl Tree {
             return self.drift(DriftPolicy::Realign, keep, Some(given.as_slice())).map(Some);
         }
         if drift.policy == DriftPolicy::Bridge
-            && let Some(at) = self.resumes(node, prompt)?
+            && told
+            && let Some(at) = self.resumes(turn, prompt)?
+        {
+            let new = TokenBuffer::given(prompt[at..].to_vec());
+            return self.drift(DriftPolicy::Realign, count(known), Some(new.as_slice())).map(Some);
+        }
+        // Nothing may be new where no message waits for it, and something must be where one does.
+        if drift.policy == DriftPolicy::Bridge
+            && let Some(at) = self.resumes(node, prompt)?.filter(|&at| pending.is_empty() == (at == prompt.len()))
         {
             self.give_to(&pending, &prompt[at..])?;
             return self.drift(DriftPolicy::Bridge, keep, None).map(Some);
         }
         let lost = count(known - common);
         let realigns = drift.policy != DriftPolicy::Fork && lost < drift.limit;
-        self.give_to(&pending, &[])?;
+        if !told {
+            self.give_to(&pending, &[])?;
+        }
         let policy = if realigns { DriftPolicy::Realign } else { DriftPolicy::Fork };
         self.drift(policy, keep, Some(given.as_slice())).map(Some)
     }
@@ -62,12 +78,22 @@ impl Tree {
     /// If the node or the context does not exist.
     pub fn settle_messages(&mut self, node: NodeId, prompt: &[u32], messages: ContextId) -> Result<ContextId> {
         self.known_node(node)?;
-        let turn = self.nodes.to_root(node).find(|&id| self.nodes.kind(id) == Kind::Turn);
-        let Alignment { common, known, pending } = self.align(turn.unwrap_or(NodeId::ROOT), prompt)?;
-        let goes_on = turn.is_none() || (common == known && pending.is_empty());
+        let (turn, _) = self.last_turn(node);
+        let Alignment { common, known, pending } = self.align(turn, prompt)?;
+        let goes_on = turn == NodeId::ROOT || (common == known && pending.is_empty());
         let policy = if goes_on { DriftPolicy::Realign } else { DriftPolicy::Fork };
         let given = TokenBuffer::given(prompt[common..].to_vec());
         self.drift_of_messages(policy, count(common), Some(given.as_slice()), Some(messages))
+    }
+
+    /// The last model turn on the path to a node, the root if there is none, and whether a message stands after it.
+    fn last_turn(&self, node: NodeId) -> (NodeId, bool) {
+        let mut told = false;
+        let turn = self.nodes.to_root(node).find(|&id| {
+            told |= self.nodes.kind(id) == Kind::Message;
+            self.nodes.kind(id) == Kind::Turn
+        });
+        (turn.unwrap_or(NodeId::ROOT), told)
     }
 
     /// Give ids to the nodes up to this one that have none: all to the last, none to those before. Nothing where all have.
@@ -95,9 +121,9 @@ impl Tree {
     /// Where in a prompt that drifts what a model was given at a node ends, and what is new begins.
     ///
     /// What a model sampled may be cut into other ids there, but ends with the same one if that is what ended the turn: ids
-    /// that no text can spell do. Nothing may be new where no message waits for it, and something must be where one does.
+    /// that no text can spell do.
     fn resumes(&self, node: NodeId, prompt: &[u32]) -> Result<Option<usize>> {
-        let KnownIds { ids, pending } = self.known_ids(node)?;
+        let ids = self.known_ids(node)?.ids;
         let mut at = 0;
         for piece in ids.pieces() {
             let rest = &prompt[at..];
@@ -112,7 +138,7 @@ impl Tree {
                 None => return Ok(None),
             }
         }
-        Ok(Some(at).filter(|&at| pending.is_empty() == (at == prompt.len())))
+        Ok(Some(at))
     }
 
     /// The id that ended a turn: the last, unless the turn was cut off, or says the same id before, which text does.

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from toy_model import ToyEngine, ToyLLM, ToyModel, ToyServer, known
 
@@ -25,7 +26,7 @@ from trunkline.strategies.entropy_tree import EntropyTree
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.tool import tool
 from trunkline.tree.views import Tree
-from trunkline.types import Task
+from trunkline.types import Task, Usage
 
 
 @tool
@@ -125,7 +126,21 @@ def told(said: Any, tokens: TokenMode) -> str:
     return str(tree.rollouts[0].error)
 
 
+class Array:
+    """Values that raise when they are read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def tolist(self) -> list[int]:
+        raise self.error
+
+
 WRONG = [
+    *(
+        ({"text": "a", "token_ids": Array(kind("torn")), "logprobs": [-1.0]}, "torn")
+        for kind in (ValueError, SystemExit)
+    ),
     ("text", "no token_ids of what was sampled"),
     ({"text": "a", "token_ids": [], "logprobs": []}, "no token_ids of what was sampled"),
     ({"text": "a", "token_ids": [1, 2]}, "2 token_ids and no logprobs; give one for each id"),
@@ -167,6 +182,18 @@ def test_what_an_object_lacks_is_named(said: Any, words: str, tmp_path: Path):
     message = str(tree.rollouts[0].error)
     assert "Own returned a" in message
     assert words.replace("$.", "$.choices[0].") in message
+
+
+def test_tokens_of_an_engine_that_is_sent_ids_are_counted(tmp_path: Path):
+    engine = ToyEngine(tmp_path)
+
+    async def generate(prompts: list[Prompt]) -> list[Completion]:
+        return [msgspec.structs.replace(one, prompt_token_ids=None) for one in await engine.generate(prompts)]
+
+    trees = grow(BatchLLM(generate, tokens=engine.tokens))
+    prompts, said = zip(*engine.calls, strict=True)
+    usage = sum((tree.usage for tree in trees), Usage())
+    assert (usage.prompt, usage.generated, usage.unreported) == (len(sum(prompts, ())), len(sum(said, ())), 0)
 
 
 def test_log_probs_that_are_not_known_are_nan_on_the_tree(tmp_path: Path):
