@@ -208,6 +208,14 @@ pub fn to_i64<'py>(py: Python<'py>, column: &Bound<'py, PyMemoryView>) -> PyResu
         view(py, &read.into_iter().map(Into::into).collect::<Vec<i64>>())
     }
     let format: String = column.getattr("format")?.extract()?;
+    // An empty column has no address, which PyO3 takes for damage.
+    if column.len()? == 0 {
+        return if matches!(format.as_str(), "B" | "I" | "i" | "Q") {
+            view::<i64>(py, &[])
+        } else {
+            Ok(column.clone().into_any())
+        };
+    }
     let flat = match format.as_str() {
         "B" => widened::<u8>(column)?,
         "I" => widened::<u32>(column)?,

@@ -298,5 +298,7 @@ def test_settings_are_checked_where_there_is_no_tree_too():
     for preset in tl.train.presets():
         empty = tl.train.batch([], estimator=preset, shared="repeat")
         assert (len(empty), len(empty.ragged()["ids"]), len(empty.by_turn().tree()["ids"])) == (0, 0, 0)
+        wide = (empty.padded(dtype="i64"), empty.ragged(dtype="i64"), empty.tree(dtype="i64"))
+        assert {column.format for columns in wide for column in columns.values()} == {"q", "f"}
         with pytest.raises(ArgumentError, match='an option is "nonsense"'):
             tl.train.batch([], estimator=preset, shared="repeat", nonsense=1)
