@@ -232,7 +232,7 @@ def configured(folder: Path, *overrides: str) -> Any:
         ("~actor_rollout_ref.rollout.custom.trunkline.estimator", "estimator is missing: choose one of"),
         ("~actor_rollout_ref.rollout.custom.trunkline.run", "trunkline.run is None: name your function"),
         ("+actor_rollout_ref.rollout.custom.trunkline.run=growing:grew", "has no 'grew'"),
-        ("+actor_rollout_ref.rollout.custom.trunkline.whiten=batch", "say whiten=none"),
+        ("+actor_rollout_ref.rollout.custom.trunkline.whiten=batch", "say whiten='none'"),
         ("+actor_rollout_ref.rollout.custom.trunkline.wrong=1", "wrong"),
     ],
 )

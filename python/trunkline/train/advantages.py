@@ -34,6 +34,17 @@ It may read all that a trajectory has, such as ``final_info`` and ``step_rewards
 Estimator: TypeAlias = "str | OwnEstimator"
 
 
+def check_one_group(where: str, estimator: Estimator, options: Mapping[str, Any]) -> None:
+    """Refuse an estimator whose advantages depend on other groups, where groups are taken one by one."""
+    preset = {} if callable(estimator) else presets()[estimator] | dict(options)
+    for option, wide, narrow in (("whiten", "batch", "none"), ("scale", "batch_std", "std")):
+        if preset.get(option) == wide:
+            raise ConfigError(
+                f"{where}: the estimator {estimator} has {option}={wide!r}, over all groups of a batch, and groups are "
+                f"taken one by one: say {option}={narrow!r}, or choose another"
+            )
+
+
 class TurnValue(NamedTuple):
     """The advantage of one rollout's turn, 0 where it is not trained."""
 

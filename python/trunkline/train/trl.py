@@ -21,6 +21,7 @@ import msgspec
 from trunkline._internal.text import quoted
 from trunkline._internal.validation import check_choice, check_int
 from trunkline.errors import ConfigError, UsageError
+from trunkline.train.advantages import check_one_group
 from trunkline.train.batch import batch
 from trunkline.train.selection import Rules, select, sent
 
@@ -291,6 +292,7 @@ class RolloutWorker:
         check_choice("shared", shared, "once", "repeat")
         self._settings = {"estimator": estimator, "shared": shared, **options}
         batch([], **self._settings)  # says what is wrong with them
+        check_one_group("RolloutWorker", estimator, options)
         self._at_once = min(check_int("tasks_at_once", tasks_at_once, 1), len(self._tasks))
         self.rollout_buffer: queue.Queue[Any] = queue.Queue(check_int("queue_size", queue_size, 1))
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()

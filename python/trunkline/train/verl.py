@@ -39,6 +39,7 @@ from trunkline.train.adapters.dataset_rows import row_task
 from trunkline.train.adapters.frameworks import load_framework
 from trunkline.train.adapters.sample_rows import SampleRow, known, masked_row, sampled_rows, trained_rows
 from trunkline.train.adapters.token_engine import Sampled, TokenEngine, TokenizerFolder, token_llm
+from trunkline.train.advantages import check_one_group
 from trunkline.train.batch import batch
 from trunkline.train.columns import presets
 from trunkline.train.selection import Rules, select
@@ -317,11 +318,7 @@ class _Section(NamedTuple):
             raise ConfigError(f"{where}.estimator is missing: choose one of {', '.join(presets())}")
         options = {"shared": "repeat", **options}
         batch([], **options)  # says what is wrong with them
-        if (presets()[options["estimator"]] | options).get("whiten") == "batch":
-            raise ConfigError(
-                f"{where}: the estimator {options['estimator']} whitens over a batch, and groups go to verl one by "
-                "one: say whiten=none, or choose another"
-            )
+        check_one_group(where, options["estimator"], options)
         return cls(run, options)
 
 

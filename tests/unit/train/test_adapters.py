@@ -55,7 +55,8 @@ def test_a_task_has_the_answers_of_its_row_and_all_else_as_metadata():
         ({"estimator": "none"}, "estimator"),
         ({"shared": "sometimes"}, "shared"),
         ({"wrong": 1}, "wrong"),
-        ({"whiten": "batch"}, "say whiten=none"),
+        ({"whiten": "batch"}, "say whiten='none'"),
+        ({"scale": "batch_std"}, "say scale='std'"),
     ],
 )
 def test_a_wrong_section_of_verls_configuration_is_named(custom: dict[str, Any], problem: str):

@@ -204,6 +204,8 @@ def test_a_worker_says_what_is_missing():
         trl.RolloutWorker(stream, [], estimator="trl")
     with pytest.raises(ConfigError, match="shared"):
         trl.RolloutWorker(stream, [with_ids().task], estimator="trl", shared="both")
+    with pytest.raises(ConfigError, match="RolloutWorker: the estimator reinforce_pp_baseline has whiten='batch'"):
+        trl.RolloutWorker(stream, [with_ids().task], estimator="reinforce_pp_baseline")
     with pytest.raises(ConfigError, match="queue_size"):
         trl.RolloutWorker(stream, [with_ids().task], estimator="trl", queue_size=0)
     worker = trl.RolloutWorker(stream, [with_ids().task], estimator="trl")
