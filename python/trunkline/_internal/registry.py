@@ -142,8 +142,8 @@ def load_extra(module: str, extra: str, what: str) -> Any:
     """Import a module of an optional dependency; ``what`` needs the extra that brings it."""
     try:
         return importlib.import_module(module)
-    except ImportError:
-        raise ConfigError(f"{what} needs an extra: pip install 'trunkline[{extra}]'") from None
+    except ImportError as missing:
+        raise ConfigError(f"{what} needs an extra ({missing}): pip install 'trunkline[{extra}]'") from None
 
 
 def _parameters(kind: type) -> dict[str, tuple[Any, bool]]:

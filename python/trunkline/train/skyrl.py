@@ -26,12 +26,11 @@ from contextlib import aclosing
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from trunkline._internal.registry import load_extra
 from trunkline._internal.text import quoted
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
-from trunkline.train.adapters.dataset_rows import row_task
-from trunkline.train.adapters.frameworks import load_framework
-from trunkline.train.adapters.sample_rows import SampleRow, masked_row, sampled_rows, trained_rows
+from trunkline.train.adapters.rows import SampleRow, masked_row, row_task, sampled_rows, trained_rows
 from trunkline.train.adapters.token_engine import Sampled, TokenEngine, TokenizerFolder, token_llm
 from trunkline.train.batch import batch
 from trunkline.train.selection import Rules, select
@@ -346,4 +345,4 @@ def _lists(found: Iterable[tuple[Any, Sequence[SampleRow]]], step_wise: bool) ->
 
 def _skyrl(module: str) -> Any:
     """Import a module of SkyRL."""
-    return load_framework(module, "skyrl")
+    return load_extra(module, "skyrl", "trunkline.train.skyrl")

@@ -31,13 +31,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from trunkline._internal.registry import load_named
+from trunkline._internal.registry import load_extra, load_named
 from trunkline._internal.text import format_error
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, LLMError, TrunklineError, UsageError
-from trunkline.train.adapters.dataset_rows import row_task
-from trunkline.train.adapters.frameworks import load_framework
-from trunkline.train.adapters.sample_rows import SampleRow, known, masked_row, sampled_rows, trained_rows
+from trunkline.train.adapters.rows import SampleRow, known, masked_row, row_task, sampled_rows, trained_rows
 from trunkline.train.adapters.token_engine import Sampled, TokenEngine, TokenizerFolder, token_llm
 from trunkline.train.advantages import check_one_group
 from trunkline.train.batch import batch
@@ -464,4 +462,4 @@ def _rows_of(prompts: Any) -> Iterator[dict[str, Any]]:
 
 def _verl(module: str) -> Any:
     """Import a module of verl."""
-    return load_framework(module, "verl")
+    return load_extra(module, "verl", "trunkline.train.verl")

@@ -10,7 +10,7 @@ import pytest
 
 from trunkline.errors import ArgumentError, ConfigError
 from trunkline.train import skyrl, verl
-from trunkline.train.adapters.dataset_rows import row_task
+from trunkline.train.adapters.rows import row_task
 
 
 class Config(dict[str, Any]):

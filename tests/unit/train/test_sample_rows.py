@@ -12,9 +12,8 @@ from token_trees import token_trees
 import trunkline as tl
 from trunkline._core import SAMPLED, SYNTHETIC, TURN, last_ids
 from trunkline.errors import ConfigError, UsageError
-from trunkline.train import skyrl
-from trunkline.train.adapters.frameworks import load_framework
-from trunkline.train.adapters.sample_rows import sampled_rows, trained_rows
+from trunkline.train import skyrl, verl
+from trunkline.train.adapters.rows import sampled_rows, trained_rows
 from trunkline.tree.views import Tree
 
 FORESTS = st.integers(1, 3).flatmap(lambda count: st.tuples(*(token_trees(id=f"q{one}") for one in range(count))))
@@ -87,5 +86,7 @@ def test_the_output_for_skyrl_has_a_row_for_each_rollout_or_says_why_not(trees: 
 
 
 def test_a_framework_that_is_missing_is_named_with_what_brings_it():
-    with pytest.raises(ConfigError, match=r"no_such_framework.*pip install 'trunkline\[verl\]'"):
-        load_framework("no_such_framework.part", "verl")
+    with pytest.raises(
+        ConfigError, match=r"verl needs an extra \(.*no_such_framework.*: pip install 'trunkline\[verl\]'"
+    ):
+        verl._verl("no_such_framework.part")
