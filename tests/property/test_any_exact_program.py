@@ -1,4 +1,4 @@
-"""Any program with token ids, whoever answers when: its tree holds what each role was given and what it said."""
+"""Any program with token ids, in any order of replies: its tree holds what each role was given and what it said."""
 
 from __future__ import annotations
 

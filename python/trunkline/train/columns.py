@@ -92,7 +92,7 @@ class PackedColumns(Mapping[str, memoryview]):
         return known
 
     def get(self, name: object, default: Any = None) -> Any:
-        """Return a column, or the default where there is none of that name."""
+        """Return the column of that name, or the default if there is no such column."""
         return self[str(name)] if name in self else default
 
     def _read(self, name: str) -> memoryview:

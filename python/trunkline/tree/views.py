@@ -150,7 +150,7 @@ class Node:
         return self.tokens().weight_version
 
     def tokens(self, dtype: Literal["i64"] | None = None) -> NodeTokens:
-        """Return its tokens in columns of one length T; each is None where its token ids are not known.
+        """Return its tokens in columns of one length T; all are None where the node's token ids are not known.
 
         Args:
             dtype: ``i64`` makes integer columns 64 bits wide, as torch indexes with.

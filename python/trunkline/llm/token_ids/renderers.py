@@ -350,7 +350,7 @@ class ServerRenderer(ConversationRenderer):
 
 
 def renderers(mode: TokenMode, post: Post | None = None) -> Callable[[str], Renderer]:
-    """A factory of renderers by the model's name at the server; without ``post`` there is none that could render."""
+    """Return a factory of renderers by model name; without ``post`` it needs the mode's ``tokenizer``."""
     if mode.tokenizer is None:
         return lambda model: ServerRenderer(post or _no_server, model)
 

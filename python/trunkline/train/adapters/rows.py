@@ -74,7 +74,7 @@ def _rows(columns: Any, mask: list[int], advantages: list[float]) -> Iterable[Sa
 
 
 def known(reward: float) -> float | None:
-    """A reward, None where there is none."""
+    """Return a reward; None for an unscored one."""
     return None if math.isnan(reward) else reward
 
 
