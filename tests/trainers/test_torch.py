@@ -125,9 +125,10 @@ def drift(ids: Any, dtype: Any) -> Any:
 
 def flat_gradients(model: Any, forest: Forest, advantages: list[float]) -> tuple[float, list[Any]]:
     """The loss of rollouts one by one, and its gradients."""
-    total = torch.tensor(0.0, dtype=model.dtype)
+    total = torch.tensor(0.0, dtype=model.dtype, device=model.device)
     for rollout, advantage in enumerate(advantages):
-        ids, _, sampled = (torch.tensor(column) for column in zip(*forest.tokens(rollout), strict=True))
+        columns = zip(*forest.tokens(rollout), strict=True)
+        ids, _, sampled = (torch.tensor(column, device=model.device) for column in columns)
         new = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
         ratio = torch.exp(new - new.detach() + drift(ids[1:], model.dtype))
         worth = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - CLIP[0], 1 + CLIP[1]))
@@ -138,11 +139,13 @@ def flat_gradients(model: Any, forest: Forest, advantages: list[float]) -> tuple
 
 def packed_gradients(model: Any, columns: tl.train.PackedColumns, exact: dict[str, Any]) -> tuple[float, list[Any]]:
     """The same of packed trees; ``exact`` are columns in the place of those of 32 bits."""
+    flexible = model.config._attn_implementation == "flex_attention"
     total, start = 0.0, 0
-    for row in module.tree_rows(columns):
+    for row in module.tree_rows(columns, model.device):
         end = start + len(row["ids"])
         row |= {name: column[start:end] for name, column in exact.items()}
-        mask = module.tree_mask(row["subtree_ends"], model.dtype)
+        ends = row["subtree_ends"]
+        mask = module.tree_block_mask(ends) if flexible else module.tree_mask(ends, model.dtype)
         logits = model(row["ids"][None], position_ids=row["positions"][None], attention_mask=mask).logits[0]
         new = module.tree_logprobs(logits, row["ids"], row["parents"])
         loss = module.policy_loss(new, row, clip=CLIP, old_logprobs=new - drift(row["ids"], model.dtype))
@@ -161,20 +164,35 @@ def largest(tensors: Iterable[Any]) -> float:
     return max(one.abs().max().item() for one in tensors)
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("most", [None, 512])
-def test_gradients_of_packed_trees_are_those_of_flat_rows(attention: str, most: int | None):
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="flex attention trains on a GPU alone")
+
+
+@pytest.mark.parametrize(
+    ("attention", "device", "most"),
+    [
+        ("eager", "cpu", None),
+        ("eager", "cpu", 512),
+        ("sdpa", "cpu", None),
+        ("sdpa", "cpu", 512),
+        pytest.param("sdpa", "cuda", 512, marks=GPU),
+        # A row of less than 128 tokens, torch 2.11 does not compile for these heads.
+        pytest.param("flex_attention", "cuda", 512, marks=GPU),
+    ],
+)
+def test_gradients_of_packed_trees_are_those_of_flat_rows(attention: str, device: str, most: int | None):
     forest = random_forest(3, trees=3, rollouts=6, vocabulary=300, turns=4)
-    model = tiny_model(300, attention)
+    model = tiny_model(300, attention).to(device)
     assert 80_000 < sum(one.numel() for one in model.parameters()) < 110_000
     advantages = torch.randn(len(forest.leaves), generator=torch.Generator().manual_seed(1)).tolist()
-    loss, expected = flat_gradients(model, forest, advantages)
+    flat = model if attention != "flex_attention" else tiny_model(300).to(device)
+    loss, expected = flat_gradients(flat, forest, advantages)
     columns = forest.pack(values=advantages, weights="count", max_tokens=most)
     packed, found = packed_gradients(model, columns, {})
     scale = largest(expected)
     difference = largest(one - other for one, other in zip(found, expected, strict=True))
     tokens = sum(len(forest.tokens(rollout)) for rollout in range(len(advantages)))
-    print(f"\n{attention}: {tokens} flat tokens, {len(columns['ids'])} packed; {difference:.1e} of {scale:.3g}")
+    packed_tokens = len(columns["ids"])
+    print(f"\n{attention} on {device}: {tokens} flat, {packed_tokens} packed; {difference:.1e} of {scale:.3g}")
     assert math.isclose(packed, loss, rel_tol=1e-5)
     assert difference < 1e-5 * scale
 

@@ -145,6 +145,9 @@ def tree_mask(subtree_ends: torch.Tensor, dtype: torch.dtype | None = None) -> t
 def tree_block_mask(subtree_ends: torch.Tensor) -> BlockMask:
     """Make the mask of a row of trees for ``flex_attention``, which needs a GPU to train.
 
+    Rows should have 128 tokens or more (``max_tokens`` of the layout packs trees together): of shorter ones, torch 2.11
+    could not compile flex attention for heads of 16 numbers.
+
     Args:
         subtree_ends: Of the row, ``[T]``, on the device of the model.
 
