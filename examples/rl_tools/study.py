@@ -150,8 +150,8 @@ def code_version() -> str:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, empty where there is none."""
-    asked = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    """Return the commit of this checkout, with ``-dirty`` where files were changed since; empty outside a checkout."""
+    asked = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
