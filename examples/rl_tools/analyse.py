@@ -109,8 +109,24 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+TREES = ("tree_grpo", "treerl", "tree_outcome")
+PRIMARY = ("tree_grpo", "chains", "greedy")
+SECONDARY = [
+    *((arm, "chains", "greedy") for arm in TREES[1:]),
+    *((arm, "tree_outcome", "greedy") for arm in TREES[:2]),
+    *((arm, "chains", name) for name in ("sampled", "area") for arm in TREES),
+]
+DIVERSE = [(arm, "chains", "greedy") for arm in ("chains_avoid", "chains_ladder")]
+ARMS = ("chains", *TREES)
+PARTS = {
+    "b": ARMS,
+    "c": ("chains", "quarter_trees", "quarter_chains"),
+    "d": ("chains_avoid", "chains_ladder"),
+}
+
+
 def by_arm(records: Iterable[Record], part: str) -> dict[str, dict[int, Record]]:
-    """Return the results of a part by arm and seed.
+    """Return the results of a part by arm, in the order of the preregistration, and seed.
 
     Raises:
         SystemExit: Two results of an arm and a seed.
@@ -122,7 +138,7 @@ def by_arm(records: Iterable[Record], part: str) -> dict[str, dict[int, Record]]
             if cell["seed"] in found[cell["arm"]]:
                 raise SystemExit(f"two results of part {part}, {cell['arm']}, seed {cell['seed']}: keep one of them")
             found[cell["arm"]][cell["seed"]] = record
-    return dict(found)
+    return {arm: found[arm] for arm in sorted(found, key=PARTS.get(part, ARMS).index)}
 
 
 LAST = ("entropy", "agree", "reuse", "mixed")
@@ -180,7 +196,8 @@ def arm_table(arms: Mapping[str, Mapping[int, Record]]) -> str:
                 f" ± {stdev(values):.3f}" if len(values) > 1 and name in ("before", "greedy", "sampled", "area") else ""
             )
             row.append(text + spread)
-        lines.append(f"| {title} | " + " | ".join(row) + " |")
+        if any(row):
+            lines.append(f"| {title} | " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
@@ -253,6 +270,7 @@ def quarter(arms: Mapping[str, Mapping[int, Record]]) -> list[str]:
     return [*found, f"\nquarter_trees - quarter_chains: {interval}: of a quarter's budget, {credit} made more."]
 
 
+END = 'text-anchor="end"'
 COLOURS = ("#1b6ca8", "#c8553d", "#3a7d44", "#8e5ea2", "#b8860b")
 
 
@@ -271,7 +289,9 @@ def drawing(arms: Mapping[str, Mapping[int, Record]]) -> str:
 
     drawn = [line([(0, tenth / 5), (most, tenth / 5)], "#ccc", 0.5, 1) for tenth in range(6)]
     text = [f'<text x="8" y="{place(0, one / 5).split(",")[1]}">{one / 5:.1f}</text>' for one in range(6)]
-    text.append(f'<text x="{wide // 2}" y="{high - 8}">generated tokens, to {most:,.0f}</text>')
+    ticks = [most * part / 4 for part in range(1, 5)]
+    text += [f'<text x="{place(one, 0).split(",")[0]}" y="{high - 24}" {END}>{one:,.0f}</text>' for one in ticks]
+    text.append(f'<text x="{wide - 20}" y="{high - 6}" {END}>generated tokens; upwards: training accuracy</text>')
     for number, (arm, results) in enumerate(arms.items()):
         colour = COLOURS[number % len(COLOURS)]
         smooth = [smoothed(record["curve"]) for record in results.values()]
@@ -282,7 +302,8 @@ def drawing(arms: Mapping[str, Mapping[int, Record]]) -> str:
         text.append(f'<text x="{left + 12}" y="{30 + 18 * number}" fill="{colour}">{arm} ({len(results)} seeds)</text>')
     size = f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
     body = "\n".join([*drawn, *text])
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">\n{body}\n</svg>\n'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
+    return f'{head}\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
 
 
 def smoothed(curve: Mapping[str, Sequence[float]], window: int = 5) -> list[tuple[float, float]]:
@@ -291,19 +312,6 @@ def smoothed(curve: Mapping[str, Sequence[float]], window: int = 5) -> list[tupl
     return [(tokens, fmean(rewards[max(0, at + 1 - window) : at + 1])) for at, tokens in enumerate(curve["generated"])]
 
 
-TREES = ("tree_grpo", "treerl", "tree_outcome")
-PRIMARY = ("tree_grpo", "chains", "greedy")
-SECONDARY = [
-    *((arm, "chains", "greedy") for arm in TREES[1:]),
-    *((arm, "tree_outcome", "greedy") for arm in TREES[:2]),
-    *((arm, "chains", name) for name in ("sampled", "area") for arm in TREES),
-]
-DIVERSE = [(arm, "chains", "greedy") for arm in ("chains_avoid", "chains_ladder")]
-PARTS = {
-    "b": ("chains", *TREES),
-    "c": ("chains", "quarter_trees", "quarter_chains"),
-    "d": ("chains_avoid", "chains_ladder"),
-}
 SEEDS = 12
 
 

@@ -54,6 +54,9 @@ class _Way(NamedTuple):
     listing: bool = False
 
 
+_MOST_WAYS = 256
+
+
 class TokenPromptBuilder:
     """Makes prompts of token ids for all trees of a worker, or asks for those that the server makes.
 
@@ -196,7 +199,9 @@ class TokenPromptBuilder:
             blind = mode.api == "chat" and mode.drift == "bridge" and sampling.stop is not None
             parting = "realign" if blind else mode.drift, mode.realign_limit
             known = self._ways[id(compiled)] = _Way(compiled, form, renderer, tools, parting)
-        elif getattr(known.renderer, "template_apart", False) and not known.listing:
+            if len(self._ways) > _MOST_WAYS:  # an agent is compiled anew for each weight version
+                del self._ways[next(iter(self._ways))]
+        if getattr(known.renderer, "template_apart", False) and not known.listing:
             form = self._form(compiled.dialect.sampling, compiled, 1)
             known = self._ways[id(compiled)] = known._replace(form=form, listing=True)
         return known

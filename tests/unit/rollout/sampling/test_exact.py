@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections import Counter
 
 import pytest
@@ -123,6 +125,25 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
     assert seen == [["same", "one"], ["same", "other"], ["same"], ["same", "one"]]
     assert all(prompt.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n") for prompt in prompts)
     assert all(prompt.count("let me see<|im_end|>\n<|im_start|>") == 1 for prompt in prompts)
+
+
+async def test_an_agent_that_is_compiled_for_each_weight_version_is_let_go_of():
+    core = _core.CoreTree()
+    leaf = core.append(ROOT, PROMPT, b'{"role":"user","content":"who?"}')
+    agent = Agent(model="sim-agent", sampling=Sampling(max_tokens=9))
+    compiled, asked = [], []
+    async with serving(TokenMode(api="completions")) as (llm, _):
+        exact = TokenPromptBuilder(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
+        for _ in range(400):
+            one = CompiledAgent(agent)
+            compiled.append(weakref.ref(one))
+            asked.append((await exact.prompt(core, one, leaf, 1, 1)).content)
+            await one.toolbox.close()
+    del one
+    gc.collect()
+    assert len(set(asked)) == 1
+    assert sum(ref() is not None for ref in compiled) < 300
+    assert compiled[-1]() is not None
 
 
 @pytest.mark.parametrize("api", APIS)
