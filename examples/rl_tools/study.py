@@ -106,7 +106,7 @@ def cells(
 def quick() -> list[Cell]:
     """Two arms, one seed, a few updates: whether it works, not what comes of it."""
     seeds = EXAMPLE_SEEDS[:1], EXAMPLE_CHECKPOINTS
-    return list(cells("quick", ("chains", "tree_grpo"), *seeds, updates=25, imitated=500, held_out=100))
+    return list(cells("quick", ("chains", "tree_grpo"), *seeds, updates=25, imitated=700, held_out=100))
 
 
 def example() -> list[Cell]:
