@@ -100,13 +100,28 @@ def area(tokens: Sequence[float], rewards: Sequence[float], budget: float) -> fl
     return total / min(before, budget)
 
 
-def read(path: Path) -> list[Record]:
-    """Read results; a last line that was not written to its end is left out."""
+def read(path: Path, *keys: str) -> list[Record]:
+    """Read results, or other lines that have these keys; a last line that was not written to its end is left out.
+
+    Raises:
+        SystemExit: The file cannot be read, or a line is something else.
+    """
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except OSError as error:
         raise SystemExit(f"{path} cannot be read ({error.strerror}): run `python -m rl_tools.study` first") from None
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    found: list[Record] = []
+    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            record = json.loads(line)
+            values = [record[name] for name in keys or ("code", "final", "seconds", "evaluation_seconds")]
+            if not keys:
+                values += [record["cell"][name] for name in ("part", "arm", "seed", "checkpoint", "rate", "tokens")]
+                values += [record["curve"][name][-1] for name in ("generated", "reward")]
+        except (ValueError, LookupError, TypeError):
+            raise SystemExit(f"{path}: line {number} is no result: mend it, or take another file") from None
+        found.append(record)
+    return found
 
 
 TREES = ("tree_grpo", "treerl", "tree_outcome")
@@ -138,7 +153,8 @@ def by_arm(records: Iterable[Record], part: str) -> dict[str, dict[int, Record]]
             if cell["seed"] in found[cell["arm"]]:
                 raise SystemExit(f"two results of part {part}, {cell['arm']}, seed {cell['seed']}: keep one of them")
             found[cell["arm"]][cell["seed"]] = record
-    return {arm: found[arm] for arm in sorted(found, key=PARTS.get(part, ARMS).index)}
+    order = PARTS.get(part, ARMS)
+    return {arm: found[arm] for arm in sorted(found, key=lambda arm: order.index(arm) if arm in order else len(order))}
 
 
 LAST = ("entropy", "agree", "reuse", "mixed")
@@ -386,20 +402,27 @@ def tokens_of_update(record: Record) -> float:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/rl_tools"), help="folder (default: runs/rl_tools)")
-    out = parser.parse_args(arguments).out
-    records = read(out / "results.jsonl")
+    parser.add_argument("--results", type=Path, help="file of results (default: results.jsonl in that folder)")
+    given = parser.parse_args(arguments)
+    path = given.results or given.out / "results.jsonl"
+    records = read(path)
+    if not records:
+        parser.error(f"{path} has no results yet")
     pilot = [record for record in records if record["cell"]["part"] in ("budgets", "rates")]
     found = [record for record in records if record not in pilot]
+    given.out.mkdir(parents=True, exist_ok=True)
     if pilot:
         print(pilot_table(pilot))
     if found:
         text = report(found)
-        if (asked := out / "questions.jsonl").exists():
-            text += f"\n## Questions that fit one budget\n\n{questions_table(read(asked))}"
+        if (asked := path.parent / "questions.jsonl").exists():
+            text += (
+                f"\n## Questions that fit one budget\n\n{questions_table(read(asked, 'steps', 'strategy', 'asked'))}"
+            )
         print(text)
-        (out / "report.md").write_text(text)
+        (given.out / "report.md").write_text(text)
     for part in dict.fromkeys(record["cell"]["part"] for record in found):
-        (out / f"curve-{part}.svg").write_text(drawing(by_arm(found, part)))
+        (given.out / f"curve-{part}.svg").write_text(drawing(by_arm(found, part)))
 
 
 if __name__ == "__main__":

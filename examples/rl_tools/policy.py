@@ -185,10 +185,10 @@ class Engine:
         rows = [place for place, prompt in enumerate(prompts) for _ in range(prompt.n)]
         seeds = [None if one.seed is None else one.seed + draw for one in prompts for draw in range(one.n)]
         most = max(int(str(one["max_tokens"])) for one in asked)
-        heat = torch.tensor([float(str(asked[row].get("temperature", 1.0))) for row in rows])
+        temperatures = torch.tensor([float(str(asked[row].get("temperature", 1.0))) for row in rows])
         distinct = list(dict.fromkeys(given))
         place = {prompt: number for number, prompt in enumerate(distinct)}
-        drawn = self._decode(distinct, [place[given[row]] for row in rows], most, heat, seeds)
+        drawn = self._decode(distinct, [place[given[row]] for row in rows], most, temperatures, seeds)
         done = iter(drawn)
         made = [[next(done) for _ in range(prompt.n)] for prompt in prompts]
         generated = sum(len(one.token_ids or ()) for one in drawn)
@@ -197,7 +197,12 @@ class Engine:
         return [many if prompt.n > 1 else many[0] for prompt, many in zip(prompts, made, strict=True)]
 
     def _decode(
-        self, prompts: Sequence[Sequence[int]], rows: list[int], most: int, heat: torch.Tensor, seeds: list[int | None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        rows: list[int],
+        most: int,
+        temperatures: torch.Tensor,
+        seeds: list[int | None],
     ) -> list[tl.Completion]:
         """Decode rows of distinct prompts, which are padded on the left, all rows one token at a time."""
         longest = max(map(len, prompts))
@@ -219,7 +224,7 @@ class Engine:
         steps: list[tuple[torch.Tensor, torch.Tensor]] = []
         ended = torch.zeros(len(rows), dtype=torch.bool)
         for step in range(most):
-            token, logprob = sample(logits, heat, chances[:, step])
+            token, logprob = sample(logits, temperatures, chances[:, step])
             steps.append((token, logprob))
             ended |= token == ID[END]
             if step + 1 == most or bool(ended.all()):
@@ -230,10 +235,12 @@ class Engine:
         return [completion(*row) for row in zip(tokens, logprobs, strict=True)]
 
 
-def sample(logits: torch.Tensor, heat: torch.Tensor, chances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(
+    logits: torch.Tensor, temperatures: torch.Tensor, chances: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw a token of each row by its chance, the likeliest at temperature 0, with its log-probability in nats."""
-    greedy = heat == 0
-    logprobs = (logits / torch.where(greedy, 1.0, heat)[:, None]).log_softmax(-1)
+    greedy = temperatures == 0
+    logprobs = (logits / torch.where(greedy, 1.0, temperatures)[:, None]).log_softmax(-1)
     sums = logprobs.double().exp().cumsum(-1)
     drawn = torch.searchsorted(sums, chances[:, None] * sums[:, -1:])[:, 0].clamp(max=logits.shape[-1] - 1)
     token = torch.where(greedy, logits.argmax(-1), drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,9 @@ from rl_tools.policy import Engine
 from rl_tools.task import WORDS, ids
 
 MODEL = "policy"
-TOKENS = Annotated[list[Annotated[int, Meta(ge=0, lt=len(WORDS))]], Meta(min_length=1, max_length=4096)]
+LONGEST = 4096
+"""Tokens of a prompt."""
+TOKENS = Annotated[list[Annotated[int, Meta(ge=0, lt=len(WORDS))]], Meta(min_length=1, max_length=LONGEST)]
 
 
 class Body(msgspec.Struct):
@@ -40,7 +43,6 @@ class Server:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.url = ""
         self._waiting: list[tuple[tl.Prompt, asyncio.Future[list[tl.Completion]]]] = []
         self._arrived = asyncio.Event()
 
@@ -50,10 +52,12 @@ class Server:
     async def _complete(self, request: web.Request) -> web.Response:
         try:
             body = msgspec.json.decode(await request.read(), type=Body)
-        except msgspec.DecodeError as error:
+            if isinstance(body.prompt, str):
+                body.prompt = ids(body.prompt) or [0]
+                if len(body.prompt) > LONGEST:
+                    raise ValueError(f"prompt has {len(body.prompt)} tokens, and {LONGEST} is the most")
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             return web.json_response({"error": {"message": str(error), "type": "invalid_request_error"}}, status=400)
-        if isinstance(body.prompt, str):
-            body.prompt = ids(body.prompt) or [0]
         done: asyncio.Future[list[tl.Completion]] = asyncio.get_running_loop().create_future()
         self._waiting.append((tl.Prompt(msgspec.json.encode(body), n=body.n, seed=body.seed), done))
         self._arrived.set()
@@ -80,16 +84,19 @@ class Server:
             for (_, done), found in zip(batch, made, strict=True):
                 done.cancelled() or done.set_result(found if isinstance(found, list) else [found])
 
-    async def _serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
+    async def _serve(self, started: Future[str], stop: asyncio.Event) -> None:
         app = web.Application(client_max_size=2**24)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+        except OSError as error:
+            started.set_exception(error)
+            return
         batches = asyncio.create_task(self._batches())
-        ready.set()
+        started.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
         await stop.wait()
         batches.cancel()
         await runner.cleanup()
@@ -97,14 +104,12 @@ class Server:
     @contextmanager
     def serving(self) -> Iterator[str]:
         """Serve in a thread, at a free port of the loopback interface; yield the base URL."""
-        ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-        thread = threading.Thread(
-            target=lambda: asyncio.Runner(loop_factory=lambda: loop).run(self._serve(ready, stop))
-        )
+        started: Future[str] = Future()
+        stop, loop = asyncio.Event(), asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_until_complete, args=(self._serve(started, stop),))
         thread.start()
-        ready.wait()
         try:
-            yield self.url
+            yield started.result()
         finally:
             loop.call_soon_threadsafe(stop.set)
             thread.join()

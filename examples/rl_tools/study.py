@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 import trunkline as tl
+from rl_tools.analyse import read
 from rl_tools.policy import imitate, load
 from rl_tools.task import questions, write_tokenizer
 from rl_tools.train import Rollouts, arms, evaluate, learn, shape
@@ -97,7 +98,7 @@ def cells(
     checkpoints: Sequence[int] = CHECKPOINTS,
     **options: Any,
 ) -> Iterator[Cell]:
-    """Yield cells seed by seed, so that a part that broke off has whole seeds."""
+    """Yield cells seed by seed, so that a part that was interrupted has all arms of some seeds."""
     for seed in seeds:
         for arm in names:
             yield Cell(part, arm, seed, checkpoints[seed % len(checkpoints)], rate_of(arm), **options)
@@ -209,22 +210,14 @@ def done(path: Path) -> set[str]:
     """
     if not path.exists():
         return set()
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
     found = set()
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            record = json.loads(line)
-            cell, code = key(record["cell"]), record["code"]
-        except (ValueError, KeyError, TypeError):
-            raise SystemExit(f"{path}: line {number} is no result: mend it, or take another --out") from None
-        if code != code_version():
+    for number, record in enumerate(read(path), 1):
+        if record["code"] != code_version():
             raise SystemExit(
-                f"{path}: line {number} is of {code!r}, and this is {code_version()!r}: take another --out"
+                f"{path}: line {number} is of {record['code']!r}, and this is {code_version()!r}: take another --out"
             )
-        found.add(cell)
-    if whole != text:
-        os.truncate(path, len(whole))
+        found.add(key(record["cell"]))
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
     return found
 
 
@@ -315,6 +308,13 @@ def ask_questions(out: Path, jobs: int) -> None:
         print(found, flush=True)
 
 
+def check_folder(parser: argparse.ArgumentParser, out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {out} cannot be a folder ({error.strerror}): take another one")
+
+
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_mutually_exclusive_group()
@@ -326,6 +326,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
     parser.add_argument("--http", action="store_true", help="ask an OpenAI-compatible server over the policy")
     given = parser.parse_args(arguments)
+    check_folder(parser, given.out)
+    if given.questions and given.http:
+        parser.error("--questions counts tokens of the engine itself: leave out --http")
     if given.jobs < 1:
         parser.error(f"--jobs must be at least 1, not {given.jobs}")
     if given.questions:

@@ -8,6 +8,7 @@ import math
 import random
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -143,6 +144,9 @@ def test_a_server_says_what_is_wrong_with_a_request(model: policy.Policy):
             (b'{"prompt": "7", "n": 0}', "n"),
             (b'{"prompt": "7", "stream": true}', "stream"),
             (b'{"prompt": "7", "max_tokens": 1000000}', "max_tokens"),
+            (b'{"prompt": "' + b"7 " * 5000 + b'"}', "5000 tokens"),
+            (b'{"prompt": "7", "x": ' + b"[" * 100000, "recursion"),
+            (b'{"prompt": "\xff"}', "utf-8"),
         ):
             status, found = ask(body)
             assert status == 400, body
@@ -168,65 +172,102 @@ def test_a_server_whose_engine_fails_says_so_and_goes_on(model: policy.Policy, m
             assert answer.status == 200
 
 
-def test_held_out_questions_are_apart():
-    training = {one.text for seed in range(20) for one in task.questions(str(seed), 50)}
-    held_out = {one.text for one in task.questions("evaluation study", 300, held_out=True)}
-    assert len(held_out) > 250
-    assert not training & held_out
+@pytest.mark.parametrize("held_out", [True, False])
+def test_held_out_questions_are_apart(held_out: bool):
+    """Which kind a question is of, its text alone decides."""
+    asked = {one.text for seed in range(5) for one in task.questions(str(seed), 200, held_out=held_out)}
+    assert len(asked) > 900
+    assert {zlib.crc32(text.encode()) % 10 == 0 for text in asked} == {held_out}
 
 
-def test_a_draw_depends_on_its_seed_alone(model: policy.Policy):
-    prompts = [
-        [task.ID[word] for word in f"<question> {text} <agent>".split()] for text in ("7 + 2 * 3", "5 - k 40 + 9 * 2")
-    ]
-
-    def asked(ids: list[int], n: int, seed: int) -> tl.Prompt:
-        fields = {"prompt": ids, "max_tokens": 6, "temperature": 1.0}
-        return tl.Prompt(json.dumps(fields).encode(), n=n, seed=seed)
-
-    engine = policy.Engine(model)
-    together = engine.generate([asked(prompts[0], 3, 11), asked(prompts[1], 1, 12), asked(prompts[0], 1, 40)])
-    assert engine.counts.prompt == 2 * len(prompts[0]) + len(prompts[1])
-    assert engine.counts.computed == len(prompts[0]) + len(prompts[1])
-    assert engine.counts.draws == 5
-    alone = [engine.generate([asked(prompts[0], 1, 11 + draw)])[0] for draw in range(3)]
-    assert [one.token_ids for one in together[0]] == [one.token_ids for one in alone]
-    # The log-probabilities are those of a forward pass without a cache.
-    for found, ids in ((together[1], prompts[1]), (together[2], prompts[0])):
-        whole = torch.tensor([[*ids, *found.token_ids]])
-        with torch.no_grad():
-            logits = model(whole, torch.arange(whole.shape[1])[None], policy.causal(whole.shape[1]))[0]
-        expected = logits.log_softmax(-1)[len(ids) - 1 : -1].gather(1, whole[0, len(ids) :, None])[:, 0]
-        assert torch.allclose(torch.tensor(found.logprobs), expected, atol=1e-5)
+def by_chance(trajectory: tl.Trajectory) -> float:
+    """Reward some, by what was said: a policy that has learnt next to nothing is hardly ever right."""
+    return float(number(json.dumps(trajectory.messages)) % 2)
 
 
-def test_arms_of_a_seed_are_asked_the_same_questions(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    asked: dict[str, list[list[str]]] = {}
+@pytest.mark.parametrize("arm", train.arms(8, (2, 2, 1)))
+def test_an_arm_trains(arm: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[list[str]] = []
     run = train.Rollouts.run
 
     def watched(self: Any, questions: Sequence[task.Question], *arguments: Any) -> Any:
-        asked.setdefault(arm, []).append([one.text for one in questions])
+        asked.append([one.text for one in questions])
         return run(self, questions, *arguments)
 
     monkeypatch.setattr(train.Rollouts, "run", watched)
-    arms = train.arms(8, (2, 2, 1))
-    for arm in ("chains", "tree_grpo", "treerl", "tree_outcome", "quarter_chains", "quarter_trees", "chains_ladder"):
-        fresh = policy.load(0, study.imitations(folder, 30))
-        before = [one.clone() for one in fresh.parameters()]
-        lines = train.learn(arms[arm], fresh, str(folder / "tokenizer"), seed=3, rate=1e-3, updates=2)
-        assert [line["update"] for line in lines] == [1, 2]
-        assert 0 < lines[0]["generated"] < lines[1]["generated"]
-        assert all(math.isfinite(line["loss"]) and line["forwarded"] >= line["trained"] > 0 for line in lines)
-        if any(line["mixed"] for line in lines):
-            assert any(not torch.equal(one, two) for one, two in zip(before, fresh.parameters(), strict=True))
-    assert all(one == asked["chains"] for one in asked.values())
-    assert asked["chains"][0] != asked["chains"][1]
+    monkeypatch.setattr(train, "right", by_chance)
+    fresh = policy.load(0, study.imitations(folder, 30))
+    before = [one.clone() for one in fresh.parameters()]
+    lines = train.learn(train.arms(8, (2, 2, 1))[arm], fresh, str(folder / "tokenizer"), seed=3, rate=1e-3, updates=2)
+    assert [line["update"] for line in lines] == [1, 2]
+    assert 0 < lines[0]["generated"] < lines[1]["generated"]
+    assert all(math.isfinite(line["loss"]) and line["forwarded"] >= line["trained"] > 0 for line in lines)
+    assert any(line["mixed"] for line in lines)
+    assert all(not torch.equal(one, two) for one, two in zip(before, fresh.parameters(), strict=True))
+    # Whatever the arm, a seed asks the same.
+    assert asked == [[one.text for one in train.training_questions(3, update)] for update in range(2)]
+    rollouts = {"quarter_chains": 2, "tree_grpo": 6, "treerl": 6, "tree_outcome": 6, "quarter_trees": 6}
+    assert [line["rollouts"] for line in lines] == [8 * rollouts.get(arm, 8)] * 2
+
+
+def test_arms_differ_as_the_preregistration_says():
+    arms = train.arms(8, (2, 5, 1))
+    assert {name: arm.estimator for name, arm in arms.items()} == {
+        "chains": "verl_grpo",
+        "tree_grpo": "tree_grpo",
+        "treerl": "treerl_code",
+        "tree_outcome": "tree_grpo_inter",
+        "quarter_chains": "verl_grpo",
+        "quarter_trees": "tree_grpo",
+        "chains_avoid": "verl_grpo",
+        "chains_ladder": "verl_grpo",
+    }
+    assert arms["chains"].strategy == tl.Chain(8)
+    assert arms["quarter_chains"].strategy == tl.Chain(2)
+    assert all(arms[name].strategy == tl.TreeGRPO(2, 5, 1) for name in ("tree_grpo", "treerl", "tree_outcome"))
+
+
+def test_questions_do_not_repeat_themselves():
+    assert train.training_questions(3, 0) != train.training_questions(3, 1)
     assert train.training_questions(3, 0) != train.training_questions(4, 0)
 
 
+def test_an_update_takes_the_step_of_flat_rows(folder: Path, model: policy.Policy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train, "right", by_chance)
+    (trees,) = flat_and_packed.record(model, str(folder / "tokenizer"), steps=1, strategy=tl.TreeGRPO(2, 3, 1))
+    flat = policy.load(0, study.imitations(folder, 30))
+    loss, _ = flat_and_packed.flat_loss(flat, trees)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(flat.parameters(), 1.0)
+    before = [one.clone() for one in model.state_dict().values()]
+    told = train.update(model, torch.optim.SGD(model.parameters(), lr=1.0), trees, "tree_grpo")
+    taken = [one - other for one, other in zip(before, model.state_dict().values(), strict=True)]
+    expected = [one.grad.detach() for one in flat.parameters()]
+    largest = max(float(one.abs().max()) for one in expected)
+    assert math.isclose(told["loss"], loss.item(), rel_tol=1e-4, abs_tol=1e-6)
+    assert max(float((one - two).abs().max()) for one, two in zip(taken, expected, strict=True)) < 1e-4 * largest
+
+
+def test_a_line_has_what_its_cell_found(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def evaluate(model: Any, tokenizer: str, name: str, *, count: int) -> dict[str, float]:
+        looked_at.append((name, count))
+        return {"greedy": 0.25, "sampled": 0.5}
+
+    looked_at: list[tuple[str, int]] = []
+    monkeypatch.setattr(study, "evaluate", evaluate)
+    cell = study.Cell("b", "chains", 0, 0, 1e-3, updates=1, size=4, imitated=30, held_out=7)
+    line = json.loads(json.dumps(study.line_of(cell, str(folder))))
+    assert looked_at == [("start", 7), ("study", 7)]
+    assert (line["before"], line["final"]) == ({"greedy": 0.25, "sampled": 0.5},) * 2
+    assert line["code"] == study.code_version()
+    assert line["curve"]["rollouts"] == [32]
+    looked_at.clear()
+    study.line_of(cell._replace(part="example", arm="tree_grpo", tree=(1, 1, 1)), str(folder))
+    assert looked_at == [("example", 7)]
+
+
 def test_flat_and_packed_training_agree(folder: Path, model: policy.Policy, monkeypatch: pytest.MonkeyPatch):
-    # An untrained policy is hardly ever right.
-    monkeypatch.setattr(train, "right", lambda trajectory: float(number(json.dumps(trajectory.messages)) % 2))
+    monkeypatch.setattr(train, "right", by_chance)
     recorded = flat_and_packed.record(model, str(folder / "tokenizer"), steps=3, strategy=tl.TreeGRPO(2, 2, 1))
     exact = flat_and_packed.compare(model, recorded, torch.float64, rate=3e-3)
     assert max(exact[:3]) < 1e-8
@@ -238,7 +279,7 @@ def test_flat_and_packed_training_agree(folder: Path, model: policy.Policy, monk
 
 def made_up(cell: study.Cell, folder: str) -> dict[str, Any]:
     return {
-        "cell": cell._asdict(),
+        "cell": json.loads(json.dumps(cell._asdict())),
         "code": study.code_version(),
         "seconds": 1.0,
         "evaluation_seconds": 1.0,
@@ -275,9 +316,6 @@ def test_a_study_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
 
     results.write_text(json.dumps(lines[0] | {"code": "other"}) + "\n")
     with pytest.raises(SystemExit, match="line 1 is of 'other'"):
-        study.run(wanted, tmp_path, 1, work)
-    results.write_text("[]\n")
-    with pytest.raises(SystemExit, match="line 1 is no result"):
         study.run(wanted, tmp_path, 1, work)
 
 
@@ -346,7 +384,7 @@ def test_a_report_of_made_up_results_has_every_part():
     assert imitations.count("+0.0") == 3
     assert any(line.startswith("quarter_trees: not inferior") for line in c)
     assert any(line.startswith("quarter_chains: not shown") for line in c)
-    assert c[-1].startswith("quarter_trees - quarter_chains: +0.1") or c[-2].endswith("trees made more.")
+    assert any(line.startswith("quarter_trees - quarter_chains: +0.") and "trees made more." in line for line in c)
     assert any("2 contrasts): chains_avoid - chains, greedy." in line for line in d)
     drawn = analyse.drawing(analyse.by_arm(records, "b"))
     assert drawn.count("<polyline") == 6 + 4 * 13
@@ -361,6 +399,50 @@ def test_a_report_says_what_it_must_not_judge():
     for record in records:
         record["before"] = record["before"] and {"greedy": 0.55}
     assert "Not judged: chains rose by +0.0" in analyse.report(records)
+
+
+RESULTS = Path(study.__file__).parent / "results"
+
+
+def test_the_committed_report_is_that_of_the_committed_data(tmp_path: Path):
+    analyse.main(["--results", str(RESULTS / "study.jsonl"), "--out", str(tmp_path)])
+    assert (tmp_path / "report.md").read_text() == (RESULTS / "report.md").read_text()
+    for part in "bcd":
+        assert (tmp_path / f"curve-{part}.svg").read_text() == (RESULTS / f"curve-{part}.svg").read_text()
+    records = analyse.read(RESULTS / "study.jsonl")
+    assert {study.key(one["cell"]) for one in records} == {
+        study.key(json.loads(json.dumps(cell._asdict()))) for cell in study.study()
+    }
+    assert "rates | tree_grpo | (2, 5, 1) | 0.0002" in analyse.pilot_table(analyse.read(RESULTS / "pilot.jsonl"))
+
+
+@pytest.mark.parametrize("line", ["x", "[]", '{"cell": {}}', "", "\xff"])
+def test_a_file_of_something_else_is_named(line: str, tmp_path: Path):
+    (tmp_path / "results.jsonl").write_bytes(line.encode("latin-1") + b"\n")
+    with pytest.raises(SystemExit, match="line 1 is no result"):
+        analyse.main(["--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "said"),
+    [
+        (study.main, ["--out", "FILE"], "cannot be a folder"),
+        (flat_and_packed.main, ["--out", "FILE"], "cannot be a folder"),
+        (study.main, ["--questions", "--http"], "leave out --http"),
+        (study.main, ["--jobs", "0"], "--jobs must be at least 1"),
+        (flat_and_packed.main, ["--steps", "0"], "--steps must be at least 1"),
+        (analyse.main, ["--results", "FILE"], "has no results yet"),
+    ],
+)
+def test_wrong_options_are_named(
+    main: Any, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").touch()
+    given = [str(tmp_path / "file") if one == "FILE" else one for one in arguments]
+    given += [] if "--out" in given else ["--out", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        main(given)
+    assert said in capsys.readouterr().err
 
 
 def test_a_cell_that_fails_does_not_take_the_others_with_it():
