@@ -76,6 +76,9 @@ def test_marked_processes_are_found_and_ended_wherever_they_are(monkeypatch: pyt
         for value in (mark, below, f"{mark}0")
     ]
     try:
+        for one in ones:  # for a moment after exec, a process shows no environment
+            while not Path(f"/proc/{one.pid}/environ").read_bytes():
+                time.sleep(0.001)
         assert marked(mark, below=False) == [ones[0].pid]
         assert sorted(marked(mark)) == [ones[0].pid, ones[1].pid]
         end_marked(mark, below=False)

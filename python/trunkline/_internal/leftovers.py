@@ -56,7 +56,12 @@ def _carries(folder: Path, mark: str, below: bool) -> bool:
     entry = f"{MARK}={mark}".encode()
     try:
         environment = (folder / "environ").read_bytes()
-    except OSError:  # it has ended, or is another user's
+        for _ in range(3 * (not environment)):  # a process that has just called exec shows none for a moment
+            (folder / "exe").readlink()
+            time.sleep(_PAUSE)
+            if environment := (folder / "environ").read_bytes():
+                break
+    except OSError:  # it has ended, is another user's, or one of the kernel's
         return False
     return any(line == entry or (below and line.startswith(entry + b"/")) for line in environment.split(b"\0"))
 
