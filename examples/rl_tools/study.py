@@ -1,4 +1,4 @@
-"""The study: cells of an arm and a seed, each a line of ``results.jsonl`` once it is done; one that broke off goes on.
+"""The study: cells of an arm and a seed, each a line of ``results.jsonl`` once done; a second call makes missing ones.
 
 ``python -m rl_tools.study`` runs the example (2 arms, 4 seeds); ``--quick`` a small one; ``--study`` all of
 PREREGISTRATION.md; ``--budgets`` and ``--rates`` its pilot; ``--questions`` what one budget buys at 3, 5 and 10 steps.
