@@ -11,13 +11,15 @@ import pytest
 from frameworks import MARKS, load
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import Forest, in_64_bits, random_forest, tiny_model
+from tiny import Forest, random_forest, tiny_model
 
 import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
 from trunkline.train import torch as module
 
 torch, qwen2, flex = load("torch", "transformers.models.qwen2.modeling_qwen2", "torch.nn.attention.flex_attention")
+from rl_tools.flat_and_packed import in_64_bits  # noqa: E402
+
 pytestmark = MARKS
 
 

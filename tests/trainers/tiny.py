@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,24 +85,6 @@ class Forest(NamedTuple):
             mask=bytes(sampled for _, _, sampled in flat),
             **options,
         )
-
-
-def in_64_bits(columns: PackedColumns, values: Sequence[float]) -> dict[str, Any]:
-    """``advantages`` and ``gains`` of a tree layout in 64 bits, of the values of its rollouts, none of them masked."""
-    sums, gains = torch.zeros(2, len(columns["ids"]), dtype=torch.float64)
-    starts, ends, parents = columns["segment_starts"], columns["segment_ends"], columns["segment_parents"]
-    for row, last, value in zip(columns["rows"], columns["last_segments"], values, strict=True):
-        first, base = columns["segment_offsets"][row], columns["offsets"][row]
-        segment = last
-        while segment >= 0:
-            part = slice(base + starts[first + segment], base + ends[first + segment])
-            sums[part] += value
-            gains[part] += max(0.0, value)
-            segment = parents[first + segment]
-    shares = torch.tensor(columns["loss_mask"].tolist()) / torch.tensor(columns["weights"].tolist()).double().clamp(
-        min=1
-    )
-    return {"advantages": sums * shares, "gains": gains * shares}
 
 
 def random_forest(seed: int, trees: int, rollouts: int, vocabulary: int, turns: int = 3) -> Forest:
