@@ -19,7 +19,7 @@ import msgspec
 
 from trunkline._core import CoreTree
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.messages import encode
 from trunkline.llm.pricing import Price
 from trunkline.runner.plan import PreparedRun
@@ -78,7 +78,7 @@ def make(out: Path, tasks: int, rollouts: int, unfinished: int) -> None:
     run = PreparedRun(
         Agent(model="m"),
         listed,
-        llm=EndpointSpec("http://127.0.0.1:9/v1", price=Price(prompt=1.0, generated=2.0)),
+        llm=LLM("http://127.0.0.1:9/v1", price=Price(prompt=1.0, generated=2.0)),
         strategy=Chain(rollouts),
         reward=exact_match,
         workers=0,

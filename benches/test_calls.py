@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from trunkline._core import CoreTree
 from trunkline.llm.types import Reply, ReplyChoice
-from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Progress
 from trunkline.protocol.messages import Batch, Delta, decode_from_worker, encode
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CALL_COLUMNS, delta_key
@@ -63,7 +63,7 @@ def interleaved(rounds: dict[str, Round]) -> dict[str, float]:
 
 def all_in(writer: RunWriter, *, calls: bool) -> Round:
     """The way of a batch: settle, write into deltas, frame, read, make rows, write, count."""
-    shot = Snapshot(1, 1)
+    shot = Progress(1, 1)
     tree = CoreTree()
     message = b'{"content":"%s"}' % DATA.hex().encode()
 

@@ -31,8 +31,8 @@ import pytest
 import work
 from conftest import Stub, client_cpu
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.runner.run import run
 
 LATENCY, TURNS = 10.0, 3
@@ -56,7 +56,7 @@ class Watch:
         self._tasks = tasks
         self._live = live
         self._pid = 0
-        self._shot: Snapshot | None = None
+        self._shot: Progress | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample)
 
@@ -68,7 +68,7 @@ class Watch:
         self._over.set()
         self._thread.join()
 
-    def __call__(self, shot: Snapshot) -> None:
+    def __call__(self, shot: Progress) -> None:
         """Look at a run; its worker has no task yet when this is called first."""
         if not self._pid:
             self._pid = worker()
@@ -147,7 +147,7 @@ def waited(waits: dict[str, float]) -> dict[str, float]:
 @pytest.mark.usefixtures("descriptors")
 def test_ten_thousand_at_once_with_a_request_each(benchmark, capsys):
     with Stub(latency=1000 * LATENCY) as stub:
-        llm = EndpointSpec(stub.url, max_concurrency=IN_FLIGHT)
+        llm = LLM(stub.url, max_concurrency=IN_FLIGHT)
         result = benchmark.pedantic(lambda: run(CROWD, work.tasks(IN_FLIGHT), llm=llm, workers=1, seed=1), rounds=1)
         waits = stub.report()
     assert result.summary().usage.calls == waits["requests"] == TURNS * IN_FLIGHT
@@ -160,7 +160,7 @@ def crowd(live: int, minutes: float) -> dict[str, float]:
     wave = TURNS * LATENCY * live / in_flight
     tasks = int(max(live, live * 60 * minutes / wave))
     with Stub(latency=1000 * LATENCY) as stub, Watch(tasks, live) as watch:
-        llm = EndpointSpec(stub.url, max_concurrency=in_flight)
+        llm = LLM(stub.url, max_concurrency=in_flight)
         used = -client_cpu()
         result = run(CROWD, work.tasks(tasks), llm=llm, workers=1, seed=1, watch=watch)
         used += client_cpu()

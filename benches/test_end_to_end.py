@@ -23,7 +23,7 @@ import uvloop
 import work
 from conftest import Stub, client_cpu
 from trunkline.backends import ray_cluster as cluster
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -50,7 +50,7 @@ def rollouts(url: str, where: dict[str, Any], tasks: int) -> None:
     result = run(
         work.AGENT,
         work.tasks(tasks),
-        llm=EndpointSpec(url, max_concurrency=CONCURRENCY),
+        llm=LLM(url, max_concurrency=CONCURRENCY),
         reward=exact_match,
         seed=1,
         **where,

@@ -30,7 +30,7 @@ from conftest import Stub
 from trunkline.agent import Agent
 from trunkline.backends.local import LocalBackend
 from trunkline.cli.demo import simulator
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job
 from trunkline.protocol.messages import WorkerReady
@@ -56,7 +56,7 @@ def start(*arguments: str) -> float:
 
 async def deaths() -> list[tuple[float, float]]:
     """Kill a worker, again and again; seconds until it was noticed, and until another one was ready."""
-    llm = EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=8)
+    llm = LLM("http://127.0.0.1:9/v1", max_concurrency=8)
     job = Job(agent=work.AGENT, strategy=Chain(1), reward=exact_match, llm=llm, seed=1)
     backend, inbox = LocalBackend(1), asyncio.Queue()
     found = []
@@ -106,7 +106,7 @@ def own_cpu() -> float:
 def test_the_controllers_share_of_a_rollout(benchmark, stub: Stub, capsys, workers: int):
     def cost(tasks: int, each: int) -> float:
         before = own_cpu()
-        llm = EndpointSpec(stub.url, max_concurrency=64)
+        llm = LLM(stub.url, max_concurrency=64)
         run(work.AGENT, work.tasks(tasks), llm=llm, strategy=Chain(each), reward=exact_match, workers=workers, seed=1)
         return own_cpu() - before
 
@@ -126,7 +126,7 @@ def test_bytes_of_a_run_file(benchmark, capsys, monkeypatch, tmp_path: Path, str
     tasks, file = load_tasks(str(tmp_path / "questions.jsonl"), limit=100), tmp_path / "r.run"
     agent = Agent(model="sim-agent", tools=[search, visit], max_turns=20)
     with simulator("default", False) as url:
-        options = {"llm": EndpointSpec(url), "strategy": strategy, "reward": exact_match, "workers": 0, "seed": 1}
+        options = {"llm": LLM(url), "strategy": strategy, "reward": exact_match, "workers": 0, "seed": 1}
         benchmark.pedantic(lambda: run(agent, tasks, out=file, **options), rounds=1)
     requests = nodes = turns = 0
     with RunReader.open(file) as reader:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from peers.loads import SYSTEM, Load, Play, question
 from trunkline.agent import Agent, CompiledAgent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
@@ -41,7 +41,7 @@ class Silent(TurnSink):
 async def path(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
     """Requests joined by the tree, `HttpLLM`, replies read by the core onto the tree, tools: no run around it."""
     compiled = CompiledAgent(agent(load))
-    llm = EndpointSpec(url, max_concurrency=lanes).open()
+    llm = LLM(url, max_concurrency=lanes).open()
     draws = CompletionClient(llm)
 
     async def play(number: int | None) -> None:
@@ -65,7 +65,7 @@ def whole(url: str, load: Load, lanes: int, numbers: Iterable[int | None], worke
         numbers: The tasks.
         workers: Worker processes; 0 for this one.
     """
-    llm = EndpointSpec(url, max_concurrency=lanes)
+    llm = LLM(url, max_concurrency=lanes)
     return run(agent(load), tasks(numbers), llm=llm, reward=exact_match, workers=workers, seed=1)
 
 

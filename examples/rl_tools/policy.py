@@ -178,7 +178,7 @@ class Engine:
         self.counts = Counts()
 
     @torch.no_grad()
-    def generate(self, prompts: list[tl.Prompt]) -> list[tl.Completion | list[tl.Completion]]:
+    def generate(self, prompts: list[tl.llms.Prompt]) -> list[tl.llms.Completion | list[tl.llms.Completion]]:
         """Complete prompts of token ids, each of them ``n`` times."""
         given = [tuple(prompt.token_ids or ()) for prompt in prompts]
         asked = [prompt.sampling for prompt in prompts]
@@ -203,7 +203,7 @@ class Engine:
         most: int,
         temperatures: torch.Tensor,
         seeds: list[int | None],
-    ) -> list[tl.Completion]:
+    ) -> list[tl.llms.Completion]:
         """Decode rows of distinct prompts, which are padded on the left, all rows one token at a time."""
         longest = max(map(len, prompts))
         pads = torch.tensor([longest - len(prompt) for prompt in prompts])
@@ -247,11 +247,11 @@ def sample(
     return token, logprobs.gather(1, token[:, None])[:, 0]
 
 
-def completion(ids: list[int], logprobs: list[float]) -> tl.Completion:
+def completion(ids: list[int], logprobs: list[float]) -> tl.llms.Completion:
     """Cut a row behind the token that ends it."""
     size = ids.index(ID[END]) + 1 if ID[END] in ids else len(ids)
     ended = ids[size - 1] == ID[END]
     text = " ".join(WORDS[one] for one in ids[: size - ended])
-    return tl.Completion(
+    return tl.llms.Completion(
         text=text, finish="stop" if ended else "length", token_ids=ids[:size], logprobs=[*logprobs[:size]]
     )

@@ -43,7 +43,7 @@ class Server:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._waiting: list[tuple[tl.Prompt, asyncio.Future[list[tl.Completion]]]] = []
+        self._waiting: list[tuple[tl.llms.Prompt, asyncio.Future[list[tl.llms.Completion]]]] = []
         self._arrived = asyncio.Event()
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -58,8 +58,8 @@ class Server:
                     raise ValueError(f"prompt has {len(body.prompt)} tokens, and {LONGEST} is the most")
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             return web.json_response({"error": {"message": str(error), "type": "invalid_request_error"}}, status=400)
-        done: asyncio.Future[list[tl.Completion]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((tl.Prompt(msgspec.json.encode(body), n=body.n, seed=body.seed), done))
+        done: asyncio.Future[list[tl.llms.Completion]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((tl.llms.Prompt(msgspec.json.encode(body), n=body.n, seed=body.seed), done))
         self._arrived.set()
         try:
             return web.json_response(reply(body.prompt, await done))
@@ -116,7 +116,7 @@ class Server:
             loop.close()
 
 
-def reply(prompt: Sequence[int], draws: Sequence[tl.Completion]) -> dict[str, Any]:
+def reply(prompt: Sequence[int], draws: Sequence[tl.llms.Completion]) -> dict[str, Any]:
     """Write completions as vLLM does for ``return_token_ids``."""
     choices = [
         {

@@ -221,26 +221,26 @@ class Words:
     def sampling(self, given: tl.Sampling) -> tl.Sampling:
         return given
 
-    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> tl.Parsed:
+    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> tl.llms.Parsed:
         return parsed(choice.content)
 
     def observe(self, call: ToolCall, text: str, id: str) -> Message:
         return {"role": "user", "content": text}
 
 
-def parsed(turn: str) -> tl.Parsed:
+def parsed(turn: str) -> tl.llms.Parsed:
     match turn.split():
         case ["calc", left, "+" | "-" | "*" as operation, right] if {left, right} <= {*NUMBERS}:
             return called("calc", left=int(left), operation=operation, right=int(right))
         case ["look", letter, number] if letter in [*string.ascii_lowercase] and number in NUMBERS:
             return called("look", name=f"{letter} {number}")
         case ["answer", *rest]:
-            return tl.Parsed(answer=" ".join(rest) or "none")
-    return tl.Parsed(answer="none")
+            return tl.llms.Parsed(answer=" ".join(rest) or "none")
+    return tl.llms.Parsed(answer="none")
 
 
-def called(name: str, /, **arguments: Any) -> tl.Parsed:
-    return tl.Parsed(calls=[ToolCall("", name, json.dumps(arguments))])
+def called(name: str, /, **arguments: Any) -> tl.llms.Parsed:
+    return tl.llms.Parsed(calls=[ToolCall("", name, json.dumps(arguments))])
 
 
 def agent(steps: int = 6, temperature: float = 1.0) -> tl.Agent:

@@ -1597,7 +1597,7 @@ class Transcript:
 
 @final
 class Tally:
-    """Weighted votes, counted in the order in which they are given.
+    """WeightedVote votes, counted in the order in which they are given.
 
     An answer is the number of its cluster or its normalised text. The leader has the greatest weight; of equal ones it
     is the one that was voted for first, so votes are given in a logical order, never in the order of arrival. Weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -131,7 +132,17 @@ def _joined(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
+class _OldNames(msgspec.StructMeta):
+    """Takes ``void``, a name of 0.1, for one release."""
+
+    def __call__(self, *values: Any, **options: Any) -> Any:
+        if "void" in options:
+            warnings.warn("Agent(void=) is called on_void_turn= now", DeprecationWarning, stacklevel=2)
+            options["on_void_turn"] = options.pop("void")
+        return super().__call__(*values, **options)
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
     """A model with a system prompt, tools, sampling and limits.
 
     Attributes:
@@ -149,8 +160,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             :class:`trunkline.llm.dialects.base.Dialect`.
         malformed: How a tool call whose JSON is broken is treated: ``return`` tells the model what is wrong,
             ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
-        void: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells the
-            model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
+        on_void_turn: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells
+            the model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
             :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one.
 
@@ -168,7 +179,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     llm: str = MAIN
     dialect: Any = "native"
     malformed: Literal["return", "repair"] = "return"
-    void: Literal["tell", "stop"] = "tell"
+    on_void_turn: Literal["tell", "stop"] = msgspec.field(default="tell", name="void")
     environment: Any = None
 
     def __post_init__(self) -> None:
@@ -181,7 +192,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         check_optional(check_int, "Agent: max_tool_calls", self.max_tool_calls, 0)
         check_that(isinstance(self.tools, list | tuple), "Agent: tools must be a list of tools", self.tools)
         check_that(self.malformed in {"return", "repair"}, "Agent: malformed must be return or repair", self.malformed)
-        check_that(self.void in {"tell", "stop"}, "Agent: void must be tell or stop", self.void)
+        check_that(self.on_void_turn in {"tell", "stop"}, "Agent: on_void_turn must be tell or stop", self.on_void_turn)
         Toolbox(self.tools, repair=self.malformed == "repair")
         BoundDialect(self.dialect, self.tools, self.sampling)
         check_environment(self.environment, self.tools)

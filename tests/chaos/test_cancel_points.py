@@ -17,7 +17,7 @@ from atlas import agent, tasks
 from foreign import capital_cities, serving
 from resuming import digests
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
@@ -83,7 +83,7 @@ def cancelled(url: str, out: Path, strategy: object, at: int | None) -> tuple[bo
     async def main() -> bool:
         loop = asyncio.get_running_loop()
         loop.set_task_factory(steps)
-        llm = EndpointSpec(url, max_concurrency=4)
+        llm = LLM(url, max_concurrency=4)
         steps.victim = asyncio.ensure_future(
             arun(agent(), tasks()[:3], llm=llm, strategy=strategy, seed=7, out=out, resume=True, workers=0)
         )

@@ -24,7 +24,7 @@ TASKS, EACH = 30, 2
 SCRIPT = f"""
 import os, signal, sys
 from atlas import CAPITALS, agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.strategies.chain import Chain
 from trunkline.runner.run import run
 from trunkline.store.writer import RunWriter
@@ -47,7 +47,7 @@ if __name__ == "__main__":
     RunWriter.commit = deadly
     names = list(CAPITALS)
     many = [Task.ask(f"Capital of {{names[n % 5]}}?", id=str(n)) for n in range({TASKS})]
-    run(agent(), many, llm=EndpointSpec(url, max_concurrency=12), strategy=Chain({EACH}), seed=7, out=out,
+    run(agent(), many, llm=LLM(url, max_concurrency=12), strategy=Chain({EACH}), seed=7, out=out,
         resume=True, workers=2)
 """
 

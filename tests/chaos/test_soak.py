@@ -17,8 +17,8 @@ from foreign import message, serving
 from havoc import descriptors
 
 from trunkline._internal.resources import resident
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
@@ -50,7 +50,7 @@ class Watch:
         self._due, self._done = time.monotonic() + EVERY, 0
         self._next = 0
 
-    def __call__(self, shot: Snapshot) -> None:
+    def __call__(self, shot: Progress) -> None:
         if shot.tasks_done >= self._next:
             self._next += TASKS // 30
             self.held[shot.tasks_done] = resident()
@@ -80,7 +80,7 @@ def test_a_long_run_holds_what_a_short_one_does(tmp_path: Path):
         return message(f"<answer>{body['seed'] % 7}</answer>")
 
     with serving(answer) as server:
-        llm = EndpointSpec(server.url, max_concurrency=32)
+        llm = LLM(server.url, max_concurrency=32)
         result = run(
             agent(tools=[]), many, llm=llm, strategy=Chain(EACH), seed=3, workers=2, watch=watch, out=tmp_path / "r"
         )

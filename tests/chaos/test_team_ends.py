@@ -23,7 +23,7 @@ from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.team.projection import Projected
+from trunkline.team.projection import Reading
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.calls import current_call
@@ -138,10 +138,10 @@ async def test_the_limit_of_turns_counts_all_roles_and_is_the_same_after_a_crash
 class Choosy:
     """Refuses to read some replies."""
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         if "says" in text:
             raise ZeroDivisionError("cannot be read")
-        return Projected(text)
+        return Reading(text)
 
 
 class Misread(Team):

@@ -16,7 +16,7 @@ from foreign import capital_cities, message, serving
 from trunkline._core import base_seed
 from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
@@ -46,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[
 def played(world: tuple[str, list[Task]], workers: int, **options: object) -> Run:
     url, tasks = world
     who = Agent(model="sim-agent", tools=[search, visit], max_turns=8, sampling=Sampling(max_tokens=MOST))
-    llm = EndpointSpec(url, max_concurrency=12, price=Price(prompt=1, generated=2))
+    llm = LLM(url, max_concurrency=12, price=Price(prompt=1, generated=2))
     return run(who, tasks, llm=llm, strategy=Chain(3), reward=exact_match, workers=workers, seed=4, **options)
 
 
@@ -130,7 +130,7 @@ def test_a_dead_worker_leaves_an_estimate_and_the_run_within_its_budget(tmp_path
     ]
     who = agent(tools=[suicide], sampling=Sampling(max_tokens=50))
     with serving(with_usage) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         result = run(who, [brazil, *others], llm=llm, workers=2, budget=Budget(generated=40_000), out=tmp_path / "r")
         asked = len(server.bodies)
     summary = result.summary()
@@ -160,7 +160,7 @@ def test_stragglers_are_given_up_once_there_are_enough(tmp_path: Path):
             given_up.append(draw)
 
     with serving(held) as server:
-        llm = EndpointSpec(server.url, max_concurrency=64, siblings=False)
+        llm = LLM(server.url, max_concurrency=64, siblings=False)
         result = run(agent(), capitals(), llm=llm, strategy=Chain(8), workers=0, seed=1, enough=6, out=tmp_path / "r")
         deadline = time.monotonic() + 10
         while len(given_up) < len(kept):
@@ -184,7 +184,7 @@ def test_when_the_runs_time_is_over_what_grows_is_cut_and_the_rest_is_not_begun(
         raise AssertionError
 
     with serving(held) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         many = [Task.ask(f"{number}?", id=str(number)) for number in range(40)]
         result = run(agent(), many, llm=llm, workers=workers, budget=Budget(seconds=seconds), out=tmp_path / "r")
     assert result.state == "deadline"

@@ -19,7 +19,7 @@ import pytest
 from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
 from trunkline.errors import ConfigError, RunFileError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
@@ -39,7 +39,7 @@ SURE = Sampling(logprobs=True, top_logprobs=8)
 BROKEN_OFF = """
 import sys
 from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.agent import Agent
 from trunkline.strategies.chain import Chain
 from trunkline.runner.run import run
@@ -48,7 +48,7 @@ from trunkline.sim.tools import search, visit
 from trunkline.store.datasets.loader import load_tasks
 url, questions, out = sys.argv[1:]
 run(Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=Sampling(logprobs=True, top_logprobs=8)),
-    load_tasks(questions, limit=12), llm=EndpointSpec(url, max_concurrency=6), strategy=Chain(2), reward=exact_match,
+    load_tasks(questions, limit=12), llm=LLM(url, max_concurrency=6), strategy=Chain(2), reward=exact_match,
     workers=2, seed=5, out=out)
 """
 
@@ -75,12 +75,12 @@ def agent(**changes: Any) -> Agent:
 def chains(url: str, tasks: list[Task], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """An earlier run: two chains of each question."""
     out = tmp_path_factory.mktemp("runs") / "chains"
-    return run(agent(), tasks, llm=EndpointSpec(url), strategy=Chain(2), reward=exact_match, workers=2, seed=5, out=out)
+    return run(agent(), tasks, llm=LLM(url), strategy=Chain(2), reward=exact_match, workers=2, seed=5, out=out)
 
 
 def go_on(url: str, earlier: Any, tasks: list[Task] | None = None, player: Agent | None = None, **options: Any) -> Run:
-    given = {"strategy": Partial(initial=2, budget=16), "reward": exact_match, "workers": 0, "start_from": earlier}
-    return run(player or agent(), tasks, llm=EndpointSpec(url), **(given | options))
+    given = {"strategy": Partial(initial=2, budget=16), "reward": exact_match, "workers": 0, "continue_from": earlier}
+    return run(player or agent(), tasks, llm=LLM(url), **(given | options))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_what_cannot_go_on_is_refused_before_the_run(url: str, chains: Run, task
     other = Task.ask("Who?", id=tasks[0].id)
     assert "other messages" in refused(url, chains, tmp_path, [other])
     assert "no such run file" in refused(url, tmp_path / "none", tmp_path)
-    assert "start_from must be a run or the path" in refused(url, 7, tmp_path)
+    assert "continue_from must be a run or the path" in refused(url, 7, tmp_path)
 
 
 class Anew(Chain):
@@ -232,14 +232,14 @@ class Anew(Chain):
 
 
 def test_another_system_prompt_is_shown_where_it_differs(url: str, tasks: list[Task], tmp_path: Path):
-    first = run(agent(system="Answer in one word."), tasks[:1], llm=EndpointSpec(url), workers=0, out=tmp_path / "one")
+    first = run(agent(system="Answer in one word."), tasks[:1], llm=LLM(url), workers=0, out=tmp_path / "one")
     said = refused(url, first, tmp_path, None, agent(system="Answer in two\x1b[31m words."), reward=None)
     assert "one word" in said
     assert "two" in said
 
 
 def test_a_run_without_log_probabilities_is_refused_where_they_choose(url: str, tasks: list[Task], tmp_path: Path):
-    plain = run(agent(sampling=Sampling()), tasks[:2], llm=EndpointSpec(url), workers=0, out=tmp_path / "plain")
+    plain = run(agent(sampling=Sampling()), tasks[:2], llm=LLM(url), workers=0, out=tmp_path / "plain")
     said = refused(url, plain, tmp_path, reward=None)
     assert "log-probabilities of the region 'tool'" in said
     assert "top_logprobs" in said

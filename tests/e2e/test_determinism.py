@@ -12,7 +12,7 @@ import pytest
 
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.cli.demo import simulator
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
@@ -34,7 +34,7 @@ def digests(
     result = run(
         Agent(model="sim-agent", tools=[search, visit], max_turns=12),
         tasks,
-        llm=EndpointSpec(url, max_concurrency=concurrency, siblings=siblings),
+        llm=LLM(url, max_concurrency=concurrency, siblings=siblings),
         strategy=Chain(3),
         reward=exact_match,
         **where,
@@ -92,7 +92,7 @@ class Waves(NamedTuple):
 async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     """Grow draws of each prompt in rounds of these sizes, without a runtime around it."""
     compiled = CompiledAgent(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
-    llm = EndpointSpec(url).open()
+    llm = LLM(url).open()
     found = {}
     try:
         for task in tasks:

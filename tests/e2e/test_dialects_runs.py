@@ -16,7 +16,7 @@ from foreign import message, serving
 from lines import Lines
 
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import Hermes, SearchR1
 from trunkline.runner.pool import Pool
 from trunkline.runner.result import Run
@@ -67,7 +67,7 @@ def play(url: str, tasks: list[Task], model: str = "sim-agent", **changes: objec
     return run(
         Agent(**({"model": model, "tools": tools, "system": "Answer the question.", "max_turns": 20} | changes)),
         tasks,
-        llm=EndpointSpec(url, max_concurrency=32),
+        llm=LLM(url, max_concurrency=32),
         strategy=Chain(2),
         reward=exact_match,
         workers=0,
@@ -154,7 +154,7 @@ def test_a_dialect_of_ones_own_crosses_to_workers(workers: int, tmp_path: Path) 
         result = run(
             agent(dialect=Lines()),
             cities(),
-            llm=EndpointSpec(server.url, max_retries=0),
+            llm=LLM(server.url, max_retries=0),
             reward=exact_match,
             workers=workers,
             out=tmp_path / "r",
@@ -175,7 +175,7 @@ def test_the_options_of_a_dialect_cross_to_workers(tmp_path: Path, local_pool: P
         result = run(
             agent(dialect=Hermes(role="tool", instructions="Use {tools}"), malformed="repair"),
             [Task.ask("Capital of Chile?", "Santiago", id="Chile")],
-            llm=EndpointSpec(server.url, max_retries=0),
+            llm=LLM(server.url, max_retries=0),
             pool=local_pool,
             out=tmp_path / "r",
         )

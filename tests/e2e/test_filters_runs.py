@@ -20,8 +20,8 @@ from trunkline.cli.demo import simulator
 from trunkline.cli.tables import table
 from trunkline.cli.tree_view import picture
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring import notes
@@ -39,7 +39,7 @@ ORDER = list(CAPITALS)  # France, Brazil, Japan, Benin, Chile
 
 def atlas_run(url: str, workers: int = 0, **options: object) -> Run:
     given = {"strategy": Chain(2), "reward": exact_match, "seed": 1} | options
-    return run(agent(), tasks(), llm=EndpointSpec(url, max_concurrency=8, max_retries=0), workers=workers, **given)
+    return run(agent(), tasks(), llm=LLM(url, max_concurrency=8, max_retries=0), workers=workers, **given)
 
 
 def handed(result: Run) -> list[str]:
@@ -48,7 +48,7 @@ def handed(result: Run) -> list[str]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tasks_are_handed_out_until_enough_groups_were_kept(workers: int):
-    seen: list[Snapshot] = []
+    seen: list[Progress] = []
     with serving(capital_cities) as server:
         result = atlas_run(server.url, workers, filters=[Unlucky()], groups=2, watch=seen.append)
     # France is kept, Brazil and Japan are not, Benin is the second: Chile is not needed.
@@ -109,7 +109,7 @@ def test_a_task_that_is_lost_with_its_worker_is_replaced():
         result = run(
             agent(tools=[suicide]),
             tasks(),
-            llm=EndpointSpec(server.url, max_concurrency=8, max_retries=0),
+            llm=LLM(server.url, max_concurrency=8, max_retries=0),
             reward=exact_match,
             workers=2,
             groups=2,
@@ -184,9 +184,9 @@ def test_a_void_turn_is_told_or_ends_the_rollout(void: str):
 
     with serving(undecided) as server:
         result = run(
-            agent(dialect="search-r1", void=void),
+            agent(dialect="search-r1", on_void_turn=void),
             tasks()[:1],
-            llm=EndpointSpec(server.url, max_concurrency=8, max_retries=0),
+            llm=LLM(server.url, max_concurrency=8, max_retries=0),
             reward=exact_match,
             workers=0,
             filters=[filters.VoidTurns()],
@@ -218,8 +218,8 @@ def test_what_cannot_be_done_is_refused_before_the_run(options: dict, says: str,
 
 
 def test_what_happens_after_a_void_turn_is_one_of_two_words():
-    with pytest.raises(ConfigError, match="Agent: void must be tell or stop, not 'shrug'"):
-        agent(void="shrug")
+    with pytest.raises(ConfigError, match="Agent: on_void_turn must be tell or stop, not 'shrug'"):
+        agent(on_void_turn="shrug")
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def test_the_same_tasks_are_handed_out_for_any_pool_and_order_of_arrival(world: 
             result = run(
                 Agent(model="sim-agent", tools=[search, visit], max_turns=6),
                 listed,
-                llm=EndpointSpec(url, max_concurrency=concurrency),
+                llm=LLM(url, max_concurrency=concurrency),
                 strategy=Chain(2),
                 reward=exact_match,
                 workers=workers,

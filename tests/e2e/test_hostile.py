@@ -19,7 +19,7 @@ from places import python_path
 from trunkline_children import SHARED
 
 from trunkline.errors import ConfigError, EndpointError, LLMError, WorkerError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import arun, run, stream
@@ -81,7 +81,7 @@ def calls_twice(body: dict) -> dict:
 def test_a_flood_of_observations_reaches_the_file_whole(tmp_path: Path):
     many = [Task.ask(f"q{i}", id=str(i)) for i in range(48)]
     with serving(calls_twice) as server:
-        llm = EndpointSpec(server.url, max_concurrency=48)
+        llm = LLM(server.url, max_concurrency=48)
         result = run(agent(tools=[flood]), many, llm=llm, workers=1, out=tmp_path / "r")
     assert {r.termination for t in result for r in t.rollouts} == {Termination.ANSWER}
     with RunReader.open(result.path) as reader:
@@ -101,7 +101,7 @@ def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path, monk
     children.mkdir()
     monkeypatch.setenv(CHILDREN, str(children))
     with serving(calls_twice) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         result = run(agent(tools=[leave_a_child]), tasks()[:1], llm=llm, workers=1, out=tmp_path / "r")
     left = [int(child.name) for child in children.iterdir()]
     assert left
@@ -218,7 +218,7 @@ def test_a_refusal_keeps_what_was_paid_for(tmp_path: Path):
 
     many = [Task.ask(f"q{i}", id=str(i)) for i in range(400)]
     with serving(later) as server, pytest.raises(EndpointError):
-        run(agent(), many, llm=EndpointSpec(server.url, max_concurrency=8), workers=2, out=tmp_path / "r")
+        run(agent(), many, llm=LLM(server.url, max_concurrency=8), workers=2, out=tmp_path / "r")
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []
         kept = sum(node.kind.name == "TURN" for t in reader.tasks() for node in reader.tree(t.id).nodes)
@@ -267,7 +267,7 @@ def test_a_small_concurrency_is_kept_by_many_workers():
 
     with serving(note, delay=0.05) as server:
         began = time.monotonic()
-        result = run(agent(), tasks(), llm=EndpointSpec(server.url, max_concurrency=1), workers=4)
+        result = run(agent(), tasks(), llm=LLM(server.url, max_concurrency=1), workers=4)
         took = time.monotonic() - began
         assert took >= 0.05 * len(server.bodies), "one request at a time"
     assert len(result) == 5
@@ -375,7 +375,7 @@ def die_of_a_nameless_signal(country: str) -> str:
 
 def test_a_death_by_a_signal_without_a_name(tmp_path: Path):
     with serving(calls_twice) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         with pytest.raises(WorkerError, match="signal 40"):
             run(agent(tools=[die_of_a_nameless_signal]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
 
@@ -388,9 +388,7 @@ def test_one_disliked_question_is_not_the_run(local_pool: Pool):
         return message("<answer>x</answer>")
 
     with serving(dislikes) as server:
-        result = run(
-            agent(), tasks(), llm=EndpointSpec(server.url, max_concurrency=64), strategy=Chain(16), pool=local_pool
-        )
+        result = run(agent(), tasks(), llm=LLM(server.url, max_concurrency=64), strategy=Chain(16), pool=local_pool)
     assert {tree.task.id for tree in result if tree.rollouts[0].termination == Termination.ANSWER} == {
         task.id for task in tasks() if task.id != "Chile"
     }
@@ -401,7 +399,7 @@ def test_refusals_that_differ_in_a_request_id_are_alike(tmp_path: Path):
     many = [Task.ask(f"q{i}") for i in range(300)]
     with serving(lambda _b: error(400, f"bad field (request 9f{next(number):06x}-aa)")) as server:
         with pytest.raises(EndpointError, match="first 10 requests"):
-            run(agent(), many, llm=EndpointSpec(server.url, max_concurrency=8), workers=1, out=tmp_path / "r")
+            run(agent(), many, llm=LLM(server.url, max_concurrency=8), workers=1, out=tmp_path / "r")
         assert len(server.bodies) < 200
     assert not (tmp_path / "r").exists()
 
@@ -503,12 +501,12 @@ async def test_a_stream_of_many_tasks_takes_no_longer_than_they_do():
 IN_A_LOOP = """
 import asyncio, sys
 from atlas import agent, tasks
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import Interrupted, run
 
 async def main():
     try:
-        run(agent(), tasks(), llm=EndpointSpec(sys.argv[1]), workers=2, out=sys.argv[2])
+        run(agent(), tasks(), llm=LLM(sys.argv[1]), workers=2, out=sys.argv[2])
     except Interrupted as stop:
         print("STATE", stop.run.state if stop.run else None, flush=True)
 

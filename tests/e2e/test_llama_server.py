@@ -9,7 +9,7 @@ import pytest
 from llama_server import decode, llama_server, template
 
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.rollout.budget import Budget
@@ -31,10 +31,15 @@ def search(query: str) -> str:
 
 async def test_token_ids_of_prompts_and_replies(tmp_path: Path):
     who = Agent(
-        model="m", tools=[search], max_turns=3, sampling=Sampling(max_tokens=30), dialect="search-r1", void="tell"
+        model="m",
+        tools=[search],
+        max_turns=3,
+        sampling=Sampling(max_tokens=30),
+        dialect="search-r1",
+        on_void_turn="tell",
     )
     async with llama_server() as server:
-        llm = EndpointSpec(server.url, tokens=TokenMode(api="completions"), max_retries=0)
+        llm = LLM(server.url, tokens=TokenMode(api="completions"), max_retries=0)
         result = await arun(who, TASKS, llm=llm, strategy=Chain(3), workers=0, seed=4, out=tmp_path / "run")
         bodies = [body for body in server.bodies if "prompt" in body]
     summary = result.summary()
@@ -59,7 +64,7 @@ async def test_token_ids_of_prompts_and_replies(tmp_path: Path):
 
 async def test_a_reply_with_a_character_of_several_tokens_names_why_it_has_no_ids():
     async with llama_server("na\u00efve ") as server:
-        llm = EndpointSpec(server.url, tokens=TokenMode(api="completions"), max_retries=0)
+        llm = LLM(server.url, tokens=TokenMode(api="completions"), max_retries=0)
         who = Agent(model="m", sampling=Sampling(max_tokens=30))
         result = await arun(who, TASKS[:1], llm=llm, strategy=Chain(1), workers=0)
     ((message, count),) = result.summary().failures
@@ -70,7 +75,7 @@ async def test_a_reply_with_a_character_of_several_tokens_names_why_it_has_no_id
 @pytest.mark.parametrize("logprobs", [None, True])
 async def test_what_several_completions_generated_is_counted(logprobs: bool | None):
     async with llama_server() as server:
-        llm = EndpointSpec(server.url, max_concurrency=1, max_retries=0)
+        llm = LLM(server.url, max_concurrency=1, max_retries=0)
         who = Agent(model="m", sampling=Sampling(max_tokens=30, logprobs=logprobs))
         result = await arun(who, TASKS, llm=llm, strategy=Chain(4), workers=0, seed=4, budget=Budget(generated=9000))
     usage, real = result.summary().usage.generated, server.generated

@@ -18,6 +18,7 @@ from resuming import undo
 from sim_engine import SimEngine
 
 import trunkline as tl
+from trunkline import _RENAMED
 from trunkline._core import FORMAT, OLDEST_FORMAT
 from trunkline._internal import old_names
 from trunkline.protocol.messages import WorkerState
@@ -151,7 +152,7 @@ def test_a_run_without_a_name_is_found_by_what_it_was_called_after(
 
 def test_a_script_goes_on_with_what_it_began(tmp_path: Path, url: str) -> None:
     path = unpack("stopped-math", tmp_path)
-    team = tl.MathTeam(model="sim-team", rounds=2)
+    team = tl.teams.MathTeam(model="sim-team", rounds=2)
     made = tl.run(
         team, llm=url, strategy=tl.Chain(2), reward=tl.exact_match, seed=5, workers=0, out=path, resume=True
     )  # fmt: skip
@@ -213,22 +214,18 @@ def test_tries_are_weighed_by_what_stands_in_the_file(aggregator: str, tmp_path:
 
 
 def test_public_names_of_earlier_days_lead_on_and_warn(tmp_path: Path):
-    for old, new in (
-        ("Play", "ProgramContext"),
-        ("Answered", "ModelTurn"),
-        ("Noted", "ContextMessage"),
-        ("Said", "RoleReply"),
-    ):
-        with pytest.warns(DeprecationWarning, match=f"trunkline.{old} is called trunkline.{new} now"):
-            assert getattr(tl, old) is getattr(tl, new)
+    for old, new in _RENAMED.items():
+        group, _, name = new.partition(".")
+        with pytest.warns(DeprecationWarning, match=f"^trunkline.{old} is called trunkline.{new} now$"):
+            assert getattr(tl, old) is getattr(getattr(tl, group), name)
         assert old not in tl.__all__
-    with pytest.warns(DeprecationWarning, match="rewards.Part is called rewards.RewardPart now"):
+    with pytest.warns(DeprecationWarning, match="rewards.Part is called trunkline.rewards.RewardPart now"):
         assert tl.rewards.Part is tl.rewards.RewardPart
     with pytest.raises(AttributeError, match="has no attribute 'Whole'"):
         tl.rewards.Whole  # noqa: B018
     assert old_names.renamed("trunkline.score.rewards:Part") == "trunkline.scoring.rewards:RewardPart"
     for owner, old, new in (
-        (tl.ProgramContext, "talk", "transcript"),
+        (tl.programs.ProgramContext, "talk", "transcript"),
         (Group, "said", "output"),
         (WorkerState, "doors", "endpoints"),
         (WorkerState, "slow", "oldest"),

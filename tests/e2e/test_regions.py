@@ -13,7 +13,7 @@ from aiohttp import web
 from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, EndpointError, LLMError
 from trunkline.llm.capabilities import QUESTION, REGIONS, Regions, find_regions, require_region
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
@@ -27,8 +27,8 @@ async def asked(url: str, dialect: str = "native", model: str = "sim-agent") -> 
     bound = BoundDialect(dialect, [search], SAMPLING)
     opening = bound.opening("", [{"role": "user", "content": QUESTION}])
     tools = Toolbox([search]).definitions() if bound.native else b""
-    spec = EndpointSpec(url, max_retries=0)
-    return await find_regions(partial(EndpointSpec.open, spec), model, bound.sampling, opening, tools)
+    spec = LLM(url, max_retries=0)
+    return await find_regions(partial(LLM.open, spec), model, bound.sampling, opening, tools)
 
 
 @asynccontextmanager

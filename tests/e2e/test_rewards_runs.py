@@ -14,7 +14,7 @@ from foreign import capital_cities, error, serving
 
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 from trunkline.runner.stored_job import stored_job
 from trunkline.scoring.notes import Graded, graded
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def atlas_run(url: str, reward: Any, workers: int = 0, **options: Any) -> Run:
     return run(
-        agent(), tasks(), llm=EndpointSpec(url, max_concurrency=16, max_retries=0), strategy=Chain(3), seed=1,
+        agent(), tasks(), llm=LLM(url, max_concurrency=16, max_retries=0), strategy=Chain(3), seed=1,
         reward=reward, workers=workers, **options,
     )  # fmt: skip
 
@@ -40,7 +40,9 @@ def rewards_of(result: Run) -> dict[str, list[float]]:
 
 
 def test_batches_threads_and_processes_give_the_same_in_this_process_and_in_a_worker(tmp_path: Path) -> None:
-    reward = tl.weighted({"f1": (tl.F1(), 2), "letters": (Counting("o"), -0.5), "maths": tl.Maths(), "long": lengths})
+    reward = tl.rewards.weighted(
+        {"f1": (tl.rewards.F1(), 2), "letters": (Counting("o"), -0.5), "maths": tl.rewards.Math(), "long": lengths}
+    )
     found = []
     with serving(capital_cities) as server:
         for workers in (0, 1):
@@ -69,13 +71,13 @@ def test_mathematics_is_compared_by_processes_of_a_worker() -> None:
     asked = [tl.Task.ask("Capital of Chile?", "x^2 + 1", id="Chile"), tl.Task.ask("Capital of Benin?", "\\frac{1}{2}")]
     with serving(capital_cities) as server:
         result = run(
-            agent(), asked, llm=EndpointSpec(server.url, max_retries=0), reward=tl.Maths(timeout=60), workers=1, seed=1
+            agent(), asked, llm=LLM(server.url, max_retries=0), reward=tl.rewards.Math(timeout=60), workers=1, seed=1
         )
     assert list(rewards_of(result).values()) == [[0.0], [0.0]]
 
 
 def test_what_is_late_in_a_thread_leaves_its_rollouts_unscored_and_no_others(tmp_path: Path) -> None:
-    reward = tl.weighted({"patience": patient, "exact": tl.exact_match})
+    reward = tl.rewards.weighted({"patience": patient, "exact": tl.exact_match})
     with serving(capital_cities) as server:
         result = atlas_run(server.url, reward, out=tmp_path / "late.run")
     found = rewards_of(result)
@@ -158,7 +160,7 @@ def test_a_run_is_not_gone_on_with_under_another_reward(tmp_path: Path) -> None:
         atlas_run(server.url, Counting("o"), out=path)
         with RunReader.open(path) as reader:
             assert reader.settings["reward"] == "Counting(letter=o)"
-        for other in (Counting("p"), Counting(), tl.weighted({"a": Counting("o")})):
+        for other in (Counting("p"), Counting(), tl.rewards.weighted({"a": Counting("o")})):
             with pytest.raises(ConfigError, match="reward"):
                 atlas_run(server.url, other, out=path, resume=True)
         sent = len(server.bodies)
@@ -172,7 +174,7 @@ def test_a_reward_that_cannot_be_asked_as_it_says_is_refused_before_anything_is_
         with pytest.raises(ConfigError, match="Counting: reward: batch must be"):
             atlas_run(server.url, Counting(batch=0))
         with pytest.raises(ConfigError, match=r"not the class F1: give one of it, F1\(\)"):
-            atlas_run(server.url, tl.F1)
+            atlas_run(server.url, tl.rewards.F1)
         assert server.bodies == []
 
 

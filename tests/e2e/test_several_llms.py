@@ -14,7 +14,7 @@ from panels import JUDGE, LEAD, Apart, Panel, asks_both, strays
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.pricing import Price
 from trunkline.llm.types import Limits
 from trunkline.observability.logging import safe
@@ -45,8 +45,8 @@ def opening(body: dict) -> str:
 def test_each_server_gets_the_requests_of_its_roles_alone_with_its_own_key(workers: int):
     with serving(of("main")) as main, serving(of("judge")) as judge:
         llms = {
-            "": EndpointSpec(main.url, api_key="main-key-of-this-test"),
-            "judge": EndpointSpec(judge.url, api_key="judge-key-of-this-test", headers={"X-Own": "judge-header-value"}),
+            "": LLM(main.url, api_key="main-key-of-this-test"),
+            "judge": LLM(judge.url, api_key="judge-key-of-this-test", headers={"X-Own": "judge-header-value"}),
         }
         result = run(Panel(model="m"), TASKS, llm=llms, workers=workers, seed=3)
         assert {tree.rollouts[0].termination for tree in result} == {"answer"}
@@ -67,7 +67,7 @@ def test_each_server_gets_the_requests_of_its_roles_alone_with_its_own_key(worke
 
 def test_trees_are_the_same_for_any_number_of_workers():
     with serving(of("main")) as main, serving(of("judge")) as judge:
-        llms = {"": EndpointSpec(main.url), "judge": EndpointSpec(judge.url)}
+        llms = {"": LLM(main.url), "judge": LLM(judge.url)}
         digests = [
             {tree.task.id: tree.digest() for tree in run(Panel(model="m"), TASKS, llm=llms, workers=workers, seed=3)}
             for workers in (0, 2)
@@ -97,7 +97,7 @@ def test_each_llm_keeps_its_own_limit_of_requests_in_flight(workers: int):
     tasks = [Task.ask(f"what is {n}?", id=f"q{n}") for n in range(12)]
     with serving(first) as main, serving(second) as judge:
         # One slot for three engines, which have it in turns.
-        llms = {"": EndpointSpec(main.url, max_concurrency=5), "judge": EndpointSpec(judge.url, max_concurrency=1)}
+        llms = {"": LLM(main.url, max_concurrency=5), "judge": LLM(judge.url, max_concurrency=1)}
         result = run(Panel(model="m", rounds=1), tasks, llm=llms, workers=workers)
         assert (len(main.bodies), len(judge.bodies)) == (12, 24)
     assert {tree.rollouts[0].termination for tree in result} == {"answer"}
@@ -109,7 +109,7 @@ def test_each_llm_keeps_its_own_limit_of_requests_in_flight(workers: int):
 def test_each_llm_keeps_its_own_rate(workers: int):
     with serving(of("main")) as main, serving(of("judge")) as judge:
         slow = Limits(requests_per_minute=600)
-        llms = {"": EndpointSpec(main.url), "judge": EndpointSpec(judge.url, limits=slow)}
+        llms = {"": LLM(main.url), "judge": LLM(judge.url, limits=slow)}
         start = time.monotonic()
         run(Panel(model="m", rounds=1), [Task.ask("?", id=f"{n}") for n in range(12)], llm=llms, workers=workers)
         took = time.monotonic() - start
@@ -120,7 +120,7 @@ def test_each_llm_keeps_its_own_rate(workers: int):
 def test_two_llms_at_one_url_have_prices_of_their_own():
     with serving(of("both")) as server:
         dear, cheap = Price(prompt=1e6, generated=1e6), Price(prompt=0, generated=0)
-        llms = {"": EndpointSpec(server.url, price=cheap), "judge": EndpointSpec(server.url, price=dear)}
+        llms = {"": LLM(server.url, price=cheap), "judge": LLM(server.url, price=dear)}
         result = run(Panel(model="m", rounds=1), TASKS[:1], llm=llms, workers=0)
         with RunReader.open(result.path) as reader:
             summary = reader.summary()
@@ -140,7 +140,7 @@ def test_two_llms_at_one_url_have_prices_of_their_own():
 def test_equal_agents_at_two_llms_are_two_things(workers: int, tmp_path: Path):
     options: dict[str, Any] = {"program": asks_both, "seed": 1, "cache": tmp_path / "cache", "workers": workers}
     with serving(of("main")) as main, serving(of("judge")) as judge:
-        llms = {"": EndpointSpec(main.url), "judge": EndpointSpec(judge.url)}
+        llms = {"": LLM(main.url), "judge": LLM(judge.url)}
         for _ in range(2):
             (tree,) = run(LEAD, TASKS[:1], llm=llms, **options)
             said = str(tree.answer).split()
@@ -153,8 +153,8 @@ def test_equal_agents_at_two_llms_are_two_things(workers: int, tmp_path: Path):
 def test_what_one_llm_answered_is_not_in_the_cache_for_another(tmp_path: Path):
     options: dict[str, Any] = {"seed": 1, "cache": tmp_path / "cache", "workers": 0}
     with serving(of("main")) as main, serving(of("judge")) as judge:
-        run(Agent(model="m"), TASKS[:1], llm=EndpointSpec(main.url), **options)
-        (tree,) = run(Agent(model="m", llm="judge"), TASKS[:1], llm={"judge": EndpointSpec(judge.url)}, **options)
+        run(Agent(model="m"), TASKS[:1], llm=LLM(main.url), **options)
+        (tree,) = run(Agent(model="m", llm="judge"), TASKS[:1], llm={"judge": LLM(judge.url)}, **options)
         assert main.bodies == judge.bodies
         assert str(tree.answer).startswith("judge")
 
@@ -169,7 +169,7 @@ def test_a_batch_engine_for_some_roles_and_http_for_the_others(named: str):
 
     tasks = [Task.ask(f"what is {n}?", id=f"q{n}") for n in range(8)]
     with serving(of("http"), delay=0.02) as server:
-        other = EndpointSpec(server.url)
+        other = LLM(server.url)
         batch = BatchLLM(engine, max_wait=30, tool_wait=30)
         llms = {"": other, "judge": batch} if named else {"": batch, "judge": other}
         start = time.monotonic()
@@ -186,7 +186,7 @@ def test_a_batch_engine_for_some_roles_and_http_for_the_others(named: str):
 
 def test_all_of_them_may_have_names(local_pool: Pool):
     with serving(of("solver")) as solver, serving(of("judge")) as judge:
-        llms = {"solver": EndpointSpec(solver.url), "judge": EndpointSpec(judge.url)}
+        llms = {"solver": LLM(solver.url), "judge": LLM(judge.url)}
         result = run(Apart(model="m"), TASKS, llm=llms, workers=0)
         assert (len(solver.bodies), len(judge.bodies)) == (8, 16)
         result = run(JUDGE, TASKS, llm={"judge": llms["judge"]}, pool=local_pool)
@@ -194,8 +194,8 @@ def test_all_of_them_may_have_names(local_pool: Pool):
         assert len(judge.bodies) == 20
 
 
-URL = EndpointSpec("http://127.0.0.1:9/v1")
-PRICED = EndpointSpec("http://127.0.0.1:9/v1", price=Price(prompt=1, generated=1))
+URL = LLM("http://127.0.0.1:9/v1")
+PRICED = LLM("http://127.0.0.1:9/v1", price=Price(prompt=1, generated=1))
 
 
 @pytest.mark.parametrize(
@@ -234,6 +234,6 @@ def test_what_cannot_be_is_said_before_anything_starts(agent: Any, llm: Any, opt
 
 def test_an_agent_of_a_program_that_asks_an_llm_which_is_not_there_ends_its_rollout():
     with serving(of("main")) as server:
-        (tree,) = run(LEAD, TASKS[:1], llm=EndpointSpec(server.url), program=strays, workers=0)
+        (tree,) = run(LEAD, TASKS[:1], llm=LLM(server.url), program=strays, workers=0)
         assert server.bodies == []
     assert "'stray' asks the LLM 'nobody'; the run has one without a name" in str(tree.core.rollout(0).error)

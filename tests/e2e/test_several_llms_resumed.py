@@ -22,7 +22,7 @@ from trunkline.backends.ray import RayBackend
 from trunkline.cli.run import resume as resume_command
 from trunkline.cli.run import run as run_command
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import Job, pack_job, unpack_job
 from trunkline.runner.run import run
 from trunkline.store.datasets.loader import load_tasks
@@ -76,7 +76,7 @@ def test_a_killed_run_is_resumed_with_all_its_llms_where_they_are_now(questions:
         return of("judge")(body)
 
     with serving(of("main")) as first, serving(of("judge")) as second:
-        llms = {"": EndpointSpec(first.url), "judge": EndpointSpec(second.url)}
+        llms = {"": LLM(first.url), "judge": LLM(second.url)}
         lead = Agent(model="m")
         run(lead, load_tasks(questions), program=asks_both, llm=llms, seed=5, workers=0, out=whole)
     given = [
@@ -114,14 +114,14 @@ def test_a_killed_run_is_resumed_with_all_its_llms_where_they_are_now(questions:
 def test_a_script_that_resumes_may_move_an_llm_but_not_give_another_in_its_place(tmp_path: Path):
     out = tmp_path / "r"
     with serving(of("main")) as main, serving(of("judge")) as judge:
-        llms = {"": EndpointSpec(main.url), "judge": EndpointSpec(judge.url)}
+        llms = {"": LLM(main.url), "judge": LLM(judge.url)}
         first = run(Panel(model="m"), TASKS, llm=llms, workers=0, out=out, seed=1)
         again = run(Panel(model="m"), TASKS, llm=llms, workers=0, out=out, seed=1, resume=True)
         assert len(again) == len(first) == 4
         assert len(main.bodies) == 8
-        others = {"": EndpointSpec(main.url), "judge": EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=3)}
+        others = {"": LLM(main.url), "judge": LLM("http://127.0.0.1:9/v1", max_concurrency=3)}
         run(Panel(model="m"), TASKS, llm=others, workers=0, out=out, seed=1, resume=True)
-        named = {"": EndpointSpec(main.url), "other": EndpointSpec(judge.url)}
+        named = {"": LLM(main.url), "other": LLM(judge.url)}
         team = Panel(model="m", roles={name: {"llm": "other"} for name in ("strict", "mild")})
         with pytest.raises(ConfigError, match=r'begun with other settings: .*llm: "judge" there, "other" here'):
             run(team, TASKS, llm=named, workers=0, out=out, seed=1, resume=True)
@@ -183,7 +183,7 @@ def test_a_team_whose_roles_all_name_others_has_no_llm_without_a_name(questions:
 def test_what_is_other_must_be_of_an_llm_that_is_there(given: list[str], words: str, tmp_path: Path):
     out = tmp_path / "r"
     with serving(of("judge")) as server:
-        run(JUDGE, TASKS[:1], llm={"judge": EndpointSpec(server.url)}, workers=0, out=out)
+        run(JUDGE, TASKS[:1], llm={"judge": LLM(server.url)}, workers=0, out=out)
     outcome = CliRunner().invoke(resume_command, [str(out), *given])
     assert isinstance(outcome.exception, ConfigError)
     assert words in str(outcome.exception)
@@ -202,11 +202,11 @@ async def test_actors_of_ray_get_the_key_of_every_llm(monkeypatch: pytest.Monkey
     keys = {"": "key-of-the-lead", "judge": "key-of-the-judges"}
     for name, key in keys.items():
         monkeypatch.setenv(f"KEY_{name}", key)
-    llms = {name: EndpointSpec("http://x/v1", api_key_env=f"KEY_{name}") for name in keys}
+    llms = {name: LLM("http://x/v1", api_key_env=f"KEY_{name}") for name in keys}
     job = Job(agent=Agent(model="m"), strategy=Chain(), reward=None, llm=llms, seed=1, program=asks_both)
     ray = Packing(1)
     with pytest.raises(LookupError):
         await ray.start(job, asyncio.Queue())
     for name in keys:
         monkeypatch.delenv(f"KEY_{name}")
-    assert {name: llm.key() for name, llm in ray.given.llms.items() if isinstance(llm, EndpointSpec)} == keys
+    assert {name: llm.key() for name, llm in ray.given.llms.items() if isinstance(llm, LLM)} == keys

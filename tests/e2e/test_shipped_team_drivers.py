@@ -22,9 +22,9 @@ from trunkline.types import Task
 
 DRAWS = 2
 TEAMS: dict[str, Callable[[], tl.Team]] = {
-    "search": lambda: tl.SearchTeam(model="sim-team", tool=search, history=4),
-    "math": lambda: tl.MathTeam(model="sim-team"),
-    "experts": lambda: tl.ExpertsTeam(model="sim-team"),
+    "search": lambda: tl.teams.SearchTeam(model="sim-team", tool=search, history=4),
+    "math": lambda: tl.teams.MathTeam(model="sim-team"),
+    "experts": lambda: tl.teams.ExpertsTeam(model="sim-team"),
 }
 LATENCY = "overhead=0.005,token=0,tail=1.5"
 Told = dict[str, tuple[str, list[Any], list[Any]]]

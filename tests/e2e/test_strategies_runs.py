@@ -10,7 +10,7 @@ import pytest
 from every_strategy import STRATEGIES
 
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import region_of
 from trunkline.runner.pool import Pool
@@ -42,7 +42,7 @@ def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int | Pool, o
             sampling=Sampling(logprobs=True, top_logprobs=2),
         ),
         tasks,
-        llm=EndpointSpec(url, max_concurrency=8),
+        llm=LLM(url, max_concurrency=8),
         strategy=strategy,
         reward=exact_match,
         seed=5,

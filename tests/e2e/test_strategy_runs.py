@@ -83,14 +83,14 @@ def kept(tree: tl.Tree) -> None:
     [
         (Recheck(most=4), rechecked),
         (tl.Chain(3, temperatures=(0.5, 1.0), avoid=True), begun_apart),
-        (tl.TreeSearch(width=3, keep=2, depth=3), pruned),
-        (tl.TreeSearch(width=2, keep=1, depth=2, value=brevity), pruned),
+        (tl.strategies.TreeSearch(width=3, keep=2, depth=3), pruned),
+        (tl.strategies.TreeSearch(width=2, keep=1, depth=2, value=brevity), pruned),
         (tl.TreeGRPO(keep=2), kept),
     ],
     ids=["a user's own", "diverse chains", "by confidence", "by a value", "tree-grpo"],
 )
 def test_trees_are_the_same_with_and_without_workers(
-    url: str, world: Path, strategy: tl.Strategy, check: Callable[[tl.Tree], None]
+    url: str, world: Path, strategy: tl.strategies.Strategy, check: Callable[[tl.Tree], None]
 ):
     alone, apart = (grown(url, world, strategy, workers) for workers in (0, 2))
     assert [tree.digest() for tree in alone] == [tree.digest() for tree in apart]

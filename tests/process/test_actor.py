@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trunkline._core import __version__
 from trunkline.backends.ray import Actor, portion
 from trunkline.errors import WorkerError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import Job, pack_job
 from trunkline.protocol.messages import (
     PROTOCOL,
@@ -36,7 +36,7 @@ from trunkline.strategies.chain import Chain
 
 
 def begin(url: str) -> list[bytes]:
-    job = Job(agent=agent(), strategy=Chain(1), reward=None, llm=EndpointSpec(url), seed=1)
+    job = Job(agent=agent(), strategy=Chain(1), reward=None, llm=LLM(url), seed=1)
     return [encode(Hello(PROTOCOL, __version__)), encode(Begin(pack_job(job)))]
 
 

@@ -16,11 +16,11 @@ from foreign import capital_cities, error, message, serving
 from trunkline._core import CoreTree
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.openai_client import ClientLLM
 from trunkline.llm.pricing import Price
 from trunkline.llm.types import Reply, ReplyChoice, Request
-from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Progress
 from trunkline.protocol.messages import Batch
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun, run
@@ -49,9 +49,9 @@ def counted(path: Path) -> dict[int, int]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_request_is_a_row_with_what_it_cost(workers: int, tmp_path: Path):
-    seen: list[Snapshot] = []
+    seen: list[Progress] = []
     with serving(with_usage) as first, serving(with_usage) as second:
-        llm = EndpointSpec(first.url, second.url, max_concurrency=8, price=PRICE)
+        llm = LLM(first.url, second.url, max_concurrency=8, price=PRICE)
         result = run(
             agent(),
             tasks(),
@@ -96,7 +96,7 @@ def test_attempts_that_were_needed_are_in_the_row(tmp_path: Path):
         return message("<answer>x</answer>")
 
     with serving(grudging) as server:
-        result = run(agent(), tasks(), llm=EndpointSpec(server.url), workers=0, out=tmp_path / "r")
+        result = run(agent(), tasks(), llm=LLM(server.url), workers=0, out=tmp_path / "r")
     assert [(call.attempts, call.prompt, call.cached, call.generated) for _, call in result.calls()] == [
         (2, -1, -1, -1)
     ] * 5
@@ -116,7 +116,7 @@ def test_what_failed_for_good_is_a_row_and_its_attempts_count_once(together: boo
         return several(body)
 
     with serving(grudging) as server:
-        llm = EndpointSpec(server.url, max_retries=1, price=PRICE, siblings=together)
+        llm = LLM(server.url, max_retries=1, price=PRICE, siblings=together)
         result = run(agent(), tasks(), llm=llm, strategy=Chain(3), workers=0, out=tmp_path / "r")
         asked = len(server.bodies)
     calls = [call for _, call in result.calls()]
@@ -143,7 +143,7 @@ def test_what_a_dead_worker_paid_stays_in_the_file(tmp_path: Path):
         )
 
     with serving(call_the_tool) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         result = run(agent(tools=[suicide]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
     with RunReader.open(result.path) as reader:
         assert reader.check() == [], "every turn in the file has its call"
@@ -292,7 +292,7 @@ def several(body: dict) -> dict:
 
 def test_siblings_are_one_row_and_kept_answers_are_rows_that_cost_nothing(tmp_path: Path):
     with serving(several) as server:
-        llm = EndpointSpec(server.url, price=PRICE)
+        llm = LLM(server.url, price=PRICE)
         for name in ("first", "again"):
             run(
                 agent(),
@@ -350,7 +350,7 @@ async def test_a_call_leaves_once_with_the_next_delta_of_its_tree_or_alone():
 
 
 def test_a_snapshot_counts_what_was_sent(tmp_path: Path):
-    shot = Snapshot(1, 1)
+    shot = Progress(1, 1)
     one = [ReplyChoice("", None, [], "")]
     replies = [
         Reply(one, 10, 0, 3, 3, 2_000_000),
@@ -363,7 +363,7 @@ def test_a_snapshot_counts_what_was_sent(tmp_path: Path):
         shot.called(writer.commit([(0, 0, delta)]))
     assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 7, [2.0, 1e-6])
     assert (shot.percentile(0.5), shot.percentile(0.95)) == (1e-6, 2.0)
-    assert Snapshot(1, 1).percentile(0.5) is None, "before the first call"
+    assert Progress(1, 1).percentile(0.5) is None, "before the first call"
 
 
 def test_a_run_object_counts_its_trees_without_its_calls(tmp_path: Path):

@@ -16,7 +16,7 @@ from trunkline_children import children
 
 import trunkline as tl
 from trunkline.backends.local import LocalBackend
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import Job
 from trunkline.protocol.messages import WorkerReady
 from trunkline.store.reader import RunReader
@@ -28,8 +28,8 @@ from trunkline.worker.outbox import IN_FLIGHT
 CONCURRENCY = 4
 
 
-def llm(url: str) -> EndpointSpec:
-    return EndpointSpec(url, max_concurrency=CONCURRENCY, max_retries=0)
+def llm(url: str) -> LLM:
+    return LLM(url, max_concurrency=CONCURRENCY, max_retries=0)
 
 
 class CutAt:
@@ -125,7 +125,7 @@ async def test_a_partial_run_can_be_gone_on_from(tmp_path: Path):
             await cut(tl.arun(agent(), tasks(), llm=llm(server.url), workers=0, seed=1, out=out), nth)
             if out.exists():
                 gone_on += 1
-                run = await tl.arun(agent(), start_from=out, llm=llm(server.url), workers=0)
+                run = await tl.arun(agent(), continue_from=out, llm=llm(server.url), workers=0)
                 assert {tree.rollouts[0].answer for tree in run} == set(CAPITALS.values())
                 assert run.summary().failed == 0
         assert gone_on
@@ -189,7 +189,7 @@ async def test_a_change_of_weights_that_is_cancelled_lets_the_run_go_on(nth: int
 
     with serving(capital_cities, delay=0.002) as server:
         pool = tl.Pool("inline")
-        running = asyncio.ensure_future(pool.arun(agent(), tasks(), llm=llm(server.url), weights="old"))
+        running = asyncio.ensure_future(pool.arun(agent(), tasks(), llm=llm(server.url), policy_version="old"))
         while not server.bodies:
             await asyncio.sleep(0.001)
         await cut(pool.aupdate_weights("new", load, "drain"), nth)

@@ -242,7 +242,7 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
 def test_it_crosses_to_workers() -> None:
     made = Code(partial=True, timeout=3.0, ways=("root", "user"))
     assert load(pack(made, "reward")) == made
-    assert tl.Code is Code
+    assert tl.rewards.Code is Code
 
 
 def test_the_word_of_a_case_is_its_own() -> None:
@@ -272,7 +272,7 @@ def test_a_run_is_refused_before_it_asks_where_no_way_works(
     alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_all(monkeypatch)
-    reward = Code() if alone else tl.weighted({"code": Code(), "exact": tl.exact_match})
+    reward = Code() if alone else tl.rewards.weighted({"code": Code(), "exact": tl.exact_match})
     asked: list[Any] = []
     tasks = [tl.Task(id=name, messages=[{"role": "user", "content": "?"}], metadata=SEVEN) for name in "abc"]
     with serving(lambda body: asked.append(body) or message("print(7)")) as server:

@@ -18,7 +18,7 @@ from foreign import calls_the_tool, capital_cities, serving
 from places import python_path
 
 from trunkline.cli.app import app
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -27,10 +27,10 @@ from trunkline.types import Termination
 CONTROLLER = """
 import sys
 import atlas
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 who = atlas.agent(tools=[getattr(atlas, sys.argv[3])])
-run(who, atlas.tasks(), llm=EndpointSpec(sys.argv[1], max_concurrency=8), workers=2, out=sys.argv[2])
+run(who, atlas.tasks(), llm=LLM(sys.argv[1], max_concurrency=8), workers=2, out=sys.argv[2])
 """
 
 
@@ -39,7 +39,7 @@ def test_a_task_that_kills_two_workers_is_given_to_no_third_and_no_other_is_lost
         result = run(
             agent(tools=[suicide]),
             tasks(),
-            llm=EndpointSpec(server.url, max_concurrency=8),
+            llm=LLM(server.url, max_concurrency=8),
             reward=exact_match,
             workers=2,
             out=tmp_path / "r",

@@ -15,7 +15,7 @@ from toy_model import ToyServer, known
 
 from programs import TELLERS, exact_mortal
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
@@ -28,7 +28,7 @@ TASKS = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(3)]
 
 def grow(server: ToyServer, who: Any, out: Path, workers: int = 0, tasks: list[Task] = TASKS, **given: Any) -> Any:
     """Digests of a run, each of whose turns is what the server was given and said."""
-    llm = EndpointSpec(server.url, tokens=server.tokens, max_concurrency=4)
+    llm = LLM(server.url, tokens=server.tokens, max_concurrency=4)
     llms = {"": llm, "judge": llm} if who is PANEL else llm
     result = run(who, tasks, llm=llms, strategy=Chain(2), seed=5, workers=workers, out=out, **given)
     trees: list[Tree] = sorted(result, key=lambda tree: tree.task.id)
@@ -56,9 +56,9 @@ def test_a_team_of_several_llms_has_its_ids_in_every_pool(server: ToyServer, tmp
         digests = [grow(server, PANEL, tmp_path / str(workers), workers) for workers in (0, 2)]
         assert digests[0] == digests[1]
         assert set(server.paths) == {"/v1/completions"}
-        llm = EndpointSpec(server.url, tokens=server.tokens)
+        llm = LLM(server.url, tokens=server.tokens)
         with pytest.raises(ConfigError, match="some keep token ids, and one without a name keeps none"):
-            run(PANEL, TASKS, llm={"": EndpointSpec(server.url), "judge": llm}, workers=0)
+            run(PANEL, TASKS, llm={"": LLM(server.url), "judge": llm}, workers=0)
 
 
 def test_workers_that_are_killed_change_no_ids(server: ToyServer, tmp_path: Path):
@@ -79,14 +79,14 @@ SCRIPT = """
 import sys
 from programs import TELLERS, exact_mortal
 from test_exact_programs import TASKS
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.runner.run import run
 from trunkline.strategies.chain import Chain
 
 if __name__ == "__main__":
     url, out, folder, workers = sys.argv[1:]
-    llm = EndpointSpec(url, tokens=TokenMode(api="completions", tokenizer=folder), max_concurrency=4)
+    llm = LLM(url, tokens=TokenMode(api="completions", tokenizer=folder), max_concurrency=4)
     run(TELLERS[0], TASKS, llm=llm, strategy=Chain(2), seed=5, workers=int(workers), out=out, resume=True,
         program=exact_mortal)
 """

@@ -15,8 +15,8 @@ from judges import Pairs
 from trunkline.cli.live import judge
 from trunkline.controller import scheduler as dispatch
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.runner.plan import plan
 from trunkline.runner.result import Run
 from trunkline.runner.run import run, stream
@@ -49,16 +49,16 @@ def call_the_tool(body: dict) -> dict:
 def first(tmp_path: Path, **options: object) -> Run:
     """An earlier run whose server answers at once."""
     with serving(answer) as server:
-        given = {"llm": EndpointSpec(server.url), "strategy": Chain(2), "workers": 0, "seed": 3, "reward": exact_match}
+        given = {"llm": LLM(server.url), "strategy": Chain(2), "workers": 0, "seed": 3, "reward": exact_match}
         return run(agent(tools=[suicide]), tasks(), out=tmp_path / "first", **(given | options))
 
 
 def test_a_worker_that_dies_keeps_what_the_earlier_run_had(tmp_path: Path):
     earlier = first(tmp_path)
     with serving(call_the_tool) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         on = run(agent(tools=[suicide]), llm=llm, strategy=More(), workers=1, reward=exact_match,
-                 start_from=earlier, out=tmp_path / "on")  # fmt: skip
+                 continue_from=earlier, out=tmp_path / "on")  # fmt: skip
     with RunReader.open(tmp_path / "on") as reader:
         assert reader.check() == []
     brazil = on["Brazil"].rollouts
@@ -73,7 +73,7 @@ def test_a_worker_that_dies_keeps_what_the_earlier_run_had(tmp_path: Path):
 def test_long_histories_travel_in_several_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int):
     earlier = first(tmp_path)
     with serving(answer) as server:
-        options = {"llm": EndpointSpec(server.url), "strategy": More(2), "reward": exact_match, "start_from": earlier}
+        options = {"llm": LLM(server.url), "strategy": More(2), "reward": exact_match, "continue_from": earlier}
         whole = run(agent(tools=[suicide]), workers=0, **options)
         sent: list[int] = []
         made = dispatch.EarlierDeltas
@@ -92,8 +92,8 @@ def test_long_histories_travel_in_several_messages(tmp_path: Path, monkeypatch: 
 def test_nothing_to_do_is_a_run_that_is_done(tmp_path: Path):
     earlier = first(tmp_path)
     with serving(answer) as server:
-        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(0), workers=0, reward=exact_match,
-                 start_from=earlier)  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=LLM(server.url), strategy=More(0), workers=0, reward=exact_match,
+                 continue_from=earlier)  # fmt: skip
         assert server.bodies == []
     assert on.state == "done"
     assert {tree.task.id: tree.digest() for tree in on} == {tree.task.id: tree.digest() for tree in earlier}
@@ -104,33 +104,33 @@ def test_nothing_to_do_is_a_run_that_is_done(tmp_path: Path):
 def test_rollouts_that_an_earlier_run_did_not_score_are_scored(tmp_path: Path):
     earlier = first(tmp_path, reward=None)
     with serving(answer) as server:
-        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(0), workers=0, reward=exact_match,
-                 start_from=earlier)  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=LLM(server.url), strategy=More(0), workers=0, reward=exact_match,
+                 continue_from=earlier)  # fmt: skip
     assert [rollout.reward for tree in on for rollout in tree.rollouts] == [1.0] * 10
 
 
 async def test_a_stream_goes_on_too(tmp_path: Path):
     earlier = run_apart(tmp_path)
     with serving(answer) as server:
-        options = {"llm": EndpointSpec(server.url), "strategy": Chain(), "workers": 0, "reward": exact_match}
-        found = {tree.task.id: len(tree.rollouts) async for tree in stream(agent(), start_from=earlier, **options)}
+        options = {"llm": LLM(server.url), "strategy": Chain(), "workers": 0, "reward": exact_match}
+        found = {tree.task.id: len(tree.rollouts) async for tree in stream(agent(), continue_from=earlier, **options)}
     assert found == {task.id: 2 for task in tasks()}
 
 
 def run_apart(tmp_path: Path) -> Path:
     """An earlier run, made beside the loop of a test."""
     with serving(answer) as server:
-        return run(agent(), tasks(), llm=EndpointSpec(server.url), workers=0, out=tmp_path / "apart").path
+        return run(agent(), tasks(), llm=LLM(server.url), workers=0, out=tmp_path / "apart").path
 
 
 def test_rollouts_that_had_broken_before_are_named_and_not_counted_against_this_run(tmp_path: Path):
     with serving(call_the_tool) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         brazil = [task for task in tasks() if task.id == "Brazil"]
         run(agent(tools=[suicide]), brazil, llm=llm, workers=1, out=tmp_path / "broken")
     with serving(answer) as server:
-        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(), workers=0,
-                 start_from=tmp_path / "broken")  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=LLM(server.url), strategy=More(), workers=0,
+                 continue_from=tmp_path / "broken")  # fmt: skip
     assert [rollout.termination for rollout in on["Brazil"].rollouts] == [Termination.LOST, Termination.ANSWER]
     summary = on.summary()
     assert (summary.failed, summary.taken.failed) == (1, 1)
@@ -142,7 +142,7 @@ def test_what_broke_in_tasks_that_were_not_needed_excuses_nothing(tmp_path: Path
         return answer(body) if asked(body) == "France" else error(400, "no", "bad")
 
     with serving(only_france) as server:
-        llm = EndpointSpec(server.url, max_retries=0)
+        llm = LLM(server.url, max_retries=0)
         run(agent(), tasks(), llm=llm, workers=0, seed=3, reward=exact_match, out=tmp_path / "first")
     replies = iter([answer])
 
@@ -150,9 +150,9 @@ def test_what_broke_in_tasks_that_were_not_needed_excuses_nothing(tmp_path: Path
         return next(replies, lambda _: error(400, "no", "bad"))(body)
 
     with serving(once) as server:
-        llm = EndpointSpec(server.url, max_retries=0, max_concurrency=1)
+        llm = LLM(server.url, max_retries=0, max_concurrency=1)
         on = run(agent(), llm=llm, strategy=More(2), workers=0, reward=exact_match, groups=1,
-                 start_from=tmp_path / "first")  # fmt: skip
+                 continue_from=tmp_path / "first")  # fmt: skip
     assert [tree.task.id for tree in on] == ["France"]
     summary = on.summary()
     assert (summary.failed, summary.taken.failed, summary.taken.trees, summary.taken.rollouts) == (1, 0, 5, 5)
@@ -174,8 +174,8 @@ def test_what_filters_said_of_the_earlier_group_is_forgotten_and_the_larger_grou
     earlier = first(tmp_path, filters=[ZeroVariance()])
     assert all(dropped(read(rollout.note)) for tree in earlier for rollout in tree.rollouts), "every reward is 1"
     with serving(wrong_later) as server:
-        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(), workers=0, reward=exact_match,
-                 start_from=earlier, filters=[ZeroVariance()] if judging else [])  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=LLM(server.url), strategy=More(), workers=0, reward=exact_match,
+                 continue_from=earlier, filters=[ZeroVariance()] if judging else [])  # fmt: skip
     assert [[rollout.reward for rollout in tree.rollouts] for tree in on] == [[1.0, 1.0, 0.0]] * 5
     assert not any(read(rollout.note) for tree in on for rollout in tree.rollouts)
     assert (on.summary().groups_kept, on.summary().filters) == (5, [])
@@ -188,9 +188,9 @@ def test_what_an_earlier_run_judged_is_judged_again(tmp_path: Path):
     earlier = first(tmp_path, filters=[Pairs()])
     assert earlier.summary().groups_kept == 0
     with serving(answer) as server:
-        options = {"llm": EndpointSpec(server.url), "strategy": More(), "workers": 0, "reward": exact_match}
-        plain = run(agent(tools=[suicide]), start_from=earlier, **options)
-        again = run(agent(tools=[suicide]), start_from=earlier, filters=[Pairs(3)], **options)
+        options = {"llm": LLM(server.url), "strategy": More(), "workers": 0, "reward": exact_match}
+        plain = run(agent(tools=[suicide]), continue_from=earlier, **options)
+        again = run(agent(tools=[suicide]), continue_from=earlier, filters=[Pairs(3)], **options)
     for found, kept, judged in ((plain, 5, 0), (again, 0, 15)):
         assert found.summary().groups_kept == kept
         assert sum(one.dropped for one in found.summary().filters) == judged
@@ -202,12 +202,12 @@ def test_what_an_earlier_run_judged_is_judged_again(tmp_path: Path):
 
 def test_tasks_that_enough_groups_made_needless_are_taken_over_and_count_for_nothing(tmp_path: Path):
     with serving(lambda body: error(400, "no", "bad") if "Benin" in str(body) else answer(body)) as server:
-        earlier = run(agent(), tasks(), llm=EndpointSpec(server.url, max_retries=0), strategy=Chain(2), workers=0,
+        earlier = run(agent(), tasks(), llm=LLM(server.url, max_retries=0), strategy=Chain(2), workers=0,
                       reward=exact_match, out=tmp_path / "first")  # fmt: skip
-    seen: list[Snapshot] = []
+    seen: list[Progress] = []
     with serving(answer) as server:
-        on = run(agent(), llm=EndpointSpec(server.url), strategy=More(), workers=0, reward=exact_match, groups=2,
-                 start_from=earlier, watch=seen.append)  # fmt: skip
+        on = run(agent(), llm=LLM(server.url), strategy=More(), workers=0, reward=exact_match, groups=2,
+                 continue_from=earlier, watch=seen.append)  # fmt: skip
     assert [tree.task.id for tree in on] == ["France", "Brazil"]
     with RunReader.open(on.path) as reader:
         assert reader.check() == [], "what was not needed is not missing"
@@ -221,23 +221,23 @@ def test_tasks_that_enough_groups_made_needless_are_taken_over_and_count_for_not
 
 def test_progress_counts_what_this_run_does(tmp_path: Path):
     with serving(lambda body: error(400, "no", "bad") if "Benin" in str(body) else answer(body)) as server:
-        earlier = run(agent(), tasks(), llm=EndpointSpec(server.url, max_retries=0), strategy=Chain(2), workers=0,
+        earlier = run(agent(), tasks(), llm=LLM(server.url, max_retries=0), strategy=Chain(2), workers=0,
                       out=tmp_path / "first")  # fmt: skip
-    seen: list[Snapshot] = []
+    seen: list[Progress] = []
 
-    def watch(shot: Snapshot) -> None:
+    def watch(shot: Progress) -> None:
         seen.append(msgspec.structs.replace(shot))
 
     with serving(answer) as server:
-        run(agent(), llm=EndpointSpec(server.url), strategy=Few(), workers=0, start_from=earlier, watch=watch)
+        run(agent(), llm=LLM(server.url), strategy=Few(), workers=0, continue_from=earlier, watch=watch)
     assert [(shot.rollouts, shot.rollouts_done, shot.failed) for shot in (seen[0], seen[-1])] == [(20, 0, 0), (5, 5, 0)]
 
 
 def test_figures_of_each_task_leave_out_what_the_earlier_run_paid(tmp_path: Path):
     earlier = first(tmp_path)
     with serving(answer) as server:
-        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(), workers=0, reward=exact_match,
-                 start_from=earlier)  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=LLM(server.url), strategy=More(), workers=0, reward=exact_match,
+                 continue_from=earlier)  # fmt: skip
     summary = on.summary()
     assert (summary.usage.calls, summary.paths) == (5, 5), "one turn for each of five chains, and no more as chains"
     assert [(task.rollouts, task.usage.calls, task.paths) for task in on.by_task()] == [(3, 1, 1)] * 5
@@ -246,15 +246,15 @@ def test_figures_of_each_task_leave_out_what_the_earlier_run_paid(tmp_path: Path
 def test_a_strategy_that_breaks_on_one_tree_ends_that_task_alone(tmp_path: Path):
     earlier = first(tmp_path)
     with serving(answer) as server:
-        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=Squeamish(), workers=0,
-                 reward=exact_match, start_from=earlier)  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=LLM(server.url), strategy=Squeamish(), workers=0,
+                 reward=exact_match, continue_from=earlier)  # fmt: skip
     summary = on.summary()
     assert (on.state, summary.finished, summary.broken, summary.usage.calls) == ("done", 5, 1, 4)
 
 
 def test_a_dry_run_looks_at_the_trees(tmp_path: Path):
     earlier = first(tmp_path)
-    given = {"llm": "http://127.0.0.1:9/v1", "strategy": More(), "workers": 0, "start_from": earlier}
+    given = {"llm": "http://127.0.0.1:9/v1", "strategy": More(), "workers": 0, "continue_from": earlier}
     given["reward"] = exact_match
     found = plan(agent(tools=[suicide]), **given)
     assert (found.taken.trees, found.taken.rollouts, found.taken.growing) == (5, 10, 0)
@@ -264,8 +264,8 @@ def test_a_dry_run_looks_at_the_trees(tmp_path: Path):
 
 def test_what_a_server_refused_in_an_earlier_run_does_not_end_this_one(tmp_path: Path):
     with serving(lambda body: answer(body) if "France" in str(body) else error(400, "no", "bad")) as server:
-        llm = EndpointSpec(server.url, max_retries=0)
+        llm = LLM(server.url, max_retries=0)
         earlier = run(agent(), tasks(), llm=llm, strategy=Chain(3), workers=0, out=tmp_path / "first")
         assert earlier.summary().failed == 12
-        on = run(agent(), tasks()[1:], llm=EndpointSpec(server.url), strategy=More(0), workers=0, start_from=earlier)
+        on = run(agent(), tasks()[1:], llm=LLM(server.url), strategy=More(0), workers=0, continue_from=earlier)
     assert on.state == "done"

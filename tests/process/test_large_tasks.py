@@ -8,7 +8,7 @@ import pytest
 from atlas import agent, tasks
 from fault_server import FaultServer, Peer, http
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.protocol.messages import MAX_FRAME
 from trunkline.runner.run import arun
@@ -37,7 +37,7 @@ async def test_answers_of_one_task_above_a_frame_are_kept_and_resumed(tmp_path, 
     out = tmp_path / "run"
     async with FaultServer(answer) as server:
         options = {
-            "llm": EndpointSpec(server.url, api_key="k", siblings=False),
+            "llm": LLM(server.url, api_key="k", siblings=False),
             "strategy": Chain(DRAWS),
             "out": out,
             "workers": workers,
@@ -68,7 +68,7 @@ async def test_token_ids_unasked_are_dropped_and_too_many_end_their_rollout_alon
     assert 13 * len(ids) > MAX_FRAME
     player = agent(sampling=Sampling(logprobs=True)) if asked else agent()
     async with FaultServer(large, reply("hello", token_ids=[1])) as server:
-        llm = EndpointSpec(server.url, api_key="k", siblings=False, max_retries=0, max_concurrency=1)
+        llm = LLM(server.url, api_key="k", siblings=False, max_retries=0, max_concurrency=1)
         result = await arun(player, tasks()[:1], llm=llm, strategy=Chain(2), out=tmp_path / "run", workers=workers)
     ends = sorted(str(one.termination) for one in result["France"].rollouts)
     assert ends == (["answer", "llm_error"] if asked else ["answer", "answer"])

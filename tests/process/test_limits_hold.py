@@ -13,7 +13,7 @@ from atlas import CAPITALS, agent
 from foreign import message, serving
 from trunkline_children import children
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits
 from trunkline.rollout.budget import Budget
@@ -70,7 +70,7 @@ class Meter:
 def test_four_workers_use_all_slots_and_never_one_more(each: int | None):
     meter = Meter(0.05)
     with serving(meter) as server:
-        llm = EndpointSpec(server.url, max_concurrency=6, limits=Limits(endpoint_concurrency=each))
+        llm = LLM(server.url, max_concurrency=6, limits=Limits(endpoint_concurrency=each))
         result = run(agent(), many(60), llm=llm, workers=4)
     assert len(result) == len(meter.times) == 60
     assert meter.peak == (each or 6)
@@ -79,7 +79,7 @@ def test_four_workers_use_all_slots_and_never_one_more(each: int | None):
 def test_one_worker_with_all_the_work_uses_the_slots_of_the_other():
     meter = Meter(0.4)
     with serving(meter) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         # Sixteen rollouts of one task are one worker's.
         run(agent(), many(1), llm=llm, strategy=Chain(32), workers=2)
     assert len(meter.times) == 32
@@ -89,7 +89,7 @@ def test_one_worker_with_all_the_work_uses_the_slots_of_the_other():
 def test_slots_of_killed_workers_are_used_by_others_and_none_is_used_twice():
     meter = Meter(0.1, kills=(12, 30))
     with serving(meter) as server:
-        result = run(agent(), many(60), llm=EndpointSpec(server.url, max_concurrency=8, max_retries=0), workers=3)
+        result = run(agent(), many(60), llm=LLM(server.url, max_concurrency=8, max_retries=0), workers=3)
     assert len(meter.killed) == 2
     assert len(result) == 60
     # A server hears of a closed socket a moment later; what a worker had in flight may stand beside its successor's.
@@ -100,7 +100,7 @@ def test_slots_of_killed_workers_are_used_by_others_and_none_is_used_twice():
 def test_rates_are_those_of_the_run_and_not_of_each_worker():
     meter = Meter(0.01)
     with serving(meter) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8, limits=Limits(requests_per_minute=600))
+        llm = LLM(server.url, max_concurrency=8, limits=Limits(requests_per_minute=600))
         run(agent(), many(30), llm=llm, workers=3)
     times = meter.times
     # Ten at once, and ten a second from then on.
@@ -115,7 +115,7 @@ def test_eight_workers_that_are_killed_spend_no_more_than_the_budget(tmp_path: P
         result = run(
             agent(sampling=Sampling(max_tokens=50)),
             many(120),
-            llm=EndpointSpec(server.url, max_concurrency=16, max_retries=0),
+            llm=LLM(server.url, max_concurrency=16, max_retries=0),
             workers=8,
             budget=Budget(calls=60),
             out=tmp_path / "r",

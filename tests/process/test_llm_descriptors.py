@@ -50,11 +50,11 @@ def test_a_hard_limit_that_is_too_low_is_an_error_with_both_numbers(limits):
 SCRIPT = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1000))
-from trunkline.llm.config import EndpointSpec
-EndpointSpec("http://h/v1", max_concurrency=400).open()
+from trunkline.llm.config import LLM
+LLM("http://h/v1", max_concurrency=400).open()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 528)
 try:
-    EndpointSpec("http://h/v1", max_concurrency=2000).open()
+    LLM("http://h/v1", max_concurrency=2000).open()
 except ValueError as error:
     print(type(error).__name__, "max_concurrency=2000" in str(error))
 """

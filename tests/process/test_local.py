@@ -13,7 +13,7 @@ from atlas import agent
 from trunkline._core import __version__
 from trunkline.backends.local import LocalBackend, WorkerProcess
 from trunkline.errors import WorkerError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job, pack_job
 from trunkline.protocol.messages import PROTOCOL, Begin, Hello, WorkerReady, encode
@@ -23,7 +23,7 @@ JOB = Job(
     agent=agent(),
     strategy=Chain(1),
     reward=None,
-    llm=EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=2),
+    llm=LLM("http://127.0.0.1:9/v1", max_concurrency=2),
     seed=1,
 )
 

@@ -19,7 +19,7 @@ from foreign import capital_cities, serving
 from places import python_path
 
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.observability.logging import LogSink, json_line, log_to, relog
 from trunkline.protocol.messages import Log
 from trunkline.runner.run import run
@@ -61,7 +61,7 @@ def lines(path: Path) -> list[dict]:
 def test_what_tools_log_in_workers_is_in_the_log_of_the_run(workers: int, tmp_path: Path, caplog, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "nobody-sees-a-pattern")
     with serving(capital_cities) as server, log_to(tmp_path / "log"):
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         run(agent(tools=[chatty]), tasks()[:2], llm=llm, workers=workers, out=tmp_path / "r")
     if not workers:
         # In this process it is somebody's own logger, and none of ours.
@@ -79,7 +79,7 @@ def test_what_tools_log_in_workers_is_in_the_log_of_the_run(workers: int, tmp_pa
 
 def test_a_flood_in_a_worker_is_cut_and_counted(tmp_path: Path):
     with serving(capital_cities) as server, log_to(tmp_path / "log"):
-        llm = EndpointSpec(server.url, max_concurrency=2)
+        llm = LLM(server.url, max_concurrency=2)
         result = run(agent(tools=[babbling]), tasks()[:2], llm=llm, workers=1, out=tmp_path / "r")
     assert result.summary().finished == 2
     messages = [line["message"] for line in lines(tmp_path / "log")]

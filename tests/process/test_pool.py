@@ -13,12 +13,12 @@ from trunkline_children import actors, children
 
 import trunkline as tl
 from trunkline.errors import UsageError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.types import Task
 
 
-def llm(url: str) -> EndpointSpec:
-    return EndpointSpec(url, max_concurrency=8, max_retries=0)
+def llm(url: str) -> LLM:
+    return LLM(url, max_concurrency=8, max_retries=0)
 
 
 def answers(run: tl.Run) -> dict[str, str | None]:

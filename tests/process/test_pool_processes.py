@@ -20,12 +20,12 @@ from trunkline_children import children
 
 import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.types import Task
 
 
-def llm(url: str) -> EndpointSpec:
-    return EndpointSpec(url, max_concurrency=8, max_retries=0)
+def llm(url: str) -> LLM:
+    return LLM(url, max_concurrency=8, max_retries=0)
 
 
 def answers(run: tl.Run) -> dict[str, str | None]:
@@ -201,7 +201,7 @@ def test_ctrl_c_stops_the_run_and_keeps_the_pool():
 
         thread = threading.Thread(target=interrupt)
         thread.start()
-        with pytest.raises(tl.Interrupted) as caught:
+        with pytest.raises(tl.runs.Interrupted) as caught:
             pool.run(agent(), many(300), llm=llm(server.url))
         thread.join()
         assert caught.value.run is not None

@@ -16,7 +16,7 @@ from foreign import capital_cities, error, message, serving
 from trunkline_children import children
 
 from trunkline.errors import ConfigError, EndpointError, RunFileError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.plan import plan
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
@@ -25,8 +25,8 @@ from trunkline.strategies.chain import Chain
 from trunkline.types import Task, Termination
 
 
-def llm(url: str, **changes: object) -> EndpointSpec:
-    return EndpointSpec(url, max_concurrency=8, max_retries=0, **changes)
+def llm(url: str, **changes: object) -> LLM:
+    return LLM(url, max_concurrency=8, max_retries=0, **changes)
 
 
 def test_a_server_in_another_style_is_understood(where: dict[str, Any], tmp_path: Path):

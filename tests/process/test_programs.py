@@ -16,7 +16,7 @@ from places import python_path
 
 from programs import mortal, panel
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
@@ -39,7 +39,7 @@ def questions(folder: Path | None) -> list[Task]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_program_plays_in_every_pool(workers: int, tmp_path: Path):
     with serving(by_seed) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         options = {"llm": llm, "program": panel, "seed": 5, "strategy": Chain(2)}
         result = run(Agent(model="m"), questions(None), workers=workers, out=tmp_path / "r", **options)
         assert [tree.rollouts[0].termination for tree in result] == ["answer"] * 4
@@ -54,7 +54,7 @@ def test_workers_that_are_killed_change_nothing(tmp_path: Path):
         if folder is not None:
             folder.mkdir()
         with serving(by_seed) as server:
-            llm = EndpointSpec(server.url, max_concurrency=4)
+            llm = LLM(server.url, max_concurrency=4)
             result = run(
                 Agent(model="m"), questions(folder), llm=llm, program=mortal, seed=5, workers=2,
                 out=tmp_path / f"r{len(digests)}",

@@ -13,9 +13,9 @@ from foreign import capital_cities, error, serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.pricing import Price
-from trunkline.observability.prometheus import Metrics, address_of
+from trunkline.observability.prometheus import PrometheusServer, address_of
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
@@ -37,7 +37,7 @@ def deadly(country: str) -> str:
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}
 
 
-def scraped(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def scraped(metrics: PrometheusServer) -> dict[tuple[str, ...], float]:
     """Every sample by its name and its labels' values."""
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
@@ -50,8 +50,8 @@ def scraped(metrics: Metrics) -> dict[tuple[str, ...], float]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_counted_is_what_the_run_file_has(workers: int, tmp_path: Path):
-    with serving(lambda body: capital_cities(body) | {"usage": USAGE}) as server, Metrics(0) as metrics:
-        llm = EndpointSpec(server.url, max_concurrency=4, price=Price(prompt=1, cached=0.5, generated=2))
+    with serving(lambda body: capital_cities(body) | {"usage": USAGE}) as server, PrometheusServer(0) as metrics:
+        llm = LLM(server.url, max_concurrency=4, price=Price(prompt=1, cached=0.5, generated=2))
         result = run(agent(), tasks(), llm=llm, workers=workers, metrics=metrics, out=tmp_path / "r")
         found = scraped(metrics)
     with RunReader.open(result.path) as reader:
@@ -79,8 +79,8 @@ def test_what_is_counted_is_what_the_run_file_has(workers: int, tmp_path: Path):
 
 
 def test_workers_that_died_and_rollouts_that_were_lost_are_counted(tmp_path: Path):
-    with serving(capital_cities) as server, Metrics(0) as metrics:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+    with serving(capital_cities) as server, PrometheusServer(0) as metrics:
+        llm = LLM(server.url, max_concurrency=4)
         result = run(agent(tools=[deadly]), tasks()[:3], llm=llm, workers=1, metrics=metrics, out=tmp_path / "r")
         found = scraped(metrics)
     with RunReader.open(result.path) as reader:
@@ -89,8 +89,8 @@ def test_workers_that_died_and_rollouts_that_were_lost_are_counted(tmp_path: Pat
 
 
 def test_calls_that_fail_are_told_from_others(tmp_path: Path):
-    with serving(lambda body: error(400, "too long")) as server, Metrics(0) as metrics:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+    with serving(lambda body: error(400, "too long")) as server, PrometheusServer(0) as metrics:
+        llm = LLM(server.url, max_concurrency=4)
         run(agent(), tasks()[:2], llm=llm, workers=0, metrics=metrics, out=tmp_path / "r")
         found = scraped(metrics)
     assert found["trunkline_calls_total", "agent", server.url, "failed"] == 2
@@ -98,7 +98,7 @@ def test_calls_that_fail_are_told_from_others(tmp_path: Path):
 
 
 def test_labels_are_bounded_printable_and_without_secrets():
-    metrics = Metrics()
+    metrics = PrometheusServer()
     for number in range(100):
         metrics._called(CallRow(f"http://u:geheim@h\x1b[31m/{number}", 1, 1, 0, 1, 1, 0, 1, 1, 0))
     labels = {
@@ -113,8 +113,11 @@ def test_labels_are_bounded_printable_and_without_secrets():
 
 
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_named():
-    with Metrics(0) as first, pytest.raises(ConfigError, match=f"cannot serve metrics at 127.0.0.1:{first.port}"):
-        Metrics(first.port)
+    with (
+        PrometheusServer(0) as first,
+        pytest.raises(ConfigError, match=f"cannot serve metrics at 127.0.0.1:{first.port}"),
+    ):
+        PrometheusServer(first.port)
     assert address_of("9464") == ("127.0.0.1", 9464)
     assert address_of("[::1]:9464") == ("::1", 9464)
     assert address_of("0.0.0.0:1") == ("0.0.0.0", 1)
@@ -122,4 +125,4 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_are_named():
         with pytest.raises(ConfigError, match="HOST:"):
             address_of(wrong)
     with pytest.raises(ConfigError, match="metrics must be a"):
-        run(agent(), tasks(), llm=EndpointSpec("http://127.0.0.1:9/v1"), metrics=9464)
+        run(agent(), tasks(), llm=LLM("http://127.0.0.1:9/v1"), metrics=9464)

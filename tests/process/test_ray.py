@@ -20,8 +20,8 @@ from trunkline.backends import ray_cluster as cluster
 from trunkline.backends.ray import RayBackend
 from trunkline.controller import supervisor as pulse
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.protocol.backend import Event, Inbox, WorkerExited
 from trunkline.protocol.job import Job
 from trunkline.protocol.messages import AssignTasks, Bye, WorkerReady, write_task
@@ -35,8 +35,8 @@ from trunkline.types import Task
 pytestmark = [pytest.mark.pool, pytest.mark.usefixtures("ray_here")]
 
 
-def llm(url: str, **changes: Any) -> EndpointSpec:
-    return EndpointSpec(url, max_concurrency=8, **changes)
+def llm(url: str, **changes: Any) -> LLM:
+    return LLM(url, max_concurrency=8, **changes)
 
 
 def job(url: str) -> Job:
@@ -68,7 +68,7 @@ def many() -> list[Task]:
 def test_tasks_of_an_actor_that_dies_go_on_elsewhere(many: list[Task], tmp_path: Path, ray_pool: Pool):
     killed: list[int] = []
 
-    def kill_one(shot: Snapshot) -> None:
+    def kill_one(shot: Progress) -> None:
         if shot.tasks_done >= 5 and not killed:
             killed.append(actors()[0])
             os.kill(killed[0], signal.SIGKILL)
@@ -204,7 +204,7 @@ def test_an_actor_that_blocks_its_loop_is_ended_and_its_tasks_go_on(
     stopped: list[int] = []
     go = threading.Event()
 
-    def stop(shot: Snapshot) -> None:
+    def stop(shot: Progress) -> None:
         felt.update(shot.engines)
         # Not before each has a request out: one that has nothing left to do is not missed.
         if not stopped and sum(any(one.out for one in state.endpoints) for state in shot.engines.values()) == 2:

@@ -12,9 +12,9 @@ from every_strategy import STRATEGIES
 from trunkline_children import children
 
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
-from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Progress
 from trunkline.rollout.budget import Budget
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
@@ -48,7 +48,7 @@ class Killer:
     def __init__(self, *after: float) -> None:
         self.after = list(after)
 
-    def __call__(self, shot: Snapshot) -> None:
+    def __call__(self, shot: Progress) -> None:
         if self.after and shot.calls >= self.after[0] and (found := children()):
             self.after.pop(0)
             os.kill(min(found), signal.SIGKILL)
@@ -59,7 +59,7 @@ def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int, **option
     return run(
         Agent(model="sim-agent", tools=[search, visit], max_turns=8, sampling=sampling),
         tasks,
-        llm=EndpointSpec(url, max_concurrency=4),
+        llm=LLM(url, max_concurrency=4),
         strategy=strategy,
         reward=exact_match,
         filters=[ZeroVariance()],

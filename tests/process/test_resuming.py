@@ -14,7 +14,7 @@ from foreign import capital_cities, message, serving
 from resuming import digests, kill, renumber, start, undo, wait_for
 
 from trunkline.errors import ConfigError, RunFileError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.pricing import Price
 from trunkline.rollout.budget import Budget
 from trunkline.runner.plan import PreparedRun, plan
@@ -31,7 +31,7 @@ from trunkline.types import Task
 
 def once(server, out: Path, only: int | None = None, **options):
     """A run of the atlas, resumed where it is there."""
-    given = {"strategy": Chain(2), "seed": 7, "workers": 0, "resume": True, "llm": EndpointSpec(server.url)}
+    given = {"strategy": Chain(2), "seed": 7, "workers": 0, "resume": True, "llm": LLM(server.url)}
     return run(agent(), tasks()[:only], out=out, **given | options)
 
 
@@ -102,7 +102,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path):
 
 async def test_a_stream_yields_what_is_finished_first(tmp_path: Path):
     with serving(capital_cities) as server:
-        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": EndpointSpec(server.url), "resume": True}
+        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": LLM(server.url), "resume": True}
         whole = [tree async for tree in stream(agent(), tasks(), out=tmp_path / "r", **given)]
         undo(tmp_path / "r", "France", "Japan")
         names = [tree.task.id async for tree in stream(agent(), tasks(), out=tmp_path / "r", **given)]
@@ -117,7 +117,7 @@ async def test_a_stream_of_a_run_that_was_killed_once_all_was_done_ends(tmp_path
         path = once(server, tmp_path / "r").path
         undo(path)
         sent = len(server.bodies)
-        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": EndpointSpec(server.url), "resume": True}
+        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": LLM(server.url), "resume": True}
         async with asyncio.timeout(20):
             names = [tree.task.id async for tree in stream(agent(), tasks(), out=path, **given)]
         assert len(server.bodies) == sent
@@ -131,7 +131,7 @@ def test_a_field_that_is_named_otherwise_in_order_only_is_the_same(tmp_path: Pat
         return [msgspec.structs.replace(task, metadata=metadata) for task in tasks()]
 
     with serving(capital_cities) as server:
-        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": EndpointSpec(server.url), "out": tmp_path / "r"}
+        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": LLM(server.url), "out": tmp_path / "r"}
         run(agent(), with_metadata(a="1", b="2"), **given)
         undo(tmp_path / "r", "Japan")
         assert run(agent(), with_metadata(b="2", a="1"), resume=True, **given).state == "done"
@@ -180,7 +180,7 @@ def test_other_agents_and_tasks_are_refused_even_by_force(tmp_path: Path):
     with serving(capital_cities) as server:
         path = once(server, tmp_path / "r").path
         undo(path, "Japan")
-        llm = EndpointSpec(server.url)
+        llm = LLM(server.url)
         with pytest.raises(ConfigError, match=r'agent\.system: "" there, "Be brief." here'):
             run(agent(system="Be brief."), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
         with pytest.raises(ConfigError, match=r"agent\.tools: .*lookup.* there"):
@@ -207,9 +207,9 @@ def test_force_goes_on_and_is_recorded(tmp_path: Path):
 
 def test_where_and_how_fast_may_change_and_is_recorded(tmp_path: Path):
     with serving(capital_cities) as server, serving(capital_cities) as other:
-        path = once(server, tmp_path / "r", llm=EndpointSpec(server.url, price=Price(prompt=1, generated=1))).path
+        path = once(server, tmp_path / "r", llm=LLM(server.url, price=Price(prompt=1, generated=1))).path
         undo(path, "Japan")
-        llm = EndpointSpec(other.url, max_concurrency=3, timeout=9, price=Price(prompt=2, generated=2))
+        llm = LLM(other.url, max_concurrency=3, timeout=9, price=Price(prompt=2, generated=2))
         once(server, path, llm=llm, workers=1, budget=Budget(calls=100), durable=True, labels={"who": "me"})
         assert {body["messages"][0]["content"] for body in other.bodies} == {"Capital of Japan?"}
     with RunReader.open(path) as reader:
@@ -232,7 +232,7 @@ def test_the_seed_is_that_of_the_run(tmp_path: Path):
 
 def test_a_budget_that_is_spent_ends_a_run_until_there_is_more(tmp_path: Path):
     with serving(capital_cities) as server:
-        poor = {"budget": Budget(rollouts=4), "llm": EndpointSpec(server.url, max_concurrency=1)}
+        poor = {"budget": Budget(rollouts=4), "llm": LLM(server.url, max_concurrency=1)}
         first = once(server, tmp_path / "r", **poor)
         sent = len(server.bodies)
         assert (first.state, once(server, tmp_path / "r", **poor).state) == ("budget", "budget")
@@ -257,14 +257,14 @@ def test_groups_that_were_kept_count_after_a_kill(tmp_path: Path):
 def test_a_run_that_goes_on_from_another_is_resumed_without_it(tmp_path: Path):
     with serving(capital_cities) as server:
         first = once(server, tmp_path / "first").path
-        path = once(server, tmp_path / "r", start_from=first).path
+        path = once(server, tmp_path / "r", continue_from=first).path
         whole = digests(path)
         first.unlink()
         undo_own(path)
-        given = {"strategy": Chain(2), "workers": 0, "llm": EndpointSpec(server.url), "out": path, "resume": True}
-        run(agent(), start_from=first, **given)
+        given = {"strategy": Chain(2), "workers": 0, "llm": LLM(server.url), "out": path, "resume": True}
+        run(agent(), continue_from=first, **given)
         with pytest.raises(ConfigError, match=r"continues\.run: "):
-            run(agent(), start_from=tmp_path / "another", **given)
+            run(agent(), continue_from=tmp_path / "another", **given)
     assert digests(path) == whole
 
 
@@ -290,13 +290,13 @@ def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path):
             once(server, tmp_path / "r", resume=False)
         assert once(server, tmp_path / "r").state == "done"
         first = once(server, tmp_path / "first").path
-        started = once(server, tmp_path / "s", start_from=first).path
+        started = once(server, tmp_path / "s", continue_from=first).path
         # Killed while it took the first one over.
         with sqlite3.connect(started) as connection:
             connection.execute("UPDATE meta SET value = 'beginning' WHERE key = 'state'")
             connection.execute("DELETE FROM taken WHERE task > 1")
         connection.close()
-        again = once(server, started, start_from=first)
+        again = once(server, started, continue_from=first)
     with RunReader.open(again.path) as reader:
         assert len(list(reader.taken())) == 5
         assert reader.check() == []
@@ -314,7 +314,7 @@ def test_two_at_once_are_refused_with_the_name_of_the_first(tmp_path: Path):
         kill(process)
         wait_for(lambda: not is_written(tmp_path / "r"))
         PreparedRun(
-            agent(), tasks(), strategy=Chain(2), llm=EndpointSpec(server.url), out=tmp_path / "r", resume=True
+            agent(), tasks(), strategy=Chain(2), llm=LLM(server.url), out=tmp_path / "r", resume=True
         )._writer.finish("interrupted")
 
 
@@ -323,7 +323,7 @@ def test_a_plan_of_a_run_that_is_there_says_how_far_it_is(tmp_path: Path):
         path = once(server, tmp_path / "r").path
         undo(path, "Japan")
         held = path.read_bytes()
-        llm = EndpointSpec(server.url)
+        llm = LLM(server.url)
         outline = plan(agent(), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
         assert (outline.finished, outline.settings["seed"]) == (4, 7)
     assert path.read_bytes() == held
@@ -339,4 +339,4 @@ def test_a_plan_of_a_run_that_is_there_says_how_far_it_is(tmp_path: Path):
 )
 def test_what_cannot_be_meant_is_refused(options: dict, words: str):
     with pytest.raises(ConfigError, match=words):
-        plan(agent(), tasks(), llm=EndpointSpec("http://127.0.0.1:1/v1"), **options)
+        plan(agent(), tasks(), llm=LLM("http://127.0.0.1:1/v1"), **options)

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 import trunkline._internal.serialization as crossing
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import CrossingError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import Job, pack_job, settings, unpack_job
 from trunkline.runner.run import run
@@ -194,7 +194,7 @@ def test_every_field_of_an_agent_reaches_the_worker_and_the_run_file():
     sent = agent(
         system="s", name="n", max_tool_calls=7, sampling=Sampling(temperature=0.5, stop=("x",), extra={"top_k": 3})
     )
-    job = Job(agent=sent, strategy=Chain(3), reward=exact_match, llm=EndpointSpec("http://127.0.0.1:9/v1"), seed=4)
+    job = Job(agent=sent, strategy=Chain(3), reward=exact_match, llm=LLM("http://127.0.0.1:9/v1"), seed=4)
     there = unpack_job(pack_job(job))
     assert list(there.agent.tools) == list(sent.tools)
     assert msgspec.structs.replace(there.agent, tools=()) == msgspec.structs.replace(sent, tools=())

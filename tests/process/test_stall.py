@@ -11,8 +11,8 @@ from foreign import capital_cities, error, serving
 
 import trunkline.observability.observers as stall
 from trunkline.cli.live import ProgressLine
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot, StallDetector, explain, pause_of
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress, StallDetector, explain, pause_of
 from trunkline.protocol.messages import EndpointState, OldestRollout, WorkerState
 from trunkline.runner.run import run
 
@@ -35,8 +35,8 @@ def state(**changes: object) -> WorkerState:
     )
 
 
-def stalled(quiet: float = 34.0, **changes: object) -> Snapshot:
-    return Snapshot(tasks=10, rollouts=10, workers=2, quiet=quiet, **changes)
+def stalled(quiet: float = 34.0, **changes: object) -> Progress:
+    return Progress(tasks=10, rollouts=10, workers=2, quiet=quiet, **changes)
 
 
 def test_requests_that_nobody_answers_are_named_with_their_endpoint_and_the_next_try():
@@ -93,12 +93,12 @@ def test_a_server_that_stalls_is_named_while_the_run_waits(workers: int, tmp_pat
     seen: list[str] = []
     slow: list[OldestRollout] = []
 
-    def watch(shot: Snapshot) -> None:
+    def watch(shot: Progress) -> None:
         seen.append(explain(shot) or "")
         slow.extend(each for engine in shot.engines.values() for each in engine.oldest)
 
     with serving(capital_cities, delay=3.0) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         run(agent(max_turns=1), tasks()[:2], llm=llm, workers=workers, watch=watch, out=tmp_path / "r")
         line = next(line for line in seen if " wait" in line)
         assert f"wait at {server.url}" in line or f"waits at {server.url}" in line
@@ -122,7 +122,7 @@ def test_a_server_that_refuses_for_a_while_is_named_with_the_next_retry(tmp_path
         return capital_cities(body)
 
     with serving(handler) as server:
-        llm = EndpointSpec(server.url, max_concurrency=1)
+        llm = LLM(server.url, max_concurrency=1)
         run(agent(), tasks()[:1], llm=llm, workers=1, watch=lambda s: seen.append(explain(s) or ""), out=tmp_path / "r")
     assert any("next retry in " in line for line in seen)
 
@@ -140,7 +140,7 @@ def test_a_terminal_of_any_width_shows_workers_and_stalls_and_never_wraps(column
     now = [100.0]
     stream = Terminal()
     with ProgressLine(stream, clock=lambda: now[0]) as progress:
-        progress.update(Snapshot(tasks=1, rollouts=1, engines={0: state(), 1: state(tools=3)}))
+        progress.update(Progress(tasks=1, rollouts=1, engines={0: state(), 1: state(tools=3)}))
         now[0] += 1
         progress.update(stalled(engines={0: state()}))
     text = stream.getvalue()
@@ -154,6 +154,6 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
     with ProgressLine(stream) as progress:
-        progress.update(Snapshot(tasks=1, rollouts=1, engines={0: state()}))
+        progress.update(Progress(tasks=1, rollouts=1, engines={0: state()}))
     assert "\x1b" not in stream.getvalue()
     assert "lag" not in stream.getvalue()

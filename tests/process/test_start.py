@@ -16,12 +16,12 @@ from trunkline._core import __version__
 from trunkline._internal.serialization import SerializedObject, load
 from trunkline.backends.local import WorkerProcess
 from trunkline.errors import CrossingError, WorkerError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.messages import PROTOCOL, Begin, Hello, encode
 from trunkline.runner.run import run
 
-NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")
+NOWHERE = LLM("http://127.0.0.1:9/v1")
 
 
 @pytest.fixture

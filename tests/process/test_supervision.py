@@ -19,8 +19,8 @@ from trunkline_children import children
 import trunkline.controller.controller as controller
 import trunkline.controller.supervisor as pulse
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -41,7 +41,7 @@ def server() -> Iterator[object]:
 def test_workers_that_are_killed_again_and_again_cost_no_task(server, tmp_path: Path):
     killed: list[float] = []
 
-    def kill(shot: Snapshot) -> None:
+    def kill(shot: Progress) -> None:
         # One more every 10 tasks, whoever is there.
         if shot.tasks_done >= 10 * (len(killed) + 1) and (workers := children()):
             killed.append(time.monotonic())
@@ -50,7 +50,7 @@ def test_workers_that_are_killed_again_and_again_cost_no_task(server, tmp_path: 
     result = run(
         agent(),
         many(12),
-        llm=EndpointSpec(server.url, max_concurrency=8),
+        llm=LLM(server.url, max_concurrency=8),
         reward=exact_match,
         workers=2,
         watch=kill,
@@ -73,7 +73,7 @@ def test_a_stopped_worker_is_ended_and_its_tasks_go_on(tmp_path: Path, monkeypat
     stopped: list[int] = []
     go = threading.Event()
 
-    def stop(shot: Snapshot) -> None:
+    def stop(shot: Progress) -> None:
         # Not before each has a request out: one that has nothing left to do is not missed.
         if not stopped and sum(any(one.out for one in state.endpoints) for state in shot.engines.values()) == 2:
             stopped.append(children()[0])
@@ -81,7 +81,7 @@ def test_a_stopped_worker_is_ended_and_its_tasks_go_on(tmp_path: Path, monkeypat
             go.set()
 
     with serving(held_until(go, capital_cities)) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         result = run(agent(), many(3), llm=llm, workers=2, watch=stop, out=tmp_path / "r")
     assert {tree.answer for tree in result} == set(CAPITALS.values())
     with RunReader.open(result.path) as reader:
@@ -98,7 +98,7 @@ def test_a_tool_that_blocks_the_loop_is_named_and_its_worker_lives(tmp_path: Pat
         result = run(
             agent(tools=[blocking]),
             tasks()[:1],
-            llm=EndpointSpec(server.url, max_concurrency=4),
+            llm=LLM(server.url, max_concurrency=4),
             workers=1,
             watch=lambda shot: lags.extend(state.lag for state in shot.engines.values()),
             out=tmp_path / "r",
@@ -136,7 +136,7 @@ def test_a_worker_that_holds_too_much_memory_is_replaced(
         result = run(
             agent(tools=[hoard]),
             many(4),
-            llm=EndpointSpec(server.url, max_concurrency=2),
+            llm=LLM(server.url, max_concurrency=2),
             workers=1,
             worker_memory=256 << 20,
             out=tmp_path / "r",
@@ -159,5 +159,5 @@ def test_a_worker_that_holds_too_much_memory_is_replaced(
 )
 def test_limits_that_make_no_sense_are_refused(options: dict, says: str, tmp_path: Path):
     with pytest.raises(ConfigError, match=says):
-        run(agent(), tasks(), llm=EndpointSpec("http://127.0.0.1:9/v1"), out=tmp_path / "r", **options)
+        run(agent(), tasks(), llm=LLM("http://127.0.0.1:9/v1"), out=tmp_path / "r", **options)
     assert not (tmp_path / "r").exists()

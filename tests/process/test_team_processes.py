@@ -11,13 +11,13 @@ from team_reference import Batch, play_math, play_search
 from team_scripts import found, questions, rows_of, scripted, search, trees
 
 from trunkline.errors import CrossingError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.rollout.programs.replay import Journal
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
-from trunkline.team.projection import Projected
+from trunkline.team.projection import Reading
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.tool import tool
@@ -34,7 +34,7 @@ def test_a_team_has_the_rows_of_a_batch_whatever_the_processes(team: object, tmp
     digests = []
     for workers in (0, 2):
         with serving(lambda body: message(script(body["messages"][-1]["content"]))) as server:
-            llm = EndpointSpec(server.url, max_concurrency=4)
+            llm = LLM(server.url, max_concurrency=4)
             made = run(team, tasks, llm=llm, seed=5, workers=workers, out=tmp_path / str(workers))
             rows = [rows_of(team, tree) for tree in trees(made)]
             assert len(server.bodies) == sum(map(len, rows))
@@ -52,8 +52,8 @@ def test_a_team_has_the_rows_of_a_batch_whatever_the_processes(team: object, tmp
 
 def test_a_team_of_a_closure_crosses_with_its_projection_and_tools_and_one_with_settings_is_refused() -> None:
     class Loud:
-        def read(self, text: str, reasoning: str | None) -> Projected:
-            return Projected(text.upper(), False)
+        def read(self, text: str, reasoning: str | None) -> Reading:
+            return Reading(text.upper(), False)
 
     @tool
     def look(where: str) -> str:
@@ -75,7 +75,7 @@ def test_a_team_of_a_closure_crosses_with_its_projection_and_tools_and_one_with_
     tasks = [Task.ask("What?", id=str(number)) for number in range(3)]
     changed = {"clerk": {"tools": [look], "sampling": Sampling(temperature=0.5)}}
     with serving(lambda body: message(f"{len(body.get('tools', []))} {body.get('temperature')}")) as server:
-        llm = EndpointSpec(server.url)
+        llm = LLM(server.url)
         digests = []
         for workers in (0, 2):
             made = run(Pair(model="m", roles=changed), tasks, llm=llm, seed=1, workers=workers)
@@ -96,7 +96,7 @@ def test_a_server_that_returns_thoughts_apart_makes_no_action_invalid() -> None:
         return reply
 
     with serving(handler) as server:
-        made = run(TEAMS[1], [Task.ask("2 + 2?", id="q")], llm=EndpointSpec(server.url), seed=1)
+        made = run(TEAMS[1], [Task.ask("2 + 2?", id="q")], llm=LLM(server.url), seed=1)
     (tree,) = made
     asks = [record for record in Journal(tree.core).of(0) if record.kind == "ask"]
     assert [record.data[2][1] for record in asks] == [True, True]

@@ -18,7 +18,7 @@ from foreign import message, serving
 from perils import BAD, calm_lookup, descriptors, gone_within, pay, pay_slowly, perilous_lookup, retry
 from resuming import environment, wait_for
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.rollout.budget import Budget
 from trunkline.runner.run import arun, run
 from trunkline.store.reader import RunReader
@@ -55,7 +55,7 @@ def test_isolated_tools_cost_their_own_calls_only(tmp_path: Path, monkeypatch: p
     mark = f"{tmp_path.name}-{os.getpid()}"
     monkeypatch.setenv("TRUNKLINE_TEST_MARK", mark)
     with serving(call_then_quote) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         used = agent(tools=[perilous_lookup, calm_lookup])
         result = run(used, tasks(), llm=llm, workers=workers, out=tmp_path / "r")
         assert len(server.bodies) == 2 * len(CAPITALS), "nothing was asked twice"
@@ -77,7 +77,7 @@ def test_isolated_tools_cost_their_own_calls_only(tmp_path: Path, monkeypatch: p
 
 def test_a_call_that_runs_again_after_a_crash_has_the_same_id(tmp_path: Path, notes: Path):
     with serving(call_then_quote) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         result = run(agent(tools=[retry]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
     assert {tree.answer for tree in result} == {"done"}
     lines = notes.read_text().splitlines()
@@ -87,7 +87,7 @@ def test_a_call_that_runs_again_after_a_crash_has_the_same_id(tmp_path: Path, no
 
 def test_a_call_with_side_effects_in_doubt_is_not_run_again(tmp_path: Path, notes: Path):
     with serving(call_then_quote) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         result = run(agent(tools=[pay]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
     ran = Counter(line.split()[0] for line in notes.read_text().splitlines())
     (brazil,) = result["Brazil"].rollouts
@@ -109,7 +109,7 @@ def test_a_call_with_side_effects_in_doubt_is_not_run_again(tmp_path: Path, note
 
 def test_a_rollout_that_is_cut_while_a_tool_with_side_effects_runs_ends_in_doubt(tmp_path: Path, notes: Path):
     with serving(call_then_quote) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         limit = Budget(seconds=1.0)
         result = run(agent(tools=[pay_slowly]), tasks()[:1], llm=llm, workers=0, task_budget=limit, out=tmp_path / "r")
     (rollout,) = result["France"].rollouts
@@ -122,11 +122,11 @@ PAYING = """
 import sys
 from atlas import agent, tasks
 from perils import pay_slowly
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 if __name__ == "__main__":
     _, url, out, workers = sys.argv
-    llm = EndpointSpec(url, max_concurrency=8)
+    llm = LLM(url, max_concurrency=8)
     run(agent(tools=[pay_slowly]), tasks()[:1], llm=llm, workers=int(workers), grace=0.1, out=out)
 """
 
@@ -144,7 +144,7 @@ def test_a_call_in_doubt_is_not_run_again_when_its_run_is_resumed(
         wait_for(notes.read_text)
         begun.send_signal(end)
         begun.wait(20)
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         used = agent(tools=[pay_slowly])
         result = run(used, tasks()[:1], llm=llm, workers=0, grace=0.1, out=tmp_path / "r", resume=True)
         assert len(server.bodies) == 1
@@ -183,7 +183,7 @@ def test_isolated_tools_of_a_script_are_found_by_its_path(tmp_path: Path, worker
 
 async def test_runs_leave_no_descriptor_and_no_task(tmp_path: Path):
     with serving(call_then_quote) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+        llm = LLM(server.url, max_concurrency=8)
         before = descriptors()
         await arun(agent(tools=[perilous_lookup]), tasks()[-1:], llm=llm, workers=0, out=tmp_path / "r")
         deadline = time.monotonic() + 5

@@ -18,14 +18,14 @@ from trunkline_children import children
 import trunkline as tl
 from trunkline.controller.weights import WeightCoordinator
 from trunkline.errors import ConfigError, UsageError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.store.reader import RunReader
 from trunkline.tree.views import Kind
 from trunkline.types import Task
 
 
-def llm(url: str) -> EndpointSpec:
-    return EndpointSpec(url, max_concurrency=8, max_retries=0)
+def llm(url: str) -> LLM:
+    return LLM(url, max_concurrency=8, max_retries=0)
 
 
 def turns(run: tl.Run) -> list[tl.Node]:
@@ -84,7 +84,7 @@ QUESTIONS = [Task.ask(f"q{number}", id=str(number)) for number in range(4)]
 
 def test_every_turn_keeps_the_version_of_its_run(pool: tl.Pool):
     with serving(capital_cities) as server:
-        first = pool.run(agent(), tasks(), llm=llm(server.url), weights="step-1", seed=3)
+        first = pool.run(agent(), tasks(), llm=llm(server.url), policy_version="step-1", seed=3)
         same = pool.run(agent(), tasks(), llm=llm(server.url), seed=3)
         pool.update_weights("step-2")
         later = pool.run(agent(), tasks(), llm=llm(server.url), seed=3)
@@ -116,7 +116,7 @@ async def test_turns_are_of_exactly_the_version_they_carry(pool: tl.Pool, policy
 
     with serving(model) as server:
         running = asyncio.ensure_future(
-            pool.arun(agent(), QUESTIONS, llm=llm(server.url), weights="old", reward=tl.exact_match)
+            pool.arun(agent(), QUESTIONS, llm=llm(server.url), policy_version="old", reward=tl.exact_match)
         )
         await model.awaited(4)
         changing = asyncio.ensure_future(pool.aupdate_weights("new", load, policy))
@@ -143,7 +143,7 @@ async def test_turns_are_of_exactly_the_version_they_carry(pool: tl.Pool, policy
 async def test_what_is_in_flight_finishes_under_the_old_version(pool: tl.Pool):
     model = Model()
     with serving(model) as server:
-        running = asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url), weights="old"))
+        running = asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url), policy_version="old"))
         await model.awaited(4)
         await pool.aupdate_weights("new")
         model.go.set()
@@ -163,7 +163,7 @@ async def test_weights_that_do_not_load_change_nothing(pool: tl.Pool):
         raise OSError("no such checkpoint")
 
     with serving(model) as server:
-        running = asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url), weights="old"))
+        running = asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url), policy_version="old"))
         await model.awaited(4)
         with pytest.raises(OSError, match="no such checkpoint"):
             await pool.aupdate_weights("new", fail, "drain")
@@ -193,7 +193,7 @@ async def test_a_run_that_begins_in_the_middle_of_a_change_is_part_of_it(pool: t
 async def test_a_worker_that_takes_a_dead_ones_place_asks_under_the_new_version():
     model, others = Model(), children()
     with serving(model) as server, tl.Pool(workers=1) as pool:
-        running = asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url), weights="old"))
+        running = asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url), policy_version="old"))
         await model.awaited(4)
         await pool.aupdate_weights("new")
         os.kill(*set(children()) - set(others), signal.SIGKILL)
@@ -228,8 +228,8 @@ async def test_the_sync_form_in_a_loop_names_the_other(pool: tl.Pool):
 
 @pytest.mark.parametrize("version", ["", "  ", "two\nlines", "x" * 101, 12])
 def test_versions_that_cannot_be_are_refused(version: object):
-    with pytest.raises(ConfigError, match="weights must be"):
-        tl.run(agent(), tasks(), llm="http://127.0.0.1:9/v1", weights=version)
+    with pytest.raises(ConfigError, match="policy_version must be"):
+        tl.run(agent(), tasks(), llm="http://127.0.0.1:9/v1", policy_version=version)
 
 
 def test_policies_that_are_none_are_refused():
@@ -240,7 +240,9 @@ def test_policies_that_are_none_are_refused():
 def test_a_cache_keeps_versions_apart(tmp_path: Path):
     with serving(capital_cities) as server:
         for version in ("one", "two", "one"):
-            tl.run(agent(), tasks(), llm=llm(server.url), workers=0, seed=1, weights=version, cache=tmp_path / "c")
+            tl.run(
+                agent(), tasks(), llm=llm(server.url), workers=0, seed=1, policy_version=version, cache=tmp_path / "c"
+            )
             if version == "one":
                 first = len(server.bodies)
         assert len(server.bodies) == first
@@ -249,6 +251,6 @@ def test_a_cache_keeps_versions_apart(tmp_path: Path):
 
 def test_training_samples_say_which_weights_made_them(pool: tl.Pool):
     with serving(capital_cities) as server:
-        run = pool.run(agent(), tasks(), llm=llm(server.url), reward=tl.exact_match, weights="step-7")
+        run = pool.run(agent(), tasks(), llm=llm(server.url), reward=tl.exact_match, policy_version="step-7")
     samples = list(tl.train.turns(run, estimator="rloo", shared="once"))
     assert {(s.weights, s.min_weights, s.max_weights) for s in samples} == {("step-7",) * 3}

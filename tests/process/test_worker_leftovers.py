@@ -19,7 +19,7 @@ from perils import gone_within, leave_daemon, leave_daemon_and_wait, live, peril
 from places import python_path
 
 from trunkline._internal.processes import children
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 from trunkline.tools.toolbox import Toolbox
 
@@ -42,7 +42,7 @@ def test_daemons_of_tools_end_with_their_worker_whether_it_leaves_or_is_killed(
         result = run(
             agent(tools=[leave_daemon]),
             tasks(),
-            llm=EndpointSpec(server.url, max_concurrency=8),
+            llm=LLM(server.url, max_concurrency=8),
             workers=2,
             out=tmp_path / "r",
         )
@@ -58,10 +58,10 @@ RUN = """
 import sys
 import perils
 from atlas import agent, tasks
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 calm = [task for task in tasks() if task.id != "Brazil"]
-run(agent(tools=[getattr(perils, sys.argv[3])]), calm, llm=EndpointSpec(sys.argv[1]), workers=1, out=sys.argv[2])
+run(agent(tools=[getattr(perils, sys.argv[3])]), calm, llm=LLM(sys.argv[1]), workers=1, out=sys.argv[2])
 """
 
 

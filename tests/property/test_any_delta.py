@@ -73,7 +73,7 @@ def test_what_a_budget_refuses_is_the_same(strategy: Strategy, world: World, luc
 @settings(max_examples=6)
 @given(world=WORLDS, luck=st.integers(0, 2**32), settled=st.sampled_from(["answer", 0.5]))
 def test_what_is_settled_stays_so(strategy: Strategy, world: World, luck: int, settled: object):
-    grows = setting(strategy, world, luck % 5, stopping=Stopping(settled=settled), filters=[ZeroVariance()])
+    grows = setting(strategy, world, luck % 5, stopping=Stopping(stop_when=settled), filters=[ZeroVariance()])
     broken_often(grows, random.Random(luck), 3)
 
 
@@ -86,7 +86,7 @@ def test_enough_is_counted_over_all_that_it_broke_off_into():
 @pytest.mark.parametrize("tail", ["censor", "keep"])
 def test_who_was_cut_is_cut_wherever_it_goes_on(tail: str):
     """Who is fastest may be another after a break; once it is cut, nothing of that is open any more."""
-    grows = setting(Chain(6, wave=3), World(5, depth=5, stop=0.2), stopping=Stopping(enough=2, tail=tail))
+    grows = setting(Chain(6, wave=3), World(5, depth=5, stop=0.2), stopping=Stopping(enough=2, cut_tail=tail))
     whole = grows.grow()
     cut = [termination for termination, *_ in whole.rollouts if termination in (None, "censored")]
     assert cut == [None if tail == "keep" else "censored"]

@@ -21,7 +21,7 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.renderers import renderers
-from trunkline.llm.types import LLM
+from trunkline.llm.types import LLMClient
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.sampling.completions import CompletionClient
@@ -82,7 +82,7 @@ class Setting(NamedTuple):
     """
 
     strategy: Strategy
-    llm: Callable[[], LLM] | None = None
+    llm: Callable[[], LLMClient] | None = None
     tools: Sequence[Tool] = ()
     agent: dict[str, Any] = {}
     sampling: Sampling = Sampling(max_tokens=50, logprobs=True, top_logprobs=2)
@@ -151,7 +151,7 @@ class Setting(NamedTuple):
 class Counted:
     """An LLM, and how many turns it was asked for."""
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, llm: LLMClient) -> None:
         self.siblings = getattr(llm, "siblings", False)
         self.turns = 0
         self._llm = llm

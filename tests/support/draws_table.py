@@ -12,7 +12,7 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
-from trunkline.llm.types import LLM, Reply, ReplyChoice, Request
+from trunkline.llm.types import LLMClient, Reply, ReplyChoice, Request
 from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.sampler import Sampler
@@ -98,7 +98,7 @@ class Table(NamedTuple):
 
 
 def open_table(
-    llm: LLM,
+    llm: LLMClient,
     n: int,
     draws: CompletionClient | None = None,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline.agent import Agent
 from trunkline.llm.batch.completion import Prompt
-from trunkline.team.projection import Projected
+from trunkline.team.projection import Reading
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
 from trunkline.types import Task
@@ -13,9 +13,9 @@ from trunkline.types import Task
 class Digits:
     """Reads a number; what is none is no valid action."""
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
-        """See :class:`trunkline.team.projection.Projection`."""
-        return Projected(text, text.strip().isdigit())
+    def read(self, text: str, reasoning: str | None) -> Reading:
+        """See :class:`trunkline.team.projection.Reader`."""
+        return Reading(text, text.strip().isdigit())
 
 
 class Duo(Team):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.http.transport import Answer
@@ -84,7 +84,7 @@ async def serving(mode: TokenMode, **settings: object) -> AsyncIterator[tuple[Ht
     """A simulated server and a client of it."""
     server = await start_server(Settings(**settings))
     noting = Noting()
-    llm = EndpointSpec(server.base_url, tokens=mode, max_retries=0).open(transport=noting)
+    llm = LLM(server.base_url, tokens=mode, max_retries=0).open(transport=noting)
     try:
         yield llm, noting
     finally:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from trunkline.controller.leases import LeaseServer, RequestSlots, leased_limits
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages
 from trunkline.protocol.job import parties
@@ -59,7 +59,7 @@ class Timer:
 class Engine:
     """A lease client and its requests."""
 
-    def __init__(self, llm: EndpointSpec, number: int, send: Callable[[object], None], time: Timers) -> None:
+    def __init__(self, llm: LLM, number: int, send: Callable[[object], None], time: Timers) -> None:
         self.lease_client = LeaseClient(send, time.later)
         self.llm = self.lease_client.open("", llm, number, lambda slots: None)
         self.gates = [endpoint.queue for endpoint in self.llm.endpoints]
@@ -99,7 +99,7 @@ class LeaseSystem:
     ) -> None:
         self.time = Timers()
         limits = Limits(endpoint_concurrency=each, requests_per_minute=rpm, tokens_per_minute=tpm)
-        self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=limits)
+        self.llm = LLM(*URLS, max_concurrency=most, limits=limits)
         self.number = parties(self.llm, engines)
         resources = leased_limits(
             {"": self.llm},

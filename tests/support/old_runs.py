@@ -55,7 +55,7 @@ async def numbered(query: list[str], desk: Desk) -> str:
     return f"Search {desk.asked}\n{await search(query)}"
 
 
-async def twice(rollout: tl.Play) -> str:
+async def twice(rollout: tl.programs.ProgramContext) -> str:
     """A program: asks, is refused, has something worked out, and asks again; one try in some breaks."""
     first = await rollout.ask(messages=rollout.task.messages)
     try:

@@ -14,13 +14,13 @@ class Recheck(msgspec.Struct, frozen=True):
         return self.most
 
     def start(self, view):
-        yield tl.Fork(n=2)
+        yield tl.strategies.Fork(n=2)
 
     def ended(self, view):
         tries = view.tree.rollouts
         turns = [node for node in tries[-1].nodes if node.kind.name == "TURN"]
         if turns and len({rollout.answer for rollout in tries}) > 1 and len(tries) < self.most:
-            yield tl.Fork(turns[-1].parent.id)
+            yield tl.strategies.Fork(turns[-1].parent.id)
 
 
 def brevity(rollout):

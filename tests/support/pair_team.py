@@ -34,13 +34,13 @@ class Pair(tl.Team):
 class Looking(Pair):
     """One that has tools."""
 
-    tools: tuple[tl.Tool, ...] = ()
+    tools: tuple[tl.tools.Tool, ...] = ()
 
 
 class Finding(Pair, kw_only=True):
     """One that needs a tool."""
 
-    tool: tl.Tool[..., Any]
+    tool: tl.tools.Tool[..., Any]
 
 
 READY = Pair(model="own", rounds=4, roles={"solver": {"model": "other"}, "checker": {"sampling": {"top_p": 0.9}}})

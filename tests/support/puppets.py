@@ -10,7 +10,7 @@ from atlas import agent, tasks
 
 from trunkline._core import CoreTree, __version__
 from trunkline.controller.controller import Controller
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job, Refill, settings
 from trunkline.protocol.messages import PROTOCOL, AssignTasks, Batch, Delta, Done, WorkerReady, read_task
@@ -68,7 +68,7 @@ async def played(
         agent=agent(),
         strategy=Chain(1),
         reward=None,
-        llm=EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=2),
+        llm=LLM("http://127.0.0.1:9/v1", max_concurrency=2),
         seed=1,
         **more,
     )

@@ -20,12 +20,12 @@ SUPPORT = Path(__file__).parent
 SCRIPT = """
 import json, sys
 from atlas import agent, tasks
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.strategies.chain import Chain
 from trunkline.runner.run import run
 if __name__ == "__main__":
     options = json.loads(sys.argv[3])
-    llm = EndpointSpec(sys.argv[1], max_concurrency=options.pop("concurrency", 4))
+    llm = LLM(sys.argv[1], max_concurrency=options.pop("concurrency", 4))
     run(agent(), tasks(), llm=llm, strategy=Chain(2), seed=7, out=sys.argv[2], resume=True, **options)
 """
 

@@ -12,7 +12,7 @@ from team_scripts import search
 
 from trunkline._core import CoreTree
 from trunkline.errors import BadRequest, LLMError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
@@ -216,4 +216,4 @@ def run_here(url: str, out: object, name: str, tasks: int, **options: Any) -> No
     """Run a team over so many tasks."""
     strategy = Chain(2) if name == "search" else TreeGRPO(trees=1, forks=2, rounds=1)
     many = [Task.ask(f"What is {n}?", id=str(n)) for n in range(tasks)]
-    run(TEAMS[name], many, llm=EndpointSpec(url, max_concurrency=8), strategy=strategy, seed=7, out=out, **options)
+    run(TEAMS[name], many, llm=LLM(url, max_concurrency=8), strategy=strategy, seed=7, out=out, **options)

@@ -26,10 +26,10 @@ class Chatter:
     def sampling(self, given: tl.Sampling) -> tl.Sampling:
         return given
 
-    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> tl.Parsed:
+    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> tl.llms.Parsed:
         if number(choice.content) % 3:
-            return tl.Parsed(calls=[ToolCall("", "look", json.dumps({"at": number(choice.content) % 7}))])
-        return tl.Parsed(answer=choice.content or "nothing")
+            return tl.llms.Parsed(calls=[ToolCall("", "look", json.dumps({"at": number(choice.content) % 7}))])
+        return tl.llms.Parsed(answer=choice.content or "nothing")
 
     def observe(self, call: ToolCall, text: str, id: str) -> Message:
         return {"role": "user", "content": text}

@@ -93,7 +93,7 @@ def test_a_trace_told_to_begin_differently_does_where_the_teacher_can(asked: tas
 def test_chains_are_told_what_the_imitation_was_told(
     folder: Path, model: policy.Policy, monkeypatch: pytest.MonkeyPatch
 ):
-    def scripted(self: policy.Engine, prompts: list[tl.Prompt]) -> list[tl.Completion]:
+    def scripted(self: policy.Engine, prompts: list[tl.llms.Prompt]) -> list[tl.llms.Completion]:
         seen.extend(prompt.token_ids for prompt in prompts)
         texts = [task.ids(turns[sum(i == task.ID["<agent>"] for i in prompt.token_ids)].pop()) for prompt in prompts]
         return [policy.completion([*text, task.ID[task.END]], [-1.0] * 9) for text in texts]
@@ -157,7 +157,7 @@ def test_a_server_whose_engine_fails_says_so_and_goes_on(model: policy.Policy, m
     engine = policy.Engine(model)
     generate, fail = engine.generate, iter([True, False])
 
-    def failing(prompts: list[tl.Prompt]) -> Any:
+    def failing(prompts: list[tl.llms.Prompt]) -> Any:
         if next(fail):
             raise RuntimeError("no memory")
         return generate(prompts)

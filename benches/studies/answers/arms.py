@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from trunkline.scoring.aggregators.llm import Integrate, Synthesis
-from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, WeightedVote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.types import LLM
+    from trunkline.llm.types import LLMClient
     from trunkline.scoring.aggregators.base import Aggregator
 
 __all__ = ["ARMS", "MAJORITY", "ONE", "PICKER", "Arm"]
@@ -36,7 +36,7 @@ class Arm(NamedTuple):
     """
 
     name: str
-    make: Callable[[LLM], Aggregator]
+    make: Callable[[LLMClient], Aggregator]
     by: Literal["logprob", "verbalised"] = "logprob"
     extracted: bool = False
     judged: bool = False
@@ -49,11 +49,11 @@ ARMS: Final = {
     for arm in (
         Arm(ONE, lambda _: Majority(), single=True),
         Arm(MAJORITY, lambda _: Majority()),
-        Arm("weighted by log-prob", lambda _: Weighted()),
-        Arm("weighted by stated confidence", lambda _: Weighted(), "verbalised"),
+        Arm("weighted by log-prob", lambda _: WeightedVote()),
+        Arm("weighted by stated confidence", lambda _: WeightedVote(), "verbalised"),
         Arm("best by log-prob", lambda _: BestOfN(by="confidence")),
         Arm("best by stated confidence", lambda _: BestOfN(by="confidence"), "verbalised"),
-        Arm("weighted by a judge", lambda _: Weighted(by="reward"), judged=True),
+        Arm("weighted by a judge", lambda _: WeightedVote(by="reward"), judged=True),
         Arm("best by a judge", lambda _: BestOfN(by="reward"), judged=True),
         Arm("synthesis, reports extracted", lambda llm: Synthesis(llm, PICKER), extracted=True, reads=True),
         Arm("integrate, reports written", lambda llm: Integrate(llm, PICKER), reads=True),

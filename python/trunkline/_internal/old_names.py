@@ -6,6 +6,7 @@ modules and names that a run file or a command line can hold are here.
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import cache
 from typing import Any
@@ -88,17 +89,22 @@ train.selection: train.calls train.records
 
 _NAMES = """
 llm.batch.completion: llm.completion:Taken=RequestTime
+llm.config: llm.config:EndpointSpec=LLM llm.spec:EndpointSpec=LLM
 llm.token_ids.renderers: llm.renderer.template:Template=ChatTemplate
 llm.types: llm.protocol:Choice=ReplyChoice
 rollout.drivers: rollout.program:ProgramFunction=ProgramFunction
 rollout.programs.context: rollout.play:Play=ProgramContext rollout.said:Answered=ModelTurn
     rollout.said:Noted=ContextMessage
 rollout.programs.state: rollout.standing:Standing=ReplayState
+scoring.aggregators.voting: score.aggregators.votes:Weighted=WeightedVote
+    scoring.aggregators.voting:Weighted=WeightedVote
 scoring.model_client: score.asking:Asked=ModelReply
 scoring.rewards: score.rewards:Part=RewardPart
 scoring.rewards.base: score.rewards.policy:Policy=RewardPolicy score.rewards.reward:Part=RewardPart
+scoring.rewards.maths: score.rewards.maths:Maths=Math scoring.rewards.maths:Maths=Math
 strategies.base: rollout.opening:prompt=prompt rollout.rounds:was_to_move=was_to_move
 team.builtin: team.programs.verdict:said_yes=is_yes
+team.projection: team.projection:Projected=Reading team.projection:Projection=Reader
 team.team: team.play:Said=RoleReply
 tools.openai_definition: tools.defined:Defined=DefinedTool
 """
@@ -131,6 +137,16 @@ def current_name(module: str, qualname: str = "") -> tuple[str, str]:
         home, _, name = found.partition(":")
         return f"trunkline.{home}", name + dot + rest
     return (f"trunkline.{modules[inside]}" if inside in modules else module), qualname
+
+
+def words_now(text: str) -> str:
+    """Return a description of a reward with the classes of earlier releases as they are called now."""
+    known = {
+        old.partition(":")[2]: new.partition(":")[2]
+        for old, new in _tables()[1].items()
+        if new.startswith(("scoring.rewards", "llm.config"))
+    }
+    return re.sub(r"\w+", lambda word: known.get(word[0], word[0]), text)
 
 
 def renamed(name: str) -> str:

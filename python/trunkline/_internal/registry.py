@@ -26,12 +26,20 @@ T = TypeVar("T")
 class Registry(MutableMapping[str, T], Generic[T]):
     """Named choices of one ``kind``: objects, or ``module:attribute``, imported when first used."""
 
-    # ``configured`` has, for names of functions, the classes that take options in their place.
+    # ``configured`` has, for names of functions, the classes that take options in their place; ``former`` has names of
+    # earlier releases.
 
-    def __init__(self, kind: str, entries: Mapping[str, T | str], configured: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, T | str],
+        configured: Mapping[str, Any] | None = None,
+        former: Mapping[str, str] | None = None,
+    ) -> None:
         self._kind = kind
         self._entries: dict[str, Any] = dict(entries)
         self._configured = dict(configured or {})
+        self._former = dict(former or {})
 
     def __getitem__(self, name: str) -> T:
         entry: T = self._loaded(self._entries, name)
@@ -50,7 +58,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self._former
 
     def __str__(self) -> str:
         return ", ".join(self._entries)
@@ -63,6 +71,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
 
     def find(self, name: str, *, options: bool = False) -> Any:
         """Return the entry of a name, or its class with options; ConfigError if unknown or not importable."""
+        name = self._former.get(name, name)
         if name not in self._entries:
             raise ConfigError(f"{self._kind}: {self.unknown(name)}")
         return self._loaded(self._configured if options and name in self._configured else self._entries, name)

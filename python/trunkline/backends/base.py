@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import pack_job, parties
 from trunkline.protocol.messages import Begin, Bye, Fatal, StopRun, encode
@@ -75,7 +75,7 @@ class RemoteBackend(Generic[H]):
 
     def _packed(self, job: Job) -> tuple[int, bytes]:
         """Return how many engines a job needs, and the message that begins it."""
-        number = max(parties(llm, self.workers) for llm in job.llms.values() if isinstance(llm, EndpointSpec))
+        number = max(parties(llm, self.workers) for llm in job.llms.values() if isinstance(llm, LLM))
         level = logging.getLogger("trunkline").getEffectiveLevel()
         return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
 

@@ -14,7 +14,7 @@ from trunkline._internal.text import printable
 from trunkline.backends import ray_cluster as cluster
 from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.messages import PROTOCOL, Hello, WorkerReady, decode_from_worker, encode
 from trunkline.worker.main import Host
@@ -195,7 +195,7 @@ class RayBackend(RemoteBackend[ActorHandle]):
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Join the cluster, give the job to as many actors as it needs, and start missing ones."""
         # Actors have an environment of their own, without the key.
-        llms = {name: llm.with_key() for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
+        llms = {name: llm.with_key() for name, llm in job.llms.items() if isinstance(llm, LLM)}
         number, begin = self._packed(msgspec.structs.replace(job, llm=llms))
         await self._join()
         self._inbox = inbox

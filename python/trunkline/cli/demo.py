@@ -24,7 +24,7 @@ from trunkline.cli.tables import labelled
 from trunkline.errors import InfrastructureError
 from trunkline.llm.capabilities import ABILITIES
 from trunkline.llm.capabilities import probe as find_out
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.model.choices import PRESETS, SIM_VERSION
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -79,7 +79,7 @@ def demo(
         code = drive(
             Agent(model="sim-agent", tools=[search, visit], system=_SYSTEM, max_turns=20),
             tasks,
-            llm=EndpointSpec(url, max_concurrency=max_concurrency),
+            llm=LLM(url, max_concurrency=max_concurrency),
             strategy=Chain(rollouts),
             reward=exact_match,
             workers=workers,
@@ -160,7 +160,7 @@ _WORDS = {True: "yes", False: "no", None: "did not show"}
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool) -> None:
     """Ask the server at URL, up to /v1, what it can do, with a dozen or two of small requests."""
-    spec = EndpointSpec(url, api_key_env=api_key_env, timeout=timeout, max_retries=1)
+    spec = LLM(url, api_key_env=api_key_env, timeout=timeout, max_retries=1)
     opened: list[HttpLLM] = []
 
     def open_llm() -> HttpLLM:

@@ -20,7 +20,7 @@ from trunkline.errors import ConfigError
 from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
 from trunkline.observability.observers import explain, pause_of
 from trunkline.observability.opentelemetry import Tracing
-from trunkline.observability.prometheus import Metrics, address_of
+from trunkline.observability.prometheus import PrometheusServer, address_of
 from trunkline.runner.run import run
 from trunkline.team.team import Team, context_limit
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from trunkline.agent import Agent
-    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.observers import Progress
     from trunkline.runner.options import Options
     from trunkline.store.stats.summary import Summary
     from trunkline.types import Task
@@ -68,7 +68,7 @@ def _console(stream: TextIO) -> Console:
     return Lasting(file=stream)
 
 
-def _done(snapshot: Snapshot) -> tuple[str, str]:
+def _done(snapshot: Progress) -> tuple[str, str]:
     if snapshot.groups is not None:
         kept = f"{snapshot.kept:,}/{snapshot.groups:,} groups kept of {snapshot.tasks_done:,} tasks"
         return kept, f"{snapshot.rollouts_done:,} rollouts"
@@ -90,7 +90,7 @@ class ProgressLine:
         self._last = ""
         self._recent: deque[tuple[float, int, int]] = deque([(self._began, 0, 0)])
         self._live: Live | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: Progress | None = None
 
     def __enter__(self) -> Self:
         if self._stream is not None and is_terminal(self._stream):
@@ -111,7 +111,7 @@ class ProgressLine:
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         self.close()
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Progress) -> None:
         """Show a newer state, unless the last one was shown a moment ago."""
         self._snapshot = snapshot
         now = self._clock()
@@ -134,7 +134,7 @@ class ProgressLine:
                 self._show(line)
         self._stream = None
 
-    def line(self, snapshot: Snapshot, now: float) -> str:
+    def line(self, snapshot: Progress, now: float) -> str:
         """The state as one line."""
         began, rollouts, tokens = self._recent[0]
         span = max(now - began, 1e-9)
@@ -160,7 +160,7 @@ class ProgressLine:
         return " | ".join(parts)
 
     @staticmethod
-    def workers(snapshot: Snapshot) -> str:
+    def workers(snapshot: Progress) -> str:
         """The state of each worker, as one line; empty before the first report."""
         return " | ".join(
             f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} requests"
@@ -233,7 +233,7 @@ def watching(given: dict[str, Any]) -> Iterator[Options]:
         options: Options = {}
         if given["metrics"] is not None:
             host, port = address_of(given["metrics"])
-            options["metrics"] = served = stack.enter_context(Metrics(port, host))
+            options["metrics"] = served = stack.enter_context(PrometheusServer(port, host))
             shown = f"[{host}]" if ":" in host else host
             tell(f"metrics at http://{shown}:{served.port}/metrics")
         if given["otel"]:
@@ -276,7 +276,7 @@ def drive(
     with watching(watched) as observed, ProgressLine() as progress, limited_output("code that runs in this process"):
         lines = [said] if said else []
 
-        def watch(shot: Snapshot) -> None:
+        def watch(shot: Progress) -> None:
             if lines:
                 tell(lines.pop())
             progress.update(shot)

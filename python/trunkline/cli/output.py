@@ -23,7 +23,7 @@ from trunkline.tree.tokens import Tokens
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline.runner.preflight import Outline
+    from trunkline.runner.preflight import Plan
     from trunkline.store.stats.summary import Summary
     from trunkline.store.stats.tasks import TaskSummary
     from trunkline.tree.views import Tree
@@ -177,7 +177,7 @@ _EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))
 """Settings that every team has."""
 
 
-def print_outline(outline: Outline, *, as_json: bool = False) -> None:
+def print_outline(outline: Plan, *, as_json: bool = False) -> None:
     """Print on stdout what a run would do, as a table or as one JSON object."""
     if as_json:
         put(json.dumps(msgspec.to_builtins(outline), indent=2))
@@ -185,7 +185,7 @@ def print_outline(outline: Outline, *, as_json: bool = False) -> None:
     put(labelled((label, printable(value)) for label, value in _rows(outline)))
 
 
-def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
+def _rows(outline: Plan) -> Iterator[tuple[str, str]]:
     agent, strategy, team = (outline.settings[part] for part in ("agent", "strategy", "team"))
     yield "dry run", "nothing was sent, and no file made"
     refill = outline.settings["refill"]

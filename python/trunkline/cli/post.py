@@ -19,7 +19,7 @@ from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, r
 from trunkline.cli.output import put, silence, tell, write_json
 from trunkline.cli.tables import grid, labelled, share
 from trunkline.errors import ConfigError, LLMError, TrunklineError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.runner.amend import Rescored, extract_run, report_run, rescore
 from trunkline.scoring.aggregators.aggregate import AGGREGATORS, aggregate, check_aggregator
@@ -144,7 +144,7 @@ def report(ctx: click.Context, /, run: str, **given: Any) -> None:
             )
         asked = {name: given[name] for name in ("api_key_env", "max_concurrency", "timeout", "max_retries")}
         reporter = Reporter(
-            EndpointSpec(*given["base_url"], **asked),
+            LLM(*given["base_url"], **asked),
             model,
             sampling=Sampling(temperature=given["temperature"], max_tokens=given["max_tokens"]),
             seed=given["seed"],
@@ -286,7 +286,7 @@ def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
     aggregator, by, model, as_json = given["aggregator"], given["by"], given["model"], given["as_json"]
     target = None if given["out"] is None else _target(given["out"])
     urls, endpoint = given["base_url"], {name: given[name] for name in ("api_key_env", "timeout")}
-    spec = None if model is None else EndpointSpec(*urls, **endpoint)
+    spec = None if model is None else LLM(*urls, **endpoint)
     if spec is None and urls:
         raise ConfigError("--base-url is of the model that an aggregator asks: name it with --model")
     ours = AGGREGATORS.get(aggregator.partition(":")[0])
@@ -322,7 +322,7 @@ def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
 
 
 async def _decided(
-    reader: RunReader, given: str, by: str, spec: EndpointSpec | None, model: str | None
+    reader: RunReader, given: str, by: str, spec: LLM | None, model: str | None
 ) -> tuple[list[TaskAnswer], str | None]:
     """Decide all tasks with one client; also return the name of the number of a try that the aggregator weighs."""
     llm = None if spec is None else spec.open()

@@ -29,7 +29,7 @@ from trunkline.cli.options import (
 from trunkline.cli.output import print_outline, tell
 from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS
 from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
@@ -57,8 +57,8 @@ _RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 """Options of the LLM without a name only."""
 
 _AS_GIVEN: Final = (
-    *("seed", "cache", "start_from", "groups", "max_tasks", "durable"),
-    *("grace", "budget", "task_budget", "enough", "tail", "settled"),
+    *("seed", "cache", "continue_from", "groups", "max_tasks", "durable"),
+    *("grace", "budget", "task_budget", "enough", "cut_tail", "stop_when"),
 )
 """Options that are those of the run, by the same names."""
 
@@ -86,8 +86,8 @@ _AS_GIVEN: Final = (
     "For example tree-grpo:trees=2,forks=2,rounds=1",
 )
 @click.option(
+    "--continue-from",
     "--from",
-    "start_from",
     type=click.Path(),
     metavar="RUN",
     help="Go on from the trees of an earlier run; QUESTIONS then names some of its tasks, or is left out.",
@@ -120,7 +120,9 @@ _AS_GIVEN: Final = (
     help="A tool call of broken JSON goes back to the model, or is repaired (extra: repair).",
 )
 @click.option(
+    "--on-void-turn",
     "--void",
+    "on_void_turn",
     type=click.Choice(["tell", "stop"]),
     default="tell",
     show_default=True,
@@ -209,14 +211,18 @@ _AS_GIVEN: Final = (
 @click.option("--task-budget", type=BUDGET, metavar="WHAT=N,...", help="The most each question may spend.")
 @click.option("--enough", type=click.IntRange(1), metavar="N", help="Cut a question's other tries once N are done.")
 @click.option(
+    "--cut-tail",
     "--tail",
+    "cut_tail",
     type=click.Choice(["censor", "keep"]),
     default="censor",
     show_default=True,
     help="Tries that --enough cuts end as censored, or stay in the run file to be continued.",
 )
 @click.option(
+    "--stop-when",
     "--settled",
+    "stop_when",
     type=Settled(),
     metavar="answer|R",
     help="Start no more tries of a question whose answer can no longer change, or once one has a reward of R.",
@@ -242,7 +248,7 @@ _AS_GIVEN: Final = (
 @click.pass_context
 def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     """Run an agent or a team over QUESTIONS: JSONL, CSV, TSV, Parquet, a Hugging Face path, or - for JSONL on stdin."""
-    tasks = _tasks(questions, given["start_from"], given["limit"])
+    tasks = _tasks(questions, given["continue_from"], given["limit"])
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
     options: dict[str, Any] = {
@@ -263,7 +269,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     )
     options |= {"out": path, "resume": "force" if given["force"] else resume}
     anew = given["fresh"] and given["out"] is not None and path.is_file()
-    earlier = Path(given["start_from"] or "")
+    earlier = Path(given["continue_from"] or "")
     if anew and earlier.is_file() and path.samefile(earlier):
         raise click.UsageError(f"--from and --out name one file, {path}: give --fresh another --out")
     if given["dry_run"] or anew:
@@ -289,7 +295,7 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
         dialect=_dialect(given["dialect"]),
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         sampling=sampling,
-        **{name: given[name] for name in ("model", "system", "malformed", "void", "max_turns")},
+        **{name: given[name] for name in ("model", "system", "malformed", "on_void_turn", "max_turns")},
     )
 
 
@@ -302,7 +308,7 @@ _OF_ALL: Final = ("api_key_env", "timeout", "max_retries", "send_seed")
 """Options that hold for every LLM."""
 
 
-def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dict[str, EndpointSpec]:
+def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dict[str, LLM]:
     """The LLMs by name; the one without a name is left out if every role of the team names another one."""
     others = read_llms(given["llms"], {name: given[name] for name in _OF_ALL})
     if others and isinstance(agent, Team) and all(member.agent.llm for member in agent.members.values()):
@@ -312,7 +318,7 @@ def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dic
                 "what is of another one stands in its --llm NAME=URL,OPTION=VALUE"
             )
         return others
-    main = EndpointSpec(
+    main = LLM(
         *given["base_url"],
         **{name: given[name] for name in (*_OF_ALL, "max_concurrency", "price")},
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
@@ -379,7 +385,7 @@ def _dialect(name: str) -> Any:
     return load_named(name, "--dialect")
 
 
-_OF_JOB: Final = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program", "weights")
+_OF_JOB: Final = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program")
 """Options of a run that its stored job holds by the same names."""
 
 _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "tpm", "timeout", "max_retries", "price")
@@ -417,8 +423,9 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     options: dict[str, Any] = {
         **{name: getattr(job, name) for name in _OF_JOB},
         **msgspec.structs.asdict(job.stopping),
+        "policy_version": job.weights,
         "labels": settings.get("labels"),
-        "start_from": (settings.get("continues") or {}).get("run"),
+        "continue_from": (settings.get("continues") or {}).get("run"),
         **(settings.get("refill") or {}),
         "llm": _endpoints(job, given),
         "budget": given["budget"] or job.budget,
@@ -431,9 +438,9 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))
 
 
-def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:
+def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, LLM]:
     """The LLMs by name, with the settings that are changed now."""
-    llms = {name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
+    llms = {name: llm for name, llm in job.llms.items() if isinstance(llm, LLM)}
     main = llms.pop(MAIN, None)
     others = changed_llms(llms, given["llms"])
     if main is not None:
@@ -446,7 +453,7 @@ def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:
     return others
 
 
-def _main(llm: EndpointSpec, given: dict[str, Any]) -> EndpointSpec:
+def _main(llm: LLM, given: dict[str, Any]) -> LLM:
     """The LLM without a name, with the settings that are changed now."""
     same = ("api_key_env", "max_concurrency", "timeout", "max_retries", "price")
     changed = {name: given[name] for name in same if given[name] is not None}

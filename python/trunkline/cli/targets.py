@@ -12,7 +12,7 @@ from trunkline._internal.text import printable
 from trunkline._internal.validation import short_repr
 from trunkline.cli.options import load_tools, run_path, safe_name
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS
 from trunkline.llm.pricing import check_name, read_price, there_is
 from trunkline.llm.request import Sampling
@@ -38,19 +38,19 @@ _PRICES: Final = ("prompt", "generated", "cached")
 _FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, "max_retries": int}
 
 
-def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, EndpointSpec]:
+def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, LLM]:
     """Make the LLMs that ``--llm`` names."""
-    made: dict[str, EndpointSpec] = {}
+    made: dict[str, LLM] = {}
     for name, (urls, options) in _parts(given).items():
         try:
             fields, rates = _fields(options)
-            made[name] = EndpointSpec(*urls, **{**usual, **fields}, limits=Limits(**rates))
+            made[name] = LLM(*urls, **{**usual, **fields}, limits=Limits(**rates))
         except ConfigError as problem:
             raise ConfigError(f"--llm {name}: {problem}") from None
     return made
 
 
-def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dict[str, EndpointSpec]:
+def changed_llms(there: Mapping[str, LLM], given: Iterable[str]) -> dict[str, LLM]:
     """The LLMs of a run with the changes that ``--llm`` names; a URL replaces all earlier ones."""
     made = dict(there)
     for name, (urls, options) in _parts(given).items():
@@ -120,7 +120,7 @@ _NOT_HERE: Final = {
     "system": "--system is for one agent; the roles of a team have theirs: --role NAME.system=TEXT",
     "dialect": "--dialect is for one agent; the roles of a team have theirs: --role NAME.dialect=VALUE",
     "malformed": "--malformed is for one agent's own loop, which a team does not have",
-    "void": "--void is for one agent's own loop, which a team does not have",
+    "on_void_turn": "--on-void-turn is for one agent's own loop, which a team does not have",
     "environment": "--environment is for one agent's own loop, which a team does not have",
 }
 """Options of one agent, and what to do about them where a team plays."""

@@ -20,7 +20,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.llm.types import LLM
+    from trunkline.llm.types import LLMClient
 
 
 class SearchNode:
@@ -114,7 +114,7 @@ Node = SearchNode
 """The name that examples know it by."""
 
 
-def as_client(client: object, max_concurrency: int | None = None) -> LLM:
+def as_client(client: object, max_concurrency: int | None = None) -> LLMClient:
     """Return the LLM of an ``AsyncOpenAI`` client or an object with ``async complete(request)``, else ConfigError."""
     limit = None if max_concurrency is None else check_int("max_concurrency", max_concurrency, 1)
     if not callable(getattr(client, "complete", None)):
@@ -134,7 +134,7 @@ _log = logging.getLogger("trunkline.compat")
 
 
 def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: str) -> str:
-    """The answer with the most weight behind it, by the rules of :class:`trunkline.Weighted`.
+    """The answer with the most weight behind it, by the rules of :class:`trunkline.aggregators.WeightedVote`.
 
     A result weighs its ``confidence`` times its ``reward``, of which one below 0 counts as 0. A result without one of
     the two counts as the mean of the others there, and where none has one, or all have 0, it changes nothing. Where all
@@ -168,7 +168,7 @@ def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: st
 async def integrate(
     rollout_results: Sequence[Mapping[str, Any]], question: str, client: Any, model: str, *, reports: str = "stored"
 ) -> str:
-    """Let a model pick one of the answers, after reading a report on each of the results: :class:`trunkline.Integrate`.
+    """Let a model pick one of the answers, after reading a report on each of the results.
 
     Reports that are needed are written first, all at once, each by one request that shows the conversation. Then one
     request shows all answers with their reports, and must pick one; a reply that picks none is asked for once more.

@@ -131,7 +131,7 @@ def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
         * ``answer``: the final answer, or None; ``final_answer`` is the same.
         * ``termination``: why it ended, a value of :class:`trunkline.Termination`; ``answer`` where it has one.
         * ``error``: what went wrong, one printable line, or None.
-        * ``usage``: what its own calls cost, the fields of :class:`trunkline.Usage`.
+        * ``usage``: what its own calls cost, the fields of :class:`trunkline.runs.Usage`.
         * ``confidence``: how sure the model was of the tokens of its last turn, from 0 to 1: the geometric mean of
           their probabilities, or where the server gives no token ids, one over their perplexity by the likeliest
           tokens. None where it gave neither; ask with ``logprobs=True`` and ``top_logprobs`` of at least 2.

@@ -27,7 +27,7 @@ from trunkline.protocol.messages import RUN_BUDGET, Ack, Batch, Bye, CutTasks, F
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trunkline.observability.observers import Observer, Snapshot
+    from trunkline.observability.observers import Observer, Progress
     from trunkline.protocol.job import Job, Refill
     from trunkline.protocol.messages import ToWorker
     from trunkline.store.schema import TakenRow
@@ -59,7 +59,7 @@ class Controller:
         tasks: Sequence[Task],
         writer: RunWriter,
         backend: Backend,
-        watch: Callable[[Snapshot], None] | None = None,
+        watch: Callable[[Progress], None] | None = None,
         taken: Mapping[int, TakenRow] | None = None,
         refill: Refill | None = None,
         *,

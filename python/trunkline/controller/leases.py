@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from trunkline.controller.component import Component
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.protocol import messages
 from trunkline.protocol.job import parties, slot_kinds
@@ -99,7 +99,7 @@ def leased_limits(
     """Return the slots and rates of a run's LLMs, by name; none without worker processes."""
     found: dict[str, LeasedResource] = {}
     for name, llm in llms.items():
-        if workers and isinstance(llm, EndpointSpec):
+        if workers and isinstance(llm, LLM):
             slots = messages.slots_of(name)
             found[slots] = RequestSlots(slots, slot_kinds(llm), parties(llm, workers), send)
             buckets = limits_of(llm.limits.requests_per_minute, llm.limits.tokens_per_minute, clock)

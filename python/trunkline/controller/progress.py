@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trunkline.controller.component import Death
     from trunkline.controller.scheduler import TaskQueue
-    from trunkline.observability.observers import ObserverHub, Snapshot
+    from trunkline.observability.observers import ObserverHub, Progress
     from trunkline.protocol.job import Job, Refill
     from trunkline.protocol.messages import Batch, Done, Fatal
     from trunkline.store.schema import RolloutRow, TakenRow
@@ -78,7 +78,7 @@ class ProgressCounter(Component):
         task_queue: TaskQueue,
         taken: Mapping[int, TakenRow],
         refill: Refill | None,
-        snapshot: Snapshot,
+        snapshot: Progress,
         observers: ObserverHub,
     ) -> None:
         self._job = job

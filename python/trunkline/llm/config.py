@@ -1,7 +1,7 @@
 """Endpoints as data that crosses to workers.
 
 The key is not part of it: it is read from an environment variable when the endpoint is opened. A key or header given
-directly stays in memory, outside every encoding, and crosses only by ``EndpointSpec.secret``.
+directly stays in memory, outside every encoding, and crosses only by ``LLM.secret``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Varargs(msgspec.StructMeta):
         return super().__call__(base_urls=base_urls or (default,), api_key_env=api_key_env, private=private, **fields)
 
 
-class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
+class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
     """One or more OpenAI-compatible endpoints that complete, as data; ``trunkline.LLM``.
 
     Args:
@@ -158,13 +158,13 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
 
     def __repr__(self) -> str:
         given = [repr(url) for url in self.base_urls]
-        for field, usual in zip(("api_key_env", "max_concurrency"), EndpointSpec.__struct_defaults__, strict=False):
+        for field, usual in zip(("api_key_env", "max_concurrency"), LLM.__struct_defaults__, strict=False):
             if getattr(self, field) != usual:
                 given.append(f"{field}={getattr(self, field)!r}")
         return f"LLM({', '.join(given)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return msgspec.convert, (msgspec.to_builtins(self), EndpointSpec)
+        return msgspec.convert, (msgspec.to_builtins(self), LLM)
 
     def settings(self) -> dict[str, Any]:
         """Describe it for a run file: every field but what was given directly, of which the header names stay."""
@@ -180,14 +180,14 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             return None
         return msgspec.json.encode([key, headers]).decode()
 
-    def with_secret(self, secret: str | None) -> EndpointSpec:
+    def with_secret(self, secret: str | None) -> LLM:
         """Give back what :attr:`secret` held, after this object crossed to another process."""
         if secret is None:
             return self
         key, headers = msgspec.json.decode(secret, type=tuple[str | None, dict[str, str]])
         return msgspec.structs.replace(self, private=Private.holding(key, headers))
 
-    def with_key(self) -> EndpointSpec:
+    def with_key(self) -> LLM:
         """Hold the key of this process's environment, for a process that has another one.
 
         Raises:

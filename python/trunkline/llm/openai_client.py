@@ -21,7 +21,7 @@ from trunkline.llm.token_ids.base import engine_mode
 
 if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
-    from trunkline.llm.types import LLM, Reply, Request
+    from trunkline.llm.types import LLMClient, Reply, Request
 
 
 # With this header the SDK hands back the response itself instead of building its models.
@@ -30,7 +30,7 @@ _MODEL: Final = re.compile(rb'^\{"model":("(?:[^"\\]|\\.)*")')
 _PATH: Final = "/chat/completions"
 
 
-def as_llm(candidate: object) -> LLM:
+def as_llm(candidate: object) -> LLMClient:
     """Check a user's LLM; an OpenAI client is wrapped."""
     complete = getattr(candidate, "complete", None)
     if callable(complete) and not isinstance(candidate, type):
@@ -40,7 +40,7 @@ def as_llm(candidate: object) -> LLM:
             check_int(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
         one_price(f"{type(candidate).__name__}.price", getattr(candidate, "price", None))
         engine_mode(f"{type(candidate).__name__}.tokens", getattr(candidate, "tokens", None))
-        return cast("LLM", candidate)
+        return cast("LLMClient", candidate)
     if not _is_client(candidate):
         raise ConfigError(
             f"{type(candidate).__name__} is no LLM: give trunkline.LLM(url), an openai.AsyncOpenAI client, "
@@ -50,7 +50,7 @@ def as_llm(candidate: object) -> LLM:
 
 
 class ClientLLM:
-    """A model behind a user's OpenAI client; ``trunkline.ClientLLM``. Closing it leaves the client to its owner.
+    """A model behind a user's OpenAI client; ``trunkline.llms.ClientLLM``. Closing it leaves the client to its owner.
 
     Args:
         client: The client.

@@ -1,4 +1,4 @@
-"""Request, Reply, Choice, ToolCall, LLM protocol; Limits, Routing."""
+"""Request, Reply, Choice, ToolCall, LLMClient protocol; Limits, Routing."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Request(msgspec.Struct):
 
 
 @runtime_checkable
-class LLM(Protocol):
+class LLMClient(Protocol):
     """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator.
 
     A user's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for

@@ -1,1 +1,30 @@
 """Logging, observers, Prometheus, OpenTelemetry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trunkline._internal.exports import exports
+
+if TYPE_CHECKING:
+    from trunkline.observability.logging import log_to
+    from trunkline.observability.observers import Progress
+    from trunkline.observability.opentelemetry import Tracing
+    from trunkline.observability.prometheus import PrometheusServer
+
+__all__ = [
+    "Progress",
+    "PrometheusServer",
+    "Tracing",
+    "log_to",
+]
+
+__getattr__ = exports(
+    __name__,
+    """
+observability.logging: log_to
+observability.observers: Progress
+observability.opentelemetry: Tracing
+observability.prometheus: PrometheusServer
+""",
+)

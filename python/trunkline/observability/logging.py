@@ -19,7 +19,7 @@ from trunkline._internal.text import printable, scrub, without_key, without_secr
 from trunkline._internal.tool_output import direct_stderr
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def safe(text: str, width: int = _LONGEST) -> str:
 def conceal(*llms: object) -> None:
     """Keep the keys of endpoints out of everything that this process logs from here on."""
     for llm in llms:
-        if not isinstance(llm, EndpointSpec):
+        if not isinstance(llm, LLM):
             continue
         key, headers = llm.private.values
         with contextlib.suppress(ConfigError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-class Snapshot(msgspec.Struct):
+class Progress(msgspec.Struct):
     """The state of a run at one moment.
 
     Attributes:
@@ -92,7 +92,7 @@ class Snapshot(msgspec.Struct):
 
 def opening(
     there: RunProgress, tasks: int, most: int, taken: Mapping[int, TakenRow], refill: Refill | None = None
-) -> Snapshot:
+) -> Progress:
     """Return the state of a run that begins or is continued, with at most ``most`` rollouts for each task."""
     planned = tasks if refill is None else refill.groups
     rollouts = planned * most + sum(row.growing for row in taken.values())
@@ -100,7 +100,7 @@ def opening(
         # What finished tasks came to, in the place of the most that the strategy could have made of them.
         had = sum(taken[task].rollouts for task in there.finished if task in taken)
         rollouts += there.rollouts - had - most * len(there.finished)
-    return Snapshot(
+    return Progress(
         tasks=tasks,
         rollouts=rollouts,
         tasks_done=len(there.finished),
@@ -129,10 +129,10 @@ class Observer(Protocol):
     def completed(self, done: Done) -> None:
         """A task is over, and in the run file."""
 
-    def look(self, snapshot: Snapshot) -> None:
+    def look(self, snapshot: Progress) -> None:
         """A second has passed."""
 
-    def end(self, snapshot: Snapshot) -> None:
+    def end(self, snapshot: Progress) -> None:
         """The run is over."""
 
 
@@ -151,7 +151,7 @@ class StallDetector:
     def __init__(self) -> None:
         self._next = STALLED
 
-    def look(self, snapshot: Snapshot) -> None:
+    def look(self, snapshot: Progress) -> None:
         """Look at a run; once a second is enough."""
         if snapshot.quiet < STALLED:
             self._next = STALLED
@@ -160,7 +160,7 @@ class StallDetector:
             logger.warning("%s", explain(snapshot))
 
 
-def explain(snapshot: Snapshot) -> str | None:
+def explain(snapshot: Progress) -> str | None:
     """Say why there is no progress, in one printable line; None where there is."""
     if snapshot.quiet < STALLED:
         return None
@@ -172,14 +172,14 @@ def explain(snapshot: Snapshot) -> str | None:
     return f"no progress for {snapshot.quiet:.0f} s: " + "; ".join(reasons)
 
 
-def pause_of(snapshot: Snapshot) -> float:
+def pause_of(snapshot: Progress) -> float:
     """Return the seconds for which all endpoints that are not out for good get no request; 0 where one does."""
     states = snapshot.engines.values()
     pauses = [one.pause for state in states for one in state.endpoints if one.pause or not one.shut]
     return min(pauses, default=0.0)
 
 
-def _reasons(snapshot: Snapshot) -> Iterator[str]:
+def _reasons(snapshot: Progress) -> Iterator[str]:
     states = snapshot.engines.values()
     out: dict[str, int] = defaultdict(int)
     waiting: dict[str, int] = defaultdict(int)
@@ -217,7 +217,7 @@ class ObserverHub:
     """Fan-out of run events to observers: progress callback, Prometheus, OpenTelemetry."""
 
     def __init__(
-        self, snapshot: Snapshot, watch: Callable[[Snapshot], None] | None, observers: Sequence[Observer]
+        self, snapshot: Progress, watch: Callable[[Progress], None] | None, observers: Sequence[Observer]
     ) -> None:
         self._snapshot = snapshot
         self._watch = watch

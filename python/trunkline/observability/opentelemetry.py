@@ -11,7 +11,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.observers import Progress
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import Batch, Done
     from trunkline.rollout.sampling.inflight import SpanRecord
@@ -69,10 +69,10 @@ class Tracing:
             self._fail(span, "lost")
             span.end()
 
-    def look(self, snapshot: Snapshot) -> None:
+    def look(self, snapshot: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
 
-    def end(self, snapshot: Snapshot) -> None:
+    def end(self, snapshot: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`; open spans end as unfinished."""
         for span in self._open.values():
             span.set_attribute("trunkline.unfinished", True)

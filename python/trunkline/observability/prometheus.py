@@ -11,7 +11,7 @@ import msgspec
 from trunkline._internal.text import printable, without_secrets
 from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
-from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Progress
 from trunkline.store.stats.calls import CallStats, spending
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class Metrics:
+class PrometheusServer:
     """Counters, gauges and histograms of runs, served for Prometheus at ``http://HOST:PORT/metrics``.
 
     One object may serve run after run; its counters continue. They count in the controller: what a worker has not
@@ -67,7 +67,7 @@ class Metrics:
         self._make(library)
         self._known: dict[str, dict[str, str]] = {"endpoint": {}, "agent": {}, "tool": {}}
         self._worker_ids: set[int] = set()
-        self._before = Snapshot(0, 0)
+        self._before = Progress(0, 0)
         self._taken: Mapping[int, TakenRow] = {}
         self._prices: dict[str, Any] = {}
         self._agent = ""
@@ -97,7 +97,7 @@ class Metrics:
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
         self._taken, self._prices, self._agent = taken, job.prices, job.agent.name
-        self._before = Snapshot(0, 0)
+        self._before = Progress(0, 0)
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
@@ -126,7 +126,7 @@ class Metrics:
             if before is None or row.rollout >= before.rollouts:
                 self._rollouts.labels(termination=row.termination or "none").inc()
 
-    def look(self, snapshot: Snapshot) -> None:
+    def look(self, snapshot: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
         self._deaths.inc(snapshot.died - self._before.died)
         self._before.died = snapshot.died
@@ -140,7 +140,7 @@ class Metrics:
             for name, gauge in self._gauges.items():
                 gauge.labels(worker=str(worker_id)).set(getattr(state, name))
 
-    def end(self, snapshot: Snapshot) -> None:
+    def end(self, snapshot: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
         self.look(msgspec.structs.replace(snapshot, engines={}, workers=0))
 

@@ -16,11 +16,11 @@ from trunkline.agent import Agent
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.capabilities import REGIONS
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.dialects import builtin as dialects
 from trunkline.llm.openai_client import as_llm
 from trunkline.llm.pricing import EVERYWHERE, MAIN, check_name, prices_named, there_is
-from trunkline.llm.types import LLM
+from trunkline.llm.types import LLMClient
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.drivers import ProgramFunction
 from trunkline.rollout.programs.resources import check_program
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trunkline.llm.token_ids.base import TokenMode
 
 
-AnyLLM = EndpointSpec | BatchLLM | LLM
+AnyLLM = LLM | BatchLLM | LLMClient
 """Endpoints as data, or a batch engine or live LLM, which stays in its process."""
 
 
@@ -63,10 +63,10 @@ def as_llms(given: Any) -> dict[str, AnyLLM]:
 
 def _as_one(llm: Any) -> AnyLLM:
     if llm is None:
-        return EndpointSpec()
+        return LLM()
     if isinstance(llm, str):
-        return EndpointSpec(llm)
-    return llm if isinstance(llm, EndpointSpec | BatchLLM) else as_llm(llm)
+        return LLM(llm)
+    return llm if isinstance(llm, LLM | BatchLLM) else as_llm(llm)
 
 
 def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: bool) -> None:
@@ -100,7 +100,7 @@ def prices_of(llms: Mapping[str, AnyLLM]) -> dict[str, Price]:
 
 
 def _prices(llm: AnyLLM) -> dict[str, Price]:
-    if isinstance(llm, EndpointSpec):
+    if isinstance(llm, LLM):
         return llm.price
     price = getattr(llm, "price", None)
     return {} if price is None else {EVERYWHERE: price}
@@ -113,12 +113,12 @@ def tokens_of(llm: AnyLLM) -> TokenMode | None:
 
 def live(llms: Mapping[str, AnyLLM]) -> str | None:
     """Return the class name of an LLM that cannot leave this process; None where all can."""
-    return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, EndpointSpec)), None)
+    return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, LLM)), None)
 
 
 def describe(llm: AnyLLM) -> dict[str, Any]:
     """Describe an LLM for the run file: everything but its secrets."""
-    if isinstance(llm, EndpointSpec):
+    if isinstance(llm, LLM):
         return llm.settings()
     mode = tokens_of(llm)
     exact = {} if mode is None else {"tokens": mode}
@@ -231,7 +231,7 @@ class Job(msgspec.Struct, kw_only=True):
         for name in ("budget", "task_budget"):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
-        check_version("weights", self.weights)
+        check_version("policy_version", self.weights)
         if self.program is not None:
             check_program(self.program, self.agent)
             self._check_program_tokens()
@@ -299,7 +299,7 @@ class EncodedJob(msgspec.Struct):
     environment: SerializedObject | None
     strategy: SerializedObject
     reward: SerializedObject | None
-    llms: dict[str, EndpointSpec]
+    llms: dict[str, LLM]
     secrets: dict[str, str]
     seed: int
     cache: str | None
@@ -354,7 +354,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
         environment=None if environment is None else serialized(environment, f"environment {_named(environment)}"),
         strategy=serialized(job.strategy, f"strategy {type(job.strategy).__name__}"),
         reward=None if job.reward is None else serialized(job.reward, f"reward {short_name(job.reward)!r}"),
-        llms={name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)},
+        llms={name: llm for name, llm in job.llms.items() if isinstance(llm, LLM)},
         secrets={},
         filters=[serialized(one, f"filter {name_of(one)}") for one in job.filters],
         program=None if job.program is None else serialized(job.program, f"program {_named(job.program)}"),
@@ -386,7 +386,7 @@ def settings(job: Job) -> dict[str, Any]:
     agent = job.agent
     return {
         "agent": {
-            **msgspec.structs.asdict(agent),
+            **dict(zip(Agent.__struct_encode_fields__, msgspec.structs.astuple(agent), strict=True)),
             "llm": agent.llm or None,
             "sampling": msgspec.to_builtins(agent.sampling),
             "tools": [tool.definition for tool in agent.tools],
@@ -440,12 +440,12 @@ def slots_for(job: Job, requests: int) -> int:
     return max(2, math.ceil(1.25 * requests / at_once(job.strategy)))
 
 
-def parties(llm: EndpointSpec, workers: int) -> int:
+def parties(llm: LLM, workers: int) -> int:
     """Return how many engines can share an LLM's limits: each needs a slot."""
     return min(workers, llm.max_concurrency, llm.limits.endpoint_concurrency or workers)
 
 
-def slot_kinds(llm: EndpointSpec) -> dict[str, int]:
+def slot_kinds(llm: LLM) -> dict[str, int]:
     """Return how many requests may be in flight: in the run, and at each endpoint where that limit is lower."""
     most, each = llm.max_concurrency, llm.limits.endpoint_concurrency
     if each is None or each >= most:

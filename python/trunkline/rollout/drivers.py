@@ -53,7 +53,7 @@ def wanted_calls(rollout: Rollout, compiled: CompiledAgent, choice: ReplyChoice)
         return turn.calls
     if turn.answer is not None:
         return Finished(Termination.ANSWER, extract_answer(turn.answer))
-    if agent.void == "stop":
+    if agent.on_void_turn == "stop":
         return Finished(Termination.FILTERED, None, "the turn neither calls a tool nor answers")
     rollout.tell(compiled, turn.problem)
     return ()

@@ -338,7 +338,7 @@ class TreeRunner:
     def _is_over(self) -> bool:
         """Whether growth is over; it is cut if the task is settled."""
         stopping = self._settings.stopping
-        if stopping.settled is not None and not self._running.over:
+        if stopping.stop_when is not None and not self._running.over:
             why = stopping.is_settled(self.tree.core, self._planned)
             if why is not None:
                 self.cut("settled", why)
@@ -640,4 +640,4 @@ class TreeRunner:
         """Cut the other rollouts once there are enough."""
         if self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
-            self._running.cut("enough", why, keep=self._settings.stopping.tail == "keep")
+            self._running.cut("enough", why, keep=self._settings.stopping.cut_tail == "keep")

@@ -43,13 +43,13 @@ class SourceRun:
         self._name = printable(str(path))
         # First: it may not look while this process has the file open.
         if is_written(path):
-            raise ConfigError(f"start_from: {self._name} is still running: wait for its end, or stop it first")
+            raise ConfigError(f"continue_from: {self._name} is still running: wait for its end, or stop it first")
         self._reader = RunReader.open(path)
         self.settings, self.seed = self._reader.settings, self._reader.seed
         if (scoring := under_way(self._reader.meta)) is not None:
             self._reader.close()
             raise ConfigError(
-                f"start_from: {self._name} is scored by {printable(scoring.reward, 80)} in part: finish that first, "
+                f"continue_from: {self._name} is scored by {printable(scoring.reward, 80)} in part: finish that first, "
                 "with `trunkline score` (rescore)"
             )
 
@@ -68,12 +68,14 @@ class SourceRun:
         for task in listed:
             there = known.get(task.id)
             if there is None:
-                raise ConfigError(f"start_from: task {quoted(task.id)} is not in {self._name}; name tasks that it has")
+                raise ConfigError(
+                    f"continue_from: task {quoted(task.id)} is not in {self._name}; name tasks that it has"
+                )
             for field in ("messages", "reference"):
                 if getattr(task, field) != getattr(there, field):
                     raise ConfigError(
-                        f"start_from: task {quoted(task.id)} has other {field} than in {self._name}; leave the tasks "
-                        "out to continue those of the run, or begin a new run"
+                        f"continue_from: task {quoted(task.id)} has other {field} than in {self._name}; leave the "
+                        "tasks out to continue those of the run, or begin a new run"
                     )
         return listed
 
@@ -81,7 +83,7 @@ class SourceRun:
         """Refuse a job whose strategy, tools, dialect or reward cannot continue this run."""
         if not getattr(job.strategy, "continues", False):
             raise ConfigError(
-                f"start_from: strategy {type(job.strategy).__name__} begins every task anew; Chain and Partial "
+                f"continue_from: strategy {type(job.strategy).__name__} begins every task anew; Chain and Partial "
                 "continue an earlier run, and so does any strategy with continues = True"
             )
         there, agent = self.settings.get("agent"), job.agent
@@ -125,8 +127,8 @@ class SourceRun:
             known = known or _known(core, region)
         if turns and not known:
             raise ConfigError(
-                f"start_from: strategy {type(job.strategy).__name__} chooses turns by log-probabilities of the region "
-                f"{region!r}, and no turn in {self._name} has any: "
+                f"continue_from: strategy {type(job.strategy).__name__} chooses turns by log-probabilities of the "
+                f"region {region!r}, and no turn in {self._name} has any: "
                 "make a run with Sampling(logprobs=True, top_logprobs=16), or choose another region"
             )
 
@@ -143,7 +145,7 @@ class SourceRun:
 
     def _changed(self, what: str, how: str) -> ConfigError:
         return ConfigError(
-            f"start_from: {what} must be as in {self._name}: {how}; what has grown there would mean something else"
+            f"continue_from: {what} must be as in {self._name}: {how}; what has grown there would mean something else"
         )
 
 

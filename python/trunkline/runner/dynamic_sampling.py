@@ -104,9 +104,9 @@ def sample_groups(
         tasks: The problems; their ids must be unique.
         tries: The most times that a task is tried.
         keep_last: Whether groups of equal rewards are kept in the last try.
-        **options: See :class:`trunkline.Options`. ``groups`` is how many are kept of all tries, one for each task when
-            None. ``out`` is a folder: the runs are ``try-1.run`` and so on in it, and ``resume`` continues the one
-            that was not finished. ``strategy`` and ``reward`` must be given.
+        **options: See :class:`trunkline.runs.Options`. ``groups`` is how many are kept of all tries, one for each
+            task when None. ``out`` is a folder: the runs are ``try-1.run`` and so on in it, and ``resume`` continues
+            the one that was not finished. ``strategy`` and ``reward`` must be given.
 
     Raises:
         UsageError: If something in the call cannot be done.
@@ -207,7 +207,7 @@ def _seed_of(run: Run) -> int:
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the options; ConfigError for those that do not go with sampling."""
-    for name in ("max_tasks", "start_from"):
+    for name in ("max_tasks", "continue_from"):
         if options.get(name) is not None:
             raise ConfigError(f"{name} does not go with sampling groups: leave it out")
     if options.get("reward") is None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+import warnings
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.observers import Progress
     from trunkline.observability.opentelemetry import Tracing
-    from trunkline.observability.prometheus import Metrics
+    from trunkline.observability.prometheus import PrometheusServer
     from trunkline.rollout.budget import Budget
     from trunkline.runner.result import Run
     from trunkline.scoring.filters.base import Filter
@@ -33,17 +34,17 @@ class Options(TypedDict, total=False):
         seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
         cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
             seed, is not asked for again. None for none.
-        start_from: An earlier run, or the path of its file: its trees are copied and continued, unfinished ones
-            included; for strategies that continue, such as :class:`trunkline.Partial`. System prompt, dialect and tools
-            must be the same; tasks are the earlier run's, all of them when none are given; the seed is its seed when
-            None.
+        continue_from: An earlier run, or the path of its file: its trees are copied and continued, unfinished ones
+            included; for strategies that continue, such as :class:`trunkline.strategies.Partial`. System prompt,
+            dialect and tools must be the same; tasks are the earlier run's, all of them when none are
+            given; the seed is its seed when None.
         budget: The most that the run may spend, :class:`trunkline.Budget`. Near its limit what is refused depends on
             timing.
         task_budget: The most that each task may spend. But for ``seconds``, what is refused does not depend on timing;
             for that, the rollouts of a task take their turns together.
         enough: So many rollouts of a task that ended and did not fail: the others are cut at once. Depends on timing.
-        tail: What becomes of those that ``enough`` cuts: ``"censor"``, the default, or ``"keep"``.
-        settled: ``"answer"`` or a reward: no rollout of a task starts or continues once its answer can no longer
+        cut_tail: What becomes of those that ``enough`` cuts: ``"censor"``, the default, or ``"keep"``.
+        stop_when: ``"answer"`` or a reward: no rollout of a task starts or continues once its answer can no longer
             change, or one has that reward. Checked between rounds.
         out: Path of the run file, which must not exist unless it is resumed; a temporary file that lives as long as
             the result when None.
@@ -59,13 +60,13 @@ class Options(TypedDict, total=False):
             are started meanwhile.
         worker_memory: Bytes that each worker process may hold; one that holds more gets no new tasks and is replaced.
             Four fifths of the machine's memory, or the container's, divided by the workers, when None.
-        weights: The version of the model's weights, kept with every turn: turns of two versions never merge.
+        policy_version: The version of the model's weights, kept with every turn: turns of two versions never merge.
         program: What plays a rollout, ``async def program(rollout)``; the agent's tool-calling loop when None.
         labels: Anything JSON holds, kept with the settings.
-        metrics: A :class:`trunkline.Metrics`, which serves counters of the run for Prometheus (extra: metrics).
-        tracing: True, or a :class:`trunkline.Tracing`: spans of OpenTelemetry for rollouts, turns and tool calls
-            (extra: otel).
-        watch: Called with a :class:`trunkline.observability.observers.Snapshot` while the run is executed.
+        metrics: A :class:`trunkline.observability.PrometheusServer`: counters of the run (extra: metrics).
+        tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
+            turns and tool calls (extra: otel).
+        watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
     """
 
     llm: Any
@@ -74,12 +75,12 @@ class Options(TypedDict, total=False):
     workers: int | None
     seed: int | None
     cache: str | Path | None
-    start_from: str | Path | Run | None
+    continue_from: str | Path | Run | None
     budget: Budget | None
     task_budget: Budget | None
     enough: int | None
-    tail: str
-    settled: str | float | None
+    cut_tail: str
+    stop_when: str | float | None
     out: str | Path | None
     filters: Sequence[Filter]
     groups: int | None
@@ -89,17 +90,17 @@ class Options(TypedDict, total=False):
     resume: bool | Literal["force"]
     grace: float
     worker_memory: int | None
-    weights: str | None
+    policy_version: str | None
     program: Any
     labels: Mapping[str, Any] | None
-    metrics: Metrics | None
+    metrics: PrometheusServer | None
     tracing: bool | Tracing
-    watch: Callable[[Snapshot], None] | None
+    watch: Callable[[Progress], None] | None
 
 
 _DEFAULTS: Final[Options] = {
     **dict.fromkeys(Options.__annotations__, None),  # type: ignore[typeddict-item]
-    "tail": "censor",
+    "cut_tail": "censor",
     "filters": (),
     "durable": False,
     "resume": False,
@@ -108,8 +109,25 @@ _DEFAULTS: Final[Options] = {
 }
 
 
+FORMER: Final = {
+    "weights": "policy_version",
+    "tail": "cut_tail",
+    "settled": "stop_when",
+    "start_from": "continue_from",
+}
+"""Names of options in 0.1, which are taken for one release."""
+
+
 def with_defaults(options: Options) -> Options:
     """Return options, with defaults for those that are absent; raise TypeError for an unknown name."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if (new := FORMER.get(name)) is not None:
+            warnings.warn(f"the option {name} is called {new} now", DeprecationWarning, stacklevel=3)
+            if new in options:
+                raise TypeError(f"{name} is the old name of {new}: give {new} alone")
+        given[new or name] = value
+    options = cast("Options", given)
     unknown = [name for name in options if name not in _DEFAULTS]
     if unknown:
         raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(_DEFAULTS)}")

@@ -28,12 +28,12 @@ from trunkline.llm import messages
 from trunkline.llm.cache import Cache, place
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
-from trunkline.observability.prometheus import Metrics
+from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.continue_from import SourceRun
 from trunkline.runner.options import Options, with_defaults
-from trunkline.runner.preflight import Outline, check, check_budgets, check_out, formula_of, ready
+from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
 from trunkline.runner.stored_job import STORED, store_job
@@ -86,10 +86,10 @@ def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
 
 def watchers(metrics: object, tracing: object) -> tuple[str, list[Observer]]:
     """Return ``Job.traced`` and the observers; raise ConfigError for an object of another type."""
-    if metrics is not None and not isinstance(metrics, Metrics):
-        raise ConfigError(f"metrics must be a trunkline.Metrics, not {short_repr(metrics)}")
+    if metrics is not None and not isinstance(metrics, PrometheusServer):
+        raise ConfigError(f"metrics must be a trunkline.observability.PrometheusServer, not {short_repr(metrics)}")
     if not isinstance(tracing, bool | Tracing):
-        raise ConfigError(f"tracing must be True or a trunkline.Tracing, not {short_repr(tracing)}")
+        raise ConfigError(f"tracing must be True or a trunkline.observability.Tracing, not {short_repr(tracing)}")
     observers: list[Observer] = [] if metrics is None else [metrics]
     if tracing is False:
         return "", observers
@@ -115,7 +115,7 @@ class RunSpec:
             )
         if told["labels"] is not None and not isinstance(told["labels"], Mapping):
             raise ConfigError(f"labels must be a mapping, not {told['labels']!r:.60}")
-        self._start_from = None if told["start_from"] is None else _path_of(told["start_from"])
+        self._continue_from = None if told["continue_from"] is None else _path_of(told["continue_from"])
         self._out = _out(told["out"])
         self._forced = told["resume"] == "force"
         if told["resume"] not in (True, False, "force"):
@@ -135,20 +135,20 @@ class RunSpec:
         self._memory = _memory(told["worker_memory"], self._backend.workers)
 
     def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None) -> None:
-        with nullcontext() if self._start_from is None else SourceRun(self._start_from) as earlier:
+        with nullcontext() if self._continue_from is None else SourceRun(self._continue_from) as earlier:
             if earlier is not None:
                 tasks = earlier.tasks(None if tasks is None else check_tasks(tasks))
             self._describe(agent, check_tasks(tasks), None if earlier is None else earlier.seed)
             if earlier is not None:
                 earlier.check(self._job)
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
-        self._seed = self._job.seed if self._start_from else self._told["seed"]
+        self._seed = self._job.seed if self._continue_from else self._told["seed"]
 
     def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, there: ResumableRun) -> None:
-        """Describe a run that is resumed in its file; its ``start_from`` run is not read again."""
+        """Describe a run that is resumed in its file; its ``continue_from`` run is not read again."""
         self._describe(agent, there.tasks() if tasks is None else check_tasks(tasks), there.seed)
-        if self._start_from is not None:
-            self._described["continues"] = there.continues(self._start_from)
+        if self._continue_from is not None:
+            self._described["continues"] = there.continues(self._continue_from)
         self._described = there.joined(self._described)
         self._changed = there.compare(self._described, self._tasks, forced=self._forced)
         self._seed = self._job.seed
@@ -178,14 +178,14 @@ class RunSpec:
         known = [described, *(described | {"program": name} for name in earlier_names(program))]
         return [fingerprint(one, records) for one in known]
 
-    def outline(self) -> Outline:
+    def outline(self) -> Plan:
         """Return what the run would do; UsageError or RunFileError for what only files or serialization show."""
         if self._resumable is None:
             check_out(self._out)
         check(self._job)
         taken = None
-        if self._start_from is not None and self._resumable is None:
-            with SourceRun(self._start_from) as earlier:
+        if self._continue_from is not None and self._resumable is None:
+            with SourceRun(self._continue_from) as earlier:
                 taken = earlier.look(self._job, self._tasks)
         workers = self._backend.workers
         if workers:
@@ -195,7 +195,7 @@ class RunSpec:
         calls = tasks * rollouts * self._job.agent.max_turns
         bounds = [asker.sampling.max_tokens for asker in self._job.askers]
         described = self._described | {"seed": self._seed}
-        return Outline(
+        return Plan(
             tasks=tasks,
             rollouts=rollouts,
             formula=formula_of(self._job.strategy, rollouts),
@@ -228,8 +228,8 @@ def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
         budget=told["budget"],
         task_budget=told["task_budget"],
         program=program,
-        stopping=Stopping(enough=told["enough"], tail=told["tail"], settled=told["settled"]),
-        weights=told["weights"],
+        stopping=Stopping(enough=told["enough"], cut_tail=told["cut_tail"], stop_when=told["stop_when"]),
+        weights=told["policy_version"],
     )
 
 
@@ -237,7 +237,7 @@ def _path_of(run: object) -> Path:
     if isinstance(run, Run):
         return run.path
     if not isinstance(run, str | Path) or not str(run):
-        raise ConfigError(f"start_from must be a run or the path of a run file, not {short_repr(run)}")
+        raise ConfigError(f"continue_from must be a run or the path of a run file, not {short_repr(run)}")
     return Path(run).absolute()
 
 
@@ -357,7 +357,7 @@ class PreparedRun(RunSpec):
                 self._tasks,
                 durable=durable,
                 facts=facts,
-                state="running" if self._start_from is None else "beginning",
+                state="running" if self._continue_from is None else "beginning",
                 over_stub=bool(self._told["resume"]),
             )
         return RunWriter.open(
@@ -371,12 +371,12 @@ class PreparedRun(RunSpec):
         )
 
     def _take_over(self) -> dict[int, TakenRow]:
-        """Write the trees of ``start_from`` into the run file, which is discarded if that fails."""
-        if self._start_from is None:
+        """Write the trees of ``continue_from`` into the run file, which is discarded if that fails."""
+        if self._continue_from is None:
             return {}
         try:
-            self._writer.note("continues", str(self._start_from))
-            with SourceRun(self._start_from) as earlier:
+            self._writer.note("continues", str(self._continue_from))
+            with SourceRun(self._continue_from) as earlier:
                 taken = earlier.take_over(self._job, self._tasks, self._writer)
             self._writer.begin()
         except BaseException:
@@ -423,7 +423,7 @@ class PreparedRun(RunSpec):
         return Run(self.path, self._state, self._folder)
 
 
-def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:
+def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Plan:
     """Check a run and compute the most that it would do; no request is sent and no file is made.
 
     Args:

@@ -13,7 +13,7 @@ from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent
 from trunkline.errors import ConfigError, RunFileError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import forks_inside, region_of, tokens_of
 from trunkline.rollout.budget import prompt_bound, turn_cost
 from trunkline.rollout.moves import write_prompt
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-class Outline(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has not started. What is said to be the most is a bound: rollouts of a tree share turns.
 
     Attributes:
@@ -87,17 +87,17 @@ def formula_of(strategy: Strategy, rollouts: int) -> str:
 def check(job: Job) -> None:
     """Check keys and token settings of all agents without a request."""
     for llm in job.llms.values():
-        if isinstance(llm, EndpointSpec):
+        if isinstance(llm, LLM):
             llm.key()
     for agent in job.askers:
         if (mode := tokens_of(job.llms[agent.llm])) is not None:
             _check_tokens(agent, mode)
 
 
-def _asked(job: Job) -> list[tuple[Agent, EndpointSpec]]:
+def _asked(job: Job) -> list[tuple[Agent, LLM]]:
     """Return the agents that ask endpoints, each with its endpoint."""
     asked = [(agent, job.llms[agent.llm]) for agent in job.askers]
-    return [(agent, llm) for agent, llm in asked if isinstance(llm, EndpointSpec)]
+    return [(agent, llm) for agent, llm in asked if isinstance(llm, LLM)]
 
 
 def _check_tokens(agent: Agent, mode: TokenMode) -> None:
@@ -127,9 +127,7 @@ async def ready(job: Job) -> list[CallRow]:
     return sent
 
 
-async def _exact(
-    job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dialect: BoundDialect, spent: list[Reply]
-) -> None:
+async def _exact(job: Job, agent: Agent, llm: LLM, mode: TokenMode, dialect: BoundDialect, spent: list[Reply]) -> None:
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.capabilities import needs, other_apis, probe, require  # noqa: PLC0415
 
@@ -150,7 +148,7 @@ async def _local_prompt(mode: TokenMode) -> list[int]:
     return await renderers(mode)("").render([{"role": "user", "content": QUESTION}])
 
 
-async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect, spent: list[Reply]) -> None:
+async def _uncertain(job: Job, agent: Agent, llm: LLM, dialect: BoundDialect, spent: list[Reply]) -> None:
     """Probe the log-probabilities that the strategy needs, as the agent would ask for them."""
     from trunkline.llm.capabilities import QUESTION, find_regions, require_region  # noqa: PLC0415
 
@@ -162,7 +160,7 @@ async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDi
         require_region(found, region or "all", type(job.strategy).__name__)
 
 
-def _servers(llm: EndpointSpec) -> list[partial[HttpLLM]]:
+def _servers(llm: LLM) -> list[partial[HttpLLM]]:
     """Return a function for each server of an endpoint that opens it alone."""
     return [partial(msgspec.structs.replace(llm, base_urls=(url,)).open) for url in llm.base_urls]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._internal.old_names import renamed
+from trunkline._internal.old_names import renamed, words_now
 from trunkline._internal.text import printable, quoted, redact
 from trunkline.errors import ConfigError
 from trunkline.store.reader import RunReader
@@ -77,8 +77,15 @@ def changes(there: Any, here: Any, field: str = "") -> Iterator[Change]:
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, (old, new) in enumerate(zip(there, here, strict=True)):
             yield from changes(old, new, f"{field}[{place}]")
-    elif there != here and not (field.endswith("program") and isinstance(there, str) and renamed(there) == here):
+    elif there != here and not (isinstance(there, str) and _earlier(there, field) == here):
         yield Change(field, _shown(there), _shown(here))
+
+
+def _earlier(there: str, field: str) -> str:
+    """What an earlier release wrote, in the names of now."""
+    if field.endswith("program"):
+        return renamed(there)
+    return words_now(there) if field == "reward" else there
 
 
 def fingerprint(settings: Mapping[str, Any], tasks: Iterable[bytes]) -> str:

@@ -176,7 +176,7 @@ def _planned(
         yield PreparedRun(agent, tasks, **options), None
         return
     with pool.lend():
-        known: Options = {"weights": pool.weights}
+        known: Options = {"policy_version": pool.weights}
         plan = PreparedRun(agent, tasks, **(known | options))
         if not plan.over:
             pool.lead(plan.controller)

@@ -16,7 +16,7 @@ import msgspec
 from trunkline._internal.serialization import fields_of, load, pack
 from trunkline._internal.text import printable, redact
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import EncodedJob, as_packed, from_packed, import_path, live
 from trunkline.scoring.filters.base import check
 from trunkline.scoring.rewards.base import full_name
@@ -116,7 +116,7 @@ def _written(stored: StoredJob) -> dict[str, Any]:
 def _pack(job: Job) -> tuple[EncodedJob | None, str]:
     if stays := live(job.llms):
         return None, f"its LLM is a live {stays}"
-    if any(isinstance(llm, EndpointSpec) and llm.secret is not None for llm in job.llms.values()):
+    if any(isinstance(llm, LLM) and llm.secret is not None for llm in job.llms.values()):
         return None, "the endpoint's key or headers were given directly, and are in no file"
     try:
         packed = as_packed(job, by_value=False)

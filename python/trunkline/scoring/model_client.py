@@ -12,11 +12,11 @@ from trunkline._internal.validation import check_int, check_that
 from trunkline.errors import LLMError, ReplyError
 from trunkline.llm import messages as chat
 from trunkline.llm import request as body
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.dialects.base import spoken
 from trunkline.llm.openai_client import as_llm
 from trunkline.llm.request import Sampling
-from trunkline.llm.types import LLM, Request
+from trunkline.llm.types import LLMClient, Request
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class ModelClient:
     """Asks one model and counts the cost; bound to the event loop of its first question."""
 
     def __init__(self, llm: Any, model: str, sampling: Sampling = Sampling(), seed: int = 0) -> None:  # noqa: B008 - frozen
-        self._spec = EndpointSpec(llm) if isinstance(llm, str) else llm if isinstance(llm, EndpointSpec) else None
-        self._llm: LLM | None = None if self._spec is not None else as_llm(llm)
+        self._spec = LLM(llm) if isinstance(llm, str) else llm if isinstance(llm, LLM) else None
+        self._llm: LLMClient | None = None if self._spec is not None else as_llm(llm)
         check_that(isinstance(sampling, Sampling), "sampling must be Sampling(...)", sampling)
         self._head = body.head(model, "model")
         self._constant = body.constant(sampling)
@@ -74,7 +74,7 @@ class ModelClient:
             llm, self._llm = self._llm, None
             await llm.close()
 
-    def _open(self) -> LLM:
+    def _open(self) -> LLMClient:
         if self._llm is None:
             assert self._spec is not None
             self._llm = self._spec.open()

@@ -20,46 +20,48 @@ if TYPE_CHECKING:
 
 
 ANSWER = "answer"
-"""As ``settled``: the answer that most rollouts give can no longer change."""
+"""As ``stop_when``: the answer that most rollouts give can no longer change."""
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     """When a tree ends before its strategy has finished."""
 
     enough: int | None = None
-    tail: str = "censor"
-    settled: Any = None
+    cut_tail: str = msgspec.field(default="censor", name="tail")
+    stop_when: Any = msgspec.field(default=None, name="settled")
 
     def __post_init__(self) -> None:
         check_optional(check_int, "enough", self.enough, 1)
-        check_that(self.tail in {"censor", "keep"}, "tail must be censor or keep", self.tail)
-        if self.tail != "censor" and self.enough is None:
-            raise ConfigError(f"tail={self.tail} says what becomes of rollouts that enough= cuts: set enough as well")
-        if self.settled is not None and self.settled != ANSWER:
-            if isinstance(self.settled, str):
-                raise ConfigError(f"settled must be answer or a reward, not {short_repr(self.settled)}")
-            check_float("settled", self.settled, -math.inf)
+        check_that(self.cut_tail in {"censor", "keep"}, "cut_tail must be censor or keep", self.cut_tail)
+        if self.cut_tail != "censor" and self.enough is None:
+            raise ConfigError(
+                f"cut_tail={self.cut_tail} says what becomes of rollouts that enough= cuts: set enough as well"
+            )
+        if self.stop_when is not None and self.stop_when != ANSWER:
+            if isinstance(self.stop_when, str):
+                raise ConfigError(f"stop_when must be answer or a reward, not {short_repr(self.stop_when)}")
+            check_float("stop_when", self.stop_when, -math.inf)
 
     def check(self, strategy: Strategy, *, scored: bool) -> None:
         """Refuse settings that could never take effect."""
         planned, name = strategy.rollouts(), type(strategy).__name__
         if self.enough is not None and self.enough > planned:
             raise ConfigError(f"enough={self.enough} is never reached: {name} plans {planned} rollouts a task")
-        if self.settled is None:
+        if self.stop_when is None:
             return
-        if self.settled != ANSWER and not scored:
-            raise ConfigError(f"settled={self.settled:g} is a reward, but nothing is scored: give the run a reward")
+        if self.stop_when != ANSWER and not scored:
+            raise ConfigError(f"stop_when={self.stop_when:g} is a reward, but nothing is scored: give the run a reward")
         if at_once(strategy) >= planned and not stepwise(strategy):
             raise ConfigError(
-                f"settled is looked at between rounds, and {name} starts its {planned} rollouts at once: nothing would "
-                f"be saved; start them in waves, such as Chain({max(2, planned)}, wave={max(1, planned // 2)})"
+                f"stop_when is looked at between rounds, and {name} starts its {planned} rollouts at once: nothing "
+                f"would be saved; start them in waves, such as Chain({max(2, planned)}, wave={max(1, planned // 2)})"
             )
 
     def is_settled(self, core: CoreTree, planned: int) -> str | None:
         """Why a tree at rest is settled; None if it is not."""
-        if self.settled is None:
+        if self.stop_when is None:
             return None
-        return self._agreed(core, planned) if self.settled == ANSWER else self._rewarded(core)
+        return self._agreed(core, planned) if self.stop_when == ANSWER else self._rewarded(core)
 
     def _agreed(self, core: CoreTree, planned: int) -> str | None:
         tally, ended = Tally(), 0
@@ -77,6 +79,6 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
         for rollout in range(core.rollouts):
             facts = core.rollout(rollout)
             # Values of states, which unscored rollouts may have, are no rewards.
-            if facts.termination is not None and facts.termination not in UNSCORED and facts.reward >= self.settled:
-                return f"settled: rollout {rollout} has a reward of at least {self.settled:g}"
+            if facts.termination is not None and facts.termination not in UNSCORED and facts.reward >= self.stop_when:
+                return f"settled: rollout {rollout} has a reward of at least {self.stop_when:g}"
         return None

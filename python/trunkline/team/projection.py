@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _THINK, _THINK_END = "<think>", "</think>"
 
 
-class Projected(NamedTuple):
+class Reading(NamedTuple):
     """A reply as a team reads it.
 
     Attributes:
@@ -29,10 +29,10 @@ class Projected(NamedTuple):
 
 
 @runtime_checkable
-class Projection(Protocol):
+class Reader(Protocol):
     """Reads replies of one role. It must read equal replies equally: a replay reads them again."""
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         """Read a reply.
 
         Args:
@@ -45,9 +45,9 @@ class Projection(Protocol):
 class Whole(msgspec.Struct, frozen=True):
     """All of a reply counts, and every reply is valid."""
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         """Read a reply."""
-        return Projected(text)
+        return Reading(text)
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -80,12 +80,12 @@ class Tag(msgspec.Struct, frozen=True):
         for field in ("thinks", "chinese"):
             check_bool(f"Tag: {field}", getattr(self, field))
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         """Read a reply."""
         opens, closes = f"<{self.name}>", f"</{self.name}>"
         start, end = text.find(opens), text.find(closes)
         if start < 0 or end < 0:
-            return Projected(text if self.keep == "all" else "", False)
+            return Reading(text if self.keep == "all" else "", False)
         start += len(opens)
         content = text[start:end].strip()
         match self.keep:
@@ -95,7 +95,7 @@ class Tag(msgspec.Struct, frozen=True):
                 kept = opens + content + closes
             case "all":
                 kept = text[:start] + content + text[end:]
-        return Projected(kept, self._is_valid(text, reasoning or ""))
+        return Reading(kept, self._is_valid(text, reasoning or ""))
 
     def _is_valid(self, text: str, reasoning: str) -> bool:
         if not self.chinese and (_CHINESE.search(text) or _CHINESE.search(reasoning)):
@@ -106,11 +106,11 @@ class Tag(msgspec.Struct, frozen=True):
 class Boxed(msgspec.Struct, frozen=True):
     r"""All of a reply counts; it is valid if after its last ``\boxed`` a brace opens at once and is closed."""
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         """Read a reply."""
         last = text.rfind(r"\boxed")
         opens = last + len(r"\boxed")
-        return Projected(text, last >= 0 and text.startswith("{", opens) and _closes(text, opens))
+        return Reading(text, last >= 0 and text.startswith("{", opens) and _closes(text, opens))
 
 
 def _thought(text: str) -> bool:

@@ -17,7 +17,7 @@ from trunkline.llm.dialects import builtin as dialects
 from trunkline.llm.messages import piece, system
 from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
-from trunkline.team.projection import Projected, Projection, Whole
+from trunkline.team.projection import Reader, Reading, Whole
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         _listed("tools", "tools, functions with @tool", self.tools, Tool)
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Role: sampling must be a Sampling, not {short_repr(self.sampling)}")
-        if not isinstance(self.reads, Projection):
+        if not isinstance(self.reads, Reader):
             raise ConfigError(f"Role: reads must have read(text, reasoning), which {short_repr(self.reads)} lacks")
         check_float("Role: penalty", self.penalty, 0)
         if self.prompt is None and (self.system or self.slots or self.sees is not None):
@@ -164,16 +164,16 @@ class Member:
         self.relayed = self._ends()
         self.pieces = self.encoded()
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         """Read a reply by the role's projection; ProgramError if that fails."""
         try:
             found = self.role.reads.read(text, reasoning)
         except Exception as problem:
             raise ProgramError(f"role {short_repr(self.name)}: reads raised {describe_error(problem)}") from problem
-        if type(found) is Projected and type(found.text) is str and (found.valid is True or found.valid is False):
+        if type(found) is Reading and type(found.text) is str and (found.valid is True or found.valid is False):
             return found
-        if not isinstance(found, Projected):
-            raise ProgramError(f"role {short_repr(self.name)}: reads must return a Projected, not {short_repr(found)}")
+        if not isinstance(found, Reading):
+            raise ProgramError(f"role {short_repr(self.name)}: reads must return a Reading, not {short_repr(found)}")
         if not isinstance(found.text, str) or not isinstance(found.valid, bool):
             raise ProgramError(
                 f"role {short_repr(self.name)}: reads must return a text and true or false, "

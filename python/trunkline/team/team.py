@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.types import ReplyChoice
     from trunkline.rollout.programs.context import ContextMessage, ModelTurn, ProgramContext
-    from trunkline.team.projection import Projected
+    from trunkline.team.projection import Reading
     from trunkline.tools.toolbox import Observation
     from trunkline.types import Message, Task
 
@@ -93,7 +93,7 @@ class RoleReply(str):
 
 
 class TeamPlay:
-    """One try of one task, as a team plays it. What :class:`trunkline.ProgramContext` says of programs holds here.
+    """One try of one task, as a team plays it. :class:`trunkline.programs.ProgramContext` holds for it too.
 
     Args:
         play: The rollout.
@@ -228,7 +228,7 @@ class _Reading:
         self._others = others
         self._active = active
         self._step = step
-        self.found: Projected | None = None
+        self.found: Reading | None = None
 
     def note(self, choice: ReplyChoice) -> list[Any]:
         """Return what is recorded of a reply: active, valid, step, penalty."""

@@ -182,7 +182,7 @@ class Node:
 
     @property
     def compressed_reasoning(self) -> str | None:
-        """The report on the path to this node, or None; :class:`trunkline.Reporter` writes reports."""
+        """The report on the path to this node, or None; :class:`trunkline.aggregators.Reporter` writes reports."""
         return self.tree.core.report_of(self.id)
 
     @property

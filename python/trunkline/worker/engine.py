@@ -15,7 +15,7 @@ from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch.batcher import Batcher, BatchLLM
 from trunkline.llm.cache import Cache
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.renderers import renderers
@@ -42,7 +42,7 @@ from trunkline.worker.outbox import IN_FLIGHT, Outbox, TreeSink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.types import LLM
+    from trunkline.llm.types import LLMClient
     from trunkline.protocol.job import AnyLLM, Job
     from trunkline.types import Task
 
@@ -81,7 +81,7 @@ class LLMClients:
         self._leases = leases
         self._resized = resized
         self._slots = {name: _part(llm, job.parties) for name, llm in job.llms.items()}
-        self.llms: dict[str, LLM] = {}
+        self.llms: dict[str, LLMClient] = {}
         try:
             for name, llm in job.llms.items():
                 self.llms[name] = self._open(name, llm)
@@ -108,29 +108,27 @@ class LLMClients:
 
     async def drain(self, grace: float) -> None:
         """Send nothing more, and wait for requests and tool calls in flight, ``grace`` seconds at most."""
-        opened = [
-            cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if isinstance(llm, EndpointSpec)
-        ]
+        opened = [cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if isinstance(llm, LLM)]
         for llm in opened:
             llm.hold()
         await self.completions.turn_gate.drained(grace, lambda: sum(llm.waiting for llm in opened))
 
     async def close(self) -> None:
-        ours = [self.llms[name] for name, llm in self._job.llms.items() if isinstance(llm, EndpointSpec | BatchLLM)]
+        ours = [self.llms[name] for name, llm in self._job.llms.items() if isinstance(llm, LLM | BatchLLM)]
         await asyncio.gather(*(llm.close() for llm in ours))
 
-    def _open(self, name: str, llm: AnyLLM) -> LLM:
+    def _open(self, name: str, llm: AnyLLM) -> LLMClient:
         """Open an LLM; where its limits are shared, its slots and rates are leased."""
-        if isinstance(llm, EndpointSpec) and self._job.parties:
+        if isinstance(llm, LLM) and self._job.parties:
             return self._leases.open(name, llm, self._job.parties, lambda slots: self._hold(name, slots))
-        return llm.open() if isinstance(llm, EndpointSpec | BatchLLM) else llm
+        return llm.open() if isinstance(llm, LLM | BatchLLM) else llm
 
     def _hold(self, name: str, slots: int) -> None:
         self._slots[name] = slots
         self._resized(sum(self._slots.values()))
 
 
-def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
+def _exact(given: AnyLLM, llm: LLMClient) -> TokenPromptBuilder | None:
     mode = tokens_of(given)
     if mode is None:
         return None

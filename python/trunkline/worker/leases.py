@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trunkline._internal.aio import Timer
-    from trunkline.llm.config import EndpointSpec
+    from trunkline.llm.config import LLM
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.types import Limits
     from trunkline.rollout.budget import Amounts
@@ -56,7 +56,7 @@ class LeaseClient:
         self._holders[messages.RUN_BUDGET] = budget = BudgetLeases(limits, self._send, flush)
         return budget
 
-    def open(self, name: str, llm: EndpointSpec, parties: int, resized: Callable[[int], None]) -> HttpLLM:
+    def open(self, name: str, llm: LLM, parties: int, resized: Callable[[int], None]) -> HttpLLM:
         """Open an LLM whose limits are leased; ``resized`` is called when the number of slots has changed."""
         later = self._later or asyncio.get_running_loop().call_later
         rates = None

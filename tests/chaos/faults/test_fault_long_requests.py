@@ -10,7 +10,7 @@ import string
 from fault_server import OK, FaultServer, Seen
 
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import arun
 from trunkline.types import Task
 
@@ -51,7 +51,7 @@ async def test_a_long_request_is_not_written_over_while_its_server_reads(transpo
     tasks = [Task.ask(LARGE * letter, id=letter) for letter in large]
     tasks += [Task.ask(LONG * letter, id=letter) for letter in others]
     async with SlowServer(len(large), len(others)) as server:
-        llm = EndpointSpec(server.url, max_concurrency=8).open(transport=transport(8))
+        llm = LLM(server.url, max_concurrency=8).open(transport=transport(8))
         try:
             result = await arun(Agent(model="m"), tasks, llm=llm, out=tmp_path / "run")
         finally:

@@ -16,7 +16,7 @@ from fault_server import GOOD, OK, FaultServer, Peer, completion, http, problem
 from places import SUPPORT
 
 from trunkline.errors import EndpointError, TrunklineError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
@@ -40,7 +40,7 @@ async def no_wait(seconds: float) -> None:
 )
 async def test_a_fault_ends_its_rollout_and_no_other(transport, tmp_path, answer, ends):
     async with FaultServer(answer, OK) as server:
-        spec = EndpointSpec(server.url, api_key=KEY, max_retries=0, siblings=False)
+        spec = LLM(server.url, api_key=KEY, max_retries=0, siblings=False)
         llm = spec.open(transport=transport(8), sleep=no_wait)
         try:
             result = await arun(agent(), tasks()[:1], llm=llm, strategy=Chain(3), out=tmp_path / "run")
@@ -98,7 +98,7 @@ async def test_the_host_that_a_redirect_names_gets_nothing(transport):
     async with FaultServer(OK) as other:
         moved = http(b"", 307, {"Location": other.url + "/chat/completions"})
         async with FaultServer(moved) as server:
-            llm = EndpointSpec(server.url, api_key=KEY).open(transport=transport(8))
+            llm = LLM(server.url, api_key=KEY).open(transport=transport(8))
             try:
                 with pytest.raises(TrunklineError, match="redirects are not followed"):
                     await arun(agent(), tasks()[:1], llm=llm)
@@ -121,7 +121,7 @@ async def test_a_draw_that_the_server_cannot_read_ends_alone(transport, tmp_path
         await peer.send(http(GOOD | {"choices": [choice | {"index": index} for index in range(len(draws))]}))
 
     async with FaultServer(answer) as server:
-        llm = EndpointSpec(server.url, api_key=KEY).open(transport=transport(8), sleep=no_wait)
+        llm = LLM(server.url, api_key=KEY).open(transport=transport(8), sleep=no_wait)
         try:
             result = await arun(agent(), tasks()[:3], llm=llm, strategy=Chain(4), out=tmp_path / "run")
         finally:
@@ -134,7 +134,7 @@ async def test_a_draw_that_the_server_cannot_read_ends_alone(transport, tmp_path
 @pytest.mark.parametrize("answer", [http(b"", 307, {"Location": "/v2"}), http(problem("no such path"), 404)])
 async def test_one_odd_status_ends_no_run_that_was_served(transport, tmp_path, answer):
     async with FaultServer(OK, OK, answer, OK) as server:
-        spec = EndpointSpec(server.url, api_key=KEY, max_concurrency=1, siblings=False)
+        spec = LLM(server.url, api_key=KEY, max_concurrency=1, siblings=False)
         llm = spec.open(transport=transport(8), sleep=no_wait)
         try:
             result = await arun(agent(), tasks()[:1], llm=llm, strategy=Chain(6), out=tmp_path / "run")
@@ -156,7 +156,7 @@ async def test_one_odd_status_ends_no_run_that_was_served(transport, tmp_path, a
 )
 async def test_what_serves_nobody_ends_a_large_run_soon_and_after_few_requests(transport, answer, words):
     async with FaultServer(answer) as server:
-        llm = EndpointSpec(server.url, api_key=KEY, siblings=False).open(transport=transport(256))
+        llm = LLM(server.url, api_key=KEY, siblings=False).open(transport=transport(256))
         begun = time.monotonic()
         try:
             with pytest.raises(EndpointError, match=words):

@@ -12,7 +12,7 @@ from studies.growth import agent, grow
 from studies.tries import tries_of
 from trunkline.agent import CompiledAgent
 from trunkline.errors import BadRequest, ConfigError, LLMError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Request
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
@@ -31,7 +31,7 @@ from trunkline.strategies.tree_grpo import TreeGRPO
 async def test_trees_and_their_usage_are_those_of_the_real_server(lookups, strategy, sampling):
     ids = "max_tokens" in sampling
     server = await start_server(Settings())
-    llm = EndpointSpec(server.root_url + "/v1").open()
+    llm = LLM(server.root_url + "/v1").open()
     try:
         for task in lookups[:3]:
             served = await grow(task, compiled_agent(**sampling), strategy, llm, 3, ids=ids)

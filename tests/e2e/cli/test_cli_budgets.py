@@ -106,7 +106,7 @@ def test_a_budget_that_leaves_too_few_groups_is_exit_code_1(questions: str, tmp_
         (["--settled", "soon"], "'soon' is neither answer nor a reward"),
         (
             ["--settled", "answer", "-r", "4"],
-            "settled is looked at between rounds, and Chain starts its 4 rollouts at once",
+            "stop_when is looked at between rounds, and Chain starts its 4 rollouts at once",
         ),
         (["--enough", "5", "-r", "4"], "enough=5 is never reached: Chain plans 4 rollouts a task"),
         (["--tail", "keep"], "set enough as well"),

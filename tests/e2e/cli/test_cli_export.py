@@ -17,7 +17,7 @@ from foreign import capital_cities, serving
 from plain_reply import assistant
 from small_teams import SURE, TEAMS, reply, run_here
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -31,7 +31,7 @@ def cities(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five questions, three tries each, all of which say the same."""
     path = tmp_path_factory.mktemp("cities") / "a.run"
     with serving(capital_cities) as server:
-        run(agent(), tasks(), llm=EndpointSpec(server.url), workers=0, strategy=Chain(3), reward=exact_match, out=path)
+        run(agent(), tasks(), llm=LLM(server.url), workers=0, strategy=Chain(3), reward=exact_match, out=path)
     return path
 
 
@@ -175,7 +175,7 @@ def test_forked_tries_say_where_they_began(tmp_path: Path):
         strategy = Partial(initial=1, top_k=2, samples=1, region="all", budget=3)
         # These two call a tool in two turns, of which the second is no beginning.
         asked = [tasks()[1], tasks()[3]]
-        run(agent(sampling=SURE), asked, llm=EndpointSpec(server.url), workers=0, strategy=strategy, out=path)
+        run(agent(sampling=SURE), asked, llm=LLM(server.url), workers=0, strategy=strategy, out=path)
     assert trunkline(tmp_path, "export", path, "-f", "parallelmuse", "-o", "x.jsonl").returncode == 0
     with RunReader.open(path) as reader:
         trees = {tree.task.id: tree for tree in reader.trees()}

@@ -23,7 +23,7 @@ from trunkline.store.writer import RunWriter
 
 LIBRARY = """
 import sys
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.strategies.chain import Chain
 from trunkline.agent import Agent
 from trunkline.runner.run import run
@@ -36,7 +36,7 @@ def shout(trajectory):
 {local}
 
 if __name__ == "__main__":
-    llm = EndpointSpec(sys.argv[1], max_concurrency=4{llm})
+    llm = LLM(sys.argv[1], max_concurrency=4{llm})
     run(agent(), tasks(), llm=llm, strategy=Chain(2), seed=7, reward={reward}, workers=0, out=sys.argv[2]{more})
 """
 
@@ -278,7 +278,7 @@ def local():
 @pytest.mark.parametrize("started", [["mine.py"], ["-m", "mine"]])
 def test_a_program_and_the_version_of_the_weights_are_found_again(folder: Path, started: list[str]):
     with serving(lambda _: message("Paris")) as server:
-        script(folder, server.url, started=started, local=PROGRAM, more=", program=play, weights='step-7'")
+        script(folder, server.url, started=started, local=PROGRAM, more=", program=play, policy_version='step-7'")
         whole = digests(folder / "r.run")
         undo(folder / "r.run", "Japan")
         done = apart(folder.parent, "-m", "trunkline.cli", "resume", folder / "r.run")

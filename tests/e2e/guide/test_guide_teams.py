@@ -72,7 +72,7 @@ def test_roles_that_other_servers_answer_work_as_printed(folder: Path, url: str)
     team = made["team"]
     assert (team.members["verifier"].agent.llm, team.members["verifier"].agent.model) == ("judge", "large")
     change = {"model": "sim-verifier", "llm": "judge"}
-    asked = tl.MathTeam(model="sim-solver", rounds=2, roles=team.roles | {"verifier": change})
+    asked = tl.teams.MathTeam(model="sim-solver", rounds=2, roles=team.roles | {"verifier": change})
     run = tl.run(asked, tl.load_tasks(folder / "sums.jsonl", limit=2), llm=made["llm"])
     assert run.summary().failed == 0
     (options,) = re.findall(r"On the command line: `([^`]+)`", GUIDE)
@@ -94,7 +94,7 @@ def test_the_trainer_works_as_printed():
             self.calls.append(len(conversations))
             return ["It is \\boxed{4}. <verify>approve</verify>" for _ in conversations]
 
-    made: dict = {"tl": tl, "engine": Texts(), "team": tl.MathTeam(model="m")}
+    made: dict = {"tl": tl, "engine": Texts(), "team": tl.teams.MathTeam(model="m")}
     made["tasks"] = [Task.ask("2 + 2?", "4", id=f"{number}") for number in range(3)]
     assert len(TRAINER.splitlines()) <= 10
     exec(TRAINER, made)

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
@@ -22,10 +22,17 @@ PAGES = {
 STRATEGY = re.compile(r"\b((?:Adaptive|Chain|EntropyTree|MCTS|Partial|TreeGRPO|TreeSearch)\([\d, ]*\))")
 
 
+GROUPS = [getattr(tl, name) for name in tl.__all__ if isinstance(getattr(tl, name), ModuleType)]
+NAMES = {name: getattr(group, name) for group in GROUPS[:-1] for name in group.__all__ if name[0].isupper()}
+NAMES |= {name: getattr(tl, name) for name in tl.__all__}
+"""Of the package and its groups, as pages print them."""
+
+
 def found(dotted: str) -> object | None:
-    """What the library has under a name, if anything."""
-    there: object | None = tl
-    for part in dotted.split("."):
+    """What the library has under a name, if anything; one of a group may stand alone."""
+    first, *rest = dotted.split(".")
+    there: object | None = NAMES.get(first)
+    for part in rest:
         there = getattr(there, part, None)
     return there
 
@@ -56,7 +63,7 @@ def test_every_name_and_call_of_the_library_is_one_that_there_is(page: str):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_strategy_can_be_made_as_it_is_printed(page: str):
     for form in set(STRATEGY.findall(PAGES[page])):
-        made = eval("tl." + form, {"tl": tl})
+        made = eval(form, NAMES)
         assert made.rollouts() >= 1
 
 
@@ -64,7 +71,7 @@ def test_the_arms_of_the_study_are_what_they_are_called():
     rules = {"Adaptive(8, 4) AEPO": {"rule": "aepo", "monitor": True}}
     for name, arm in ARMS.items():
         (form,) = STRATEGY.findall(name)
-        assert msgspec.structs.replace(eval("tl." + form, {"tl": tl}), **rules.get(name, {})) == arm.strategy
+        assert msgspec.structs.replace(eval(form, NAMES), **rules.get(name, {})) == arm.strategy
 
 
 def test_pages_are_in_force_since_a_version_that_there_is():
@@ -90,4 +97,4 @@ def test_the_short_examples_of_a_page_run(page: str):
     for example in examples:
         exec(example.replace("model=...", 'model="m"'), made)
     if page == "strategies":
-        assert isinstance(made["Recheck"](), tl.Strategy)
+        assert isinstance(made["Recheck"](), tl.strategies.Strategy)

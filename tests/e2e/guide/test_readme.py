@@ -123,7 +123,7 @@ def test_the_team_works_as_printed():
         """Look something up."""
         return f"{query[0]}: 206073 people."
 
-    def generate(prompts: list[tl.Prompt]) -> list[str]:
+    def generate(prompts: list[tl.llms.Prompt]) -> list[str]:
         return [said(prompt.messages[-1]["content"]) for prompt in prompts]
 
     def said(asked: str) -> str:

@@ -27,7 +27,7 @@ def raw(body: str | bytes, status: int = 200, kind: str = "application/json") ->
 
 def patient(stage: Stage, handler: Handler, retries: int) -> tl.LLM:
     """A client that sends one request at a time, also to a server that fails many times in a row."""
-    routing = tl.Routing(eject_after=10**6)
+    routing = tl.llms.Routing(eject_after=10**6)
     return tl.LLM(stage.serve(handler), max_retries=retries, siblings=False, routing=routing)
 
 

@@ -34,13 +34,15 @@ def dialects() -> None:
     for name, dialect in {
         "native": "native",
         "hermes": "hermes",
-        "hermes as a user": tl.Hermes(role="user"),
-        "hermes with instructions": tl.Hermes(role="tool", instructions="Call {tools}\nin <tool_call></tool_call>."),
+        "hermes as a user": tl.llms.Hermes(role="user"),
+        "hermes with instructions": tl.llms.Hermes(
+            role="tool", instructions="Call {tools}\nin <tool_call></tool_call>."
+        ),
     }.items():
         agent = sim_agent(dialect=dialect, system="Answer the question.", sampling=PLAIN)
         case(f"dialect {name}")(partial(simulated, strategy=tl.Chain(2), agent=agent))
     for keep in (True, False):
-        tagged = sim_agent(model="sim-tagged", tools=[search], dialect=tl.SearchR1(keep_stop=keep), sampling=PLAIN)
+        tagged = sim_agent(model="sim-tagged", tools=[search], dialect=tl.llms.SearchR1(keep_stop=keep), sampling=PLAIN)
         case(f"dialect search-r1, stop {'kept' if keep else 'cut'}")(
             partial(simulated, strategy=tl.Chain(2), agent=tagged)
         )
@@ -122,7 +124,7 @@ for void in ("tell", "stop"):
                 strategy=tl.Chain(3),
                 handler=silent,
                 agent=scripted_agent(
-                    void=void,
+                    on_void_turn=void,
                     dialect=dialect,
                     sampling=PLAIN,
                     tools=[search] if dialect == "search-r1" else scripted_agent().tools,
@@ -240,7 +242,7 @@ def beside(stage: Stage) -> None:
 def weights(stage: Stage) -> None:
     url = stage.serve(lost_in())
     for name, version in (("first", "step-1"), ("later", "step-12"), ("without", None)):
-        scripted(stage, tl.Chain(2), llm=url, weights=version, name=name)
+        scripted(stage, tl.Chain(2), llm=url, policy_version=version, name=name)
 
 
 @case("cache")
@@ -267,7 +269,7 @@ def cached_sim(stage: Stage) -> None:
 @case("price")
 def priced(stage: Stage) -> None:
     url = stage.serve(lost_in())
-    llm = tl.LLM(url, price=tl.Price(prompt=1, generated=2, cached=0.5), api_key="key", headers={"X-Team": "red"})
+    llm = tl.LLM(url, price=tl.llms.Price(prompt=1, generated=2, cached=0.5), api_key="key", headers={"X-Team": "red"})
     scripted(stage, tl.Chain(2), llm=llm)
 
 
@@ -279,7 +281,7 @@ def two(stage: Stage) -> None:
 
 @case("limits that are never reached")
 def limited(stage: Stage) -> None:
-    limits = tl.Limits(requests_per_minute=1e9, tokens_per_minute=1e12, endpoint_concurrency=3)
+    limits = tl.llms.Limits(requests_per_minute=1e9, tokens_per_minute=1e12, endpoint_concurrency=3)
     scripted(stage, tl.TreeGRPO(trees=2, forks=2), llm=tl.LLM(stage.serve(lost_in()), limits=limits))
 
 
@@ -291,10 +293,14 @@ def slowly(stage: Stage) -> None:
 REWARDS: dict[str, Any] = {
     "that batches": lengths,
     "in a batch, a struct": Counting(letter="1", batch=3),
-    "of several": tl.weighted({"exact": tl.exact_match, "f1": (tl.F1(), 2), "in": (tl.contains, -0.5)}),
+    "of several": tl.rewards.weighted(
+        {"exact": tl.exact_match, "f1": (tl.rewards.F1(), 2), "in": (tl.rewards.contains, -0.5)}
+    ),
     "of parts": in_parts,
-    "by choice or number": tl.weighted({"choice": tl.Choice(), "number": tl.Numeric(relative=0.01)}),
-    "by mathematics": tl.Maths(timeout=60),
+    "by choice or number": tl.rewards.weighted(
+        {"choice": tl.rewards.Choice(), "number": tl.rewards.Numeric(relative=0.01)}
+    ),
+    "by mathematics": tl.rewards.Math(timeout=60),
     "that breaks": breaks,
     "none": None,
 }
@@ -304,13 +310,15 @@ for name, reward in REWARDS.items():
 
 @case("reward by a judge")
 def judged(stage: Stage) -> None:
-    judge = tl.Judge("judge", llm=stage.serve(lambda body, nth: says("So <grade>correct</grade>"), "judge"), scale=None)
-    scripted(stage, tl.Chain(3), reward=tl.weighted({"judge": judge, "exact": tl.exact_match}))
+    judge = tl.rewards.Judge(
+        "judge", llm=stage.serve(lambda body, nth: says("So <grade>correct</grade>"), "judge"), scale=None
+    )
+    scripted(stage, tl.Chain(3), reward=tl.rewards.weighted({"judge": judge, "exact": tl.exact_match}))
 
 
 @case("reward by a simulated judge")
 def judged_sim(stage: Stage) -> None:
-    simulated(stage, tl.Chain(2), reward=tl.Judge("sim-judge", llm=stage.sim("judge")))
+    simulated(stage, tl.Chain(2), reward=tl.rewards.Judge("sim-judge", llm=stage.sim("judge")))
 
 
 FILTERS: dict[str, tuple[list[Any], Any]] = {
@@ -364,7 +372,7 @@ def live(stage: Stage) -> None:
 
     async def play() -> None:
         async with openai.AsyncOpenAI(base_url=url, api_key="k", default_headers={"X-Team": "blue"}) as client:
-            llm, strategy = tl.ClientLLM(client, max_concurrency=3), tl.TreeGRPO(trees=2, forks=2)
+            llm, strategy = tl.llms.ClientLLM(client, max_concurrency=3), tl.TreeGRPO(trees=2, forks=2)
             await tl.arun(scripted_agent(), WORDS, llm=llm, strategy=strategy, reward=worth, seed=5, workers=0, out=out)
 
     asyncio.run(play())

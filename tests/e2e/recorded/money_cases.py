@@ -16,7 +16,7 @@ from table import case
 
 import trunkline as tl
 
-PRICE = tl.Price(prompt=1e4, generated=2e4, cached=5e3)
+PRICE = tl.llms.Price(prompt=1e4, generated=2e4, cached=5e3)
 SHORT = tl.Sampling(max_tokens=20, logprobs=True, top_logprobs=4)
 BUDGETS: dict[str, tl.Budget] = {
     "tokens": tl.Budget(tokens=3_000),
@@ -95,11 +95,11 @@ for settled in ("answer", 0.7):
     for shape, strategy in {
         "waves": tl.Chain(6, wave=2),
         "tree-grpo": tl.TreeGRPO(trees=2, forks=2, rounds=2),
-        "mcts": tl.MCTS(8, parallel=2, children=2),
+        "mcts": tl.strategies.MCTS(8, parallel=2, children=2),
     }.items():
         case(f"settled {settled}, {shape}")(
             lambda stage, settled=settled, strategy=strategy: scripted(
-                stage, strategy, handler=lost_in(words=1 if settled == "answer" else 2), settled=settled
+                stage, strategy, handler=lost_in(words=1 if settled == "answer" else 2), stop_when=settled
             )
         )
 
@@ -120,6 +120,6 @@ for tail in ("censor", "keep"):
             agent=scripted_agent(sampling=SHORT),
             llm=tl.LLM(stage.serve(stragglers), siblings=False),
             enough=3,
-            tail=tail,
+            cut_tail=tail,
         )
     )

@@ -119,7 +119,7 @@ def breaks(trajectory: tl.Trajectory) -> float:
 SCOUTS = [tl.Agent(model="m", name=name, system=f"You are {name}.") for name in ("north", "south", "east")]
 
 
-async def together(rollout: tl.ProgramContext) -> str:
+async def together(rollout: tl.programs.ProgramContext) -> str:
     """Three scouts at once, twice, with chance of the program's own between; then the lead, who hears them."""
     heard: list[Any] = []
     for _ in range(2):
@@ -128,7 +128,7 @@ async def together(rollout: tl.ProgramContext) -> str:
     return (await rollout.ask(messages=[*rollout.task.messages, *heard], temperature=0.5)).text
 
 
-async def in_a_group(rollout: tl.ProgramContext) -> str:
+async def in_a_group(rollout: tl.programs.ProgramContext) -> str:
     """Scouts in task groups, one in the other, with pauses of the event loop in between."""
 
     async def scout(number: int) -> str:
@@ -145,7 +145,7 @@ async def in_a_group(rollout: tl.ProgramContext) -> str:
     return (await rollout.ask()).text
 
 
-async def first_of(rollout: tl.ProgramContext) -> str:
+async def first_of(rollout: tl.programs.ProgramContext) -> str:
     """Asks two scouts, keeps the one that replies first, and cancels the other."""
     asked = [asyncio.ensure_future(rollout.ask(scout)) for scout in SCOUTS[:2]]
     done, left = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +157,7 @@ async def first_of(rollout: tl.ProgramContext) -> str:
     return (await rollout.ask()).text
 
 
-async def tooled(rollout: tl.ProgramContext) -> str:
+async def tooled(rollout: tl.programs.ProgramContext) -> str:
     """The agent's tools by its turns, a tool of the program's own, functions, and time."""
     for _ in range(2):
         turn = await rollout.ask()
@@ -175,7 +175,7 @@ async def tooled(rollout: tl.ProgramContext) -> str:
     return (await rollout.ask(note=lambda choice: {"letters": len(choice.content)})).text
 
 
-async def dies(rollout: tl.ProgramContext) -> str:
+async def dies(rollout: tl.programs.ProgramContext) -> str:
     """Scouts at once, in a process that ends once in between."""
     for _ in range(2):
         heard = await asyncio.gather(*(rollout.ask(scout) for scout in SCOUTS))
@@ -184,7 +184,7 @@ async def dies(rollout: tl.ProgramContext) -> str:
     return (await rollout.ask()).text
 
 
-async def refused(rollout: tl.ProgramContext) -> str:
+async def refused(rollout: tl.programs.ProgramContext) -> str:
     """Asks for what is refused, and goes on; one try in some breaks, and one ends itself."""
     try:
         await rollout.ask(temperature=9.0)
@@ -199,7 +199,7 @@ async def refused(rollout: tl.ProgramContext) -> str:
     return text
 
 
-async def many_turns(rollout: tl.ProgramContext) -> str:
+async def many_turns(rollout: tl.programs.ProgramContext) -> str:
     """Asks until its turns are over."""
     while True:
         turn = await rollout.ask()

@@ -103,24 +103,24 @@ def continued(stage: Stage) -> None:
     url = stage.serve(lost_in())
     earlier = stage.folder / "earlier.run"
     scripted(stage, tl.Chain(2), llm=url, name="earlier", out=earlier)
-    scripted(stage, More(2), llm=url, name="more", start_from=earlier, seed=None)
-    partial = tl.Partial(initial=1, budget=7, top_k=1, region="all")
-    scripted(stage, partial, llm=url, name="partial", start_from=earlier, tasks=WORDS[:2], seed=None)
+    scripted(stage, More(2), llm=url, name="more", continue_from=earlier, seed=None)
+    partial = tl.strategies.Partial(initial=1, budget=7, top_k=1, region="all")
+    scripted(stage, partial, llm=url, name="partial", continue_from=earlier, tasks=WORDS[:2], seed=None)
 
 
 @case("trees of an earlier simulated run go on")
 def continued_sim(stage: Stage) -> None:
     url, earlier = stage.sim(), stage.folder / "earlier.run"
     simulated(stage, tl.Chain(2), llm=url, name="earlier", out=earlier)
-    partial = tl.Partial(initial=2, budget=14)
-    simulated(stage, partial, llm=url, name="partial", start_from=earlier, seed=None, workers=1)
+    partial = tl.strategies.Partial(initial=2, budget=14)
+    simulated(stage, partial, llm=url, name="partial", continue_from=earlier, seed=None, workers=1)
 
 
 @case("trees of an earlier team go on")
 def continued_team(stage: Stage) -> None:
     url, earlier = stage.serve(cast), stage.folder / "earlier.run"
     stage.run(TEAMS["council"], WORDS, llm=url, strategy=tl.Chain(2), name="earlier", out=earlier)
-    stage.run(TEAMS["council"], None, llm=url, strategy=More(2), name="more", start_from=earlier, seed=None)
+    stage.run(TEAMS["council"], None, llm=url, strategy=More(2), name="more", continue_from=earlier, seed=None)
 
 
 @case("undone tasks are done again", "digests", "trees", "requests")

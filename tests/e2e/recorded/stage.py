@@ -178,10 +178,10 @@ class Stage:
     def serve(self, handler: Handler, label: str = "server", **options: Any) -> str:
         return self.house.servers.scripted(handler, label, **options)
 
-    def batches(self, generate: Callable[[list[tl.Prompt]], Any], **settings: Any) -> tl.BatchLLM:
+    def batches(self, generate: Callable[[list[tl.llms.Prompt]], Any], **settings: Any) -> tl.BatchLLM:
         """A batch engine whose prompts are kept like requests."""
 
-        def keep(prompts: list[tl.Prompt]) -> Any:
+        def keep(prompts: list[tl.llms.Prompt]) -> Any:
             for prompt in prompts:
                 drawn = f"n={prompt.n} seed={prompt.seed}"
                 self.house.servers.asked.append(Asked("engine", drawn, {}, bytes(prompt.body).decode()))

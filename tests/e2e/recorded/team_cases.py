@@ -30,7 +30,7 @@ from trunkline.sim.tools import search, visit
 SHAPES: dict[str, Any] = {
     "chains": tl.Chain(2),
     "tree-grpo": tl.TreeGRPO(trees=2, forks=2, rounds=1),
-    "mcts": tl.MCTS(6, parallel=2, children=2),
+    "mcts": tl.strategies.MCTS(6, parallel=2, children=2),
 }
 
 
@@ -75,9 +75,9 @@ case("team with a short context")(
 case("team with few turns")(partial(teamed, team=changed(TEAMS["math"], max_turns=3), strategy=tl.Chain(2)))
 
 SIM_TEAMS: dict[str, Any] = {
-    "search": lambda: tl.SearchTeam(model="sim-team", tool=search, history=4),
-    "math": lambda: tl.MathTeam(model="sim-team"),
-    "experts": lambda: tl.ExpertsTeam(model="sim-team"),
+    "search": lambda: tl.teams.SearchTeam(model="sim-team", tool=search, history=4),
+    "math": lambda: tl.teams.MathTeam(model="sim-team"),
+    "experts": lambda: tl.teams.ExpertsTeam(model="sim-team"),
     "pair": lambda: Pair(model="sim-team", rounds=3),
     "looking": lambda: Looking(
         model="sim-team", rounds=3, tools=(search, visit), roles={"solver": {"tools": [search, visit]}}

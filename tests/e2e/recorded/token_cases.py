@@ -39,14 +39,14 @@ for api in ("chat", "completions", "generate"):
         )
     if api != "chat":
         case(f"token ids, {api}, inside turns")(
-            partial(exact, mode=mode, strategy=tl.EntropyTree(chains=1, points=1, rounds=2, samples=2))
+            partial(exact, mode=mode, strategy=tl.strategies.EntropyTree(chains=1, points=1, rounds=2, samples=2))
         )
         case(f"token ids, {api}, tags")(
             partial(
                 exact,
                 mode=mode,
                 strategy=tl.Chain(2),
-                agent=sim_agent(model="sim-tagged", tools=[search], dialect=tl.SearchR1(), sampling=PLAIN),
+                agent=sim_agent(model="sim-tagged", tools=[search], dialect=tl.llms.SearchR1(), sampling=PLAIN),
             )
         )
 
@@ -66,14 +66,14 @@ def cached(stage: Stage) -> None:
 @case("token ids, weights")
 def versions(stage: Stage) -> None:
     llm = tl.LLM(stage.sim(), tokens=tl.TokenMode(api="generate"))
-    simulated(stage, tl.Chain(2), llm=llm, agent=sim_agent(sampling=PLAIN), weights="step-7")
+    simulated(stage, tl.Chain(2), llm=llm, agent=sim_agent(sampling=PLAIN), policy_version="step-7")
 
 
 for region in ("think", "tool", "all", "mixed"):
     case(f"region {region}")(
         partial(
             simulated,
-            strategy=tl.Partial(initial=2, top_k=1, rounds=1, samples=2, budget=6, region=region),
+            strategy=tl.strategies.Partial(initial=2, top_k=1, rounds=1, samples=2, budget=6, region=region),
             agent=sim_agent(sampling=SURE),
         )
     )
@@ -81,5 +81,5 @@ for region in ("think", "tool", "all", "mixed"):
 
 @case("region that no server gives")
 def missing(stage: Stage) -> None:
-    strategy = tl.Partial(initial=1, top_k=1, budget=6, region="tool")
+    strategy = tl.strategies.Partial(initial=1, top_k=1, budget=6, region="tool")
     simulated(stage, strategy, llm=stage.sim(tool_logprobs=False))

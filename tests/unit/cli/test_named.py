@@ -13,7 +13,7 @@ from trunkline._internal.registry import Registry
 from trunkline.cli.run import _strategy
 from trunkline.cli.targets import changed_llms, read_llms
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 from trunkline.strategies.chain import Chain
@@ -179,6 +179,6 @@ def test_a_wrong_option_of_an_llm_names_the_llm_once(option: str, said: str):
     with pytest.raises(ConfigError) as of_run:
         read_llms(given, {})
     with pytest.raises(ConfigError) as of_resume:
-        changed_llms({"fast": EndpointSpec("http://localhost:1/v1")}, given)
+        changed_llms({"fast": LLM("http://localhost:1/v1")}, given)
     assert str(of_run.value).startswith(f"--llm fast: {said}")
     assert str(of_resume.value).startswith(f"--llm fast: {said}")

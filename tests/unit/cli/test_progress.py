@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from trunkline.cli.live import ProgressLine, is_terminal
-from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Progress
 from trunkline.protocol.messages import EndpointState, WorkerState
 
 
@@ -28,8 +28,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def shot(done: int, **more: object) -> Snapshot:
-    snapshot = Snapshot(
+def shot(done: int, **more: object) -> Progress:
+    snapshot = Progress(
         tasks=100,
         rollouts=400,
         tasks_done=done // 4,
@@ -76,7 +76,7 @@ def test_latency_and_the_end() -> None:
 def test_the_first_state_has_no_time_left() -> None:
     clock, stream = Clock(), io.StringIO()
     with ProgressLine(stream, clock=clock) as progress:
-        progress.update(Snapshot(tasks=1, rollouts=1))
+        progress.update(Progress(tasks=1, rollouts=1))
     assert stream.getvalue().count("\n") == 1
     assert "left" not in stream.getvalue()
     with ProgressLine(silent := io.StringIO()):
@@ -173,10 +173,10 @@ def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 LIVE = """
 import sys, time
 from trunkline.cli.live import ProgressLine
-from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Progress
 with ProgressLine() as progress:
     for done in range(10):
-        progress.update(Snapshot(tasks=10, rollouts=10, rollouts_done=done))
+        progress.update(Progress(tasks=10, rollouts=10, rollouts_done=done))
         print("result", done, flush=True)
         print("warning", done, file=sys.stderr, flush=True)
 """

@@ -10,7 +10,7 @@ from trunkline.scoring.rewards import (
     F1,
     REWARDS,
     Choice,
-    Maths,
+    Math,
     Numeric,
     WeightedRewards,
     contains,
@@ -42,7 +42,7 @@ class Mine:
         (["numeric_match:absolute=0.5"], Numeric(absolute=0.5)),
         (["f1"], F1()),
         (["choice:options=answers,reference=index"], Choice("answers", "index")),
-        (["maths:timeout=3"], Maths(3.0)),
+        (["maths:timeout=3"], Math(3.0)),
         (["none"], None),
         ([], exact_match),
         (["trunkline.scoring.rewards:contains"], contains),
@@ -80,7 +80,7 @@ def test_a_class_of_ones_own_takes_options() -> None:
     [
         (
             ["f2"],
-            "'f2' is none of exact_match, contains, numeric_match, f1, choice, maths, step_sum, judge, code, none",
+            "'f2' is none of exact_match, contains, numeric_match, f1, choice, math, step_sum, judge, code, none",
         ),
         ([""], "is none of exact_match"),
         (["@2"], "is none of exact_match"),
@@ -104,6 +104,6 @@ def test_what_cannot_be_is_said(names: list[str], problem: str) -> None:
 
 
 def test_every_name_leads_somewhere() -> None:
-    for name in ("exact_match", "contains", "numeric_match", "f1", "choice", "maths"):
+    for name in ("exact_match", "contains", "numeric_match", "f1", "choice", "math", "maths"):
         assert name in REWARDS
         assert callable(read_rewards([name]))

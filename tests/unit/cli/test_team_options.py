@@ -141,7 +141,7 @@ def test_tools_that_nobody_takes_are_refused():
         made("pair_team:Finding", tools=("trunkline.sim.tools",))
 
 
-@pytest.mark.parametrize("option", ["program", "system", "dialect", "malformed", "void", "environment"])
+@pytest.mark.parametrize("option", ["program", "system", "dialect", "malformed", "on_void_turn", "environment"])
 def test_what_is_for_one_agent_is_refused(option: str):
-    with pytest.raises(ConfigError, match=f"--{option}|program"):
+    with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')}|program"):
         made("pair_team:Pair", **{option: "x"})

@@ -8,7 +8,7 @@ import pytest
 from atlas import agent, tasks
 
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import pack_job, unpack_job
@@ -22,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
 
 def plan(folder: Path, *, limited: bool = True, price: Price | None = None, **options: object) -> PreparedRun:
     who = agent(sampling=Sampling(max_tokens=100)) if limited else agent()
-    return PreparedRun(who, tasks(), llm=EndpointSpec(NOWHERE, price=price), workers=0, out=folder / "r", **options)
+    return PreparedRun(who, tasks(), llm=LLM(NOWHERE, price=price), workers=0, out=folder / "r", **options)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_budgets_and_what_ends_a_tree_cross_to_workers(tmp_path: Path):
         task_budget=Budget(generated=500),
         strategy=Chain(4, wave=2),
         enough=3,
-        tail="keep",
-        settled="answer",
+        cut_tail="keep",
+        stop_when="answer",
     )
     there = unpack_job(pack_job(made._job))
     made._writer.discard()

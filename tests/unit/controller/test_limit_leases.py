@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from limit_leases import LeaseSystem
 
 from trunkline.controller.leases import LeaseServer, SlotAllocator, leased_limits, max_min_shares
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Limits
 from trunkline.protocol.messages import LeaseGrant, LeaseRequest, LeaseReturn, rates_of, slots_of
 
@@ -220,7 +220,7 @@ async def test_two_endpoints_with_one_slot_each_are_both_used(engines: int):
 
 def test_each_llm_has_slots_and_rates_of_its_own_and_a_dead_worker_returns_them_once():
     sent: list[tuple[int, object]] = []
-    spec = EndpointSpec("http://a/v1", max_concurrency=4, limits=Limits(requests_per_minute=60))
+    spec = LLM("http://a/v1", max_concurrency=4, limits=Limits(requests_per_minute=60))
     resources = leased_limits({"a": spec, "b": spec, "live": object()}, 2, lambda *message: sent.append(message))
     assert list(resources) == [slots_of("a"), rates_of("a"), slots_of("b"), rates_of("b")]
     server = LeaseServer(resources)

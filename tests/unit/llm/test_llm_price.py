@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.pricing import EVERYWHERE, Price, price_at, read_price
 
 A, B = "http://a/v1", "http://b:8000/v1"
@@ -16,18 +16,18 @@ CHEAP, DEAR = Price(prompt=0.1, generated=0.4), Price(prompt=3, cached=0.3, gene
 
 
 def test_one_price_is_that_of_every_endpoint():
-    assert EndpointSpec(A, B, price=DEAR).price == {A: DEAR, B: DEAR}
-    assert EndpointSpec(A, price=None).price == EndpointSpec(A).price == EndpointSpec(A, price={}).price == {}
+    assert LLM(A, B, price=DEAR).price == {A: DEAR, B: DEAR}
+    assert LLM(A, price=None).price == LLM(A).price == LLM(A, price={}).price == {}
 
 
 def test_each_endpoint_can_have_its_own_however_its_url_is_written():
-    spec = EndpointSpec(A, B, price={f"{A}/chat/completions": CHEAP, f"{B}/": DEAR})
+    spec = LLM(A, B, price={f"{A}/chat/completions": CHEAP, f"{B}/": DEAR})
     assert spec.price == {A: CHEAP, B: DEAR}
 
 
 def test_prices_cross_with_the_endpoint_and_are_in_its_settings():
-    spec = EndpointSpec(A, B, price={A: CHEAP, B: DEAR})
-    crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=EndpointSpec)
+    spec = LLM(A, B, price={A: CHEAP, B: DEAR})
+    crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=LLM)
     assert crossed == spec
     assert spec.settings()["price"][B] == {"prompt": 3.0, "generated": 15.0, "cached": 0.3}
     assert msgspec.convert(spec.settings()["price"], dict[str, Price]) == spec.price
@@ -48,7 +48,7 @@ def test_prices_cross_with_the_endpoint_and_are_in_its_settings():
 )
 def test_another_price_is_refused_by_name(given: object, words: str):
     with pytest.raises(ConfigError, match=words) as caught:
-        EndpointSpec(A, B, price=given)
+        LLM(A, B, price=given)
     assert str(caught.value).isprintable()
 
 

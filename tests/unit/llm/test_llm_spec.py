@@ -10,9 +10,9 @@ from aiohttp.test_utils import unused_port
 from llm_servers import KEY, REQUEST, completion, serve
 
 from trunkline.errors import ConfigError, EndpointError, TrunklineError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.http.aiohttp_transport import is_loopback
-from trunkline.llm.types import LLM, Limits, Routing
+from trunkline.llm.types import Limits, LLMClient, Routing
 
 URL = "http://127.0.0.1:8000/v1"
 
@@ -31,12 +31,12 @@ def _clean(monkeypatch):
 
 
 def test_the_base_url_defaults_as_people_expect(monkeypatch):
-    assert EndpointSpec().base_urls == ("https://api.openai.com/v1",)
+    assert LLM().base_urls == ("https://api.openai.com/v1",)
     monkeypatch.setenv("OPENAI_API_BASE", "http://old/v1")
-    assert EndpointSpec().base_urls == ("http://old/v1",)
+    assert LLM().base_urls == ("http://old/v1",)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://new/v1/")
-    assert EndpointSpec().base_urls == ("http://new/v1",)
-    assert EndpointSpec("http://a/v1", "http://b/v1", max_concurrency=9).base_urls == (
+    assert LLM().base_urls == ("http://new/v1",)
+    assert LLM("http://a/v1", "http://b/v1", max_concurrency=9).base_urls == (
         "http://a/v1",
         "http://b/v1",
     )
@@ -47,7 +47,7 @@ def test_the_base_url_defaults_as_people_expect(monkeypatch):
     ["http://h:1/v1", "http://h:1/v1/", "http://h:1/v1/chat/completions", " http://h:1/v1/completions "],
 )
 def test_a_url_is_tidied(url):
-    assert EndpointSpec(url).base_urls == ("http://h:1/v1",)
+    assert LLM(url).base_urls == ("http://h:1/v1",)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_url_is_tidied(url):
 )
 def test_a_url_that_cannot_be_used(url, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        EndpointSpec(url)
+        LLM(url)
     assert "hunter2" not in str(caught.value)
 
 
@@ -91,22 +91,22 @@ def test_a_url_that_cannot_be_used(url, words):
 )
 def test_an_option_that_cannot_be_used(options, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        EndpointSpec(URL, **options)
+        LLM(URL, **options)
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_missing_key_matters_only_at_openai(monkeypatch):
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
-        EndpointSpec().open()
-    assert isinstance(EndpointSpec(URL).open(), LLM)
+        LLM().open()
+    assert isinstance(LLM(URL).open(), LLMClient)
     monkeypatch.setenv("MY_KEY", "bad\x01key")
     with pytest.raises(ConfigError, match="MY_KEY") as caught:
-        EndpointSpec(URL, api_key_env="MY_KEY").open()
+        LLM(URL, api_key_env="MY_KEY").open()
     assert "bad" not in str(caught.value)
 
 
 def test_it_crosses_without_what_is_secret():
-    spec = EndpointSpec(URL, api_key=KEY, headers={"X-Team": "hush-hush"}, max_concurrency=10)
+    spec = LLM(URL, api_key=KEY, headers={"X-Team": "hush-hush"}, max_concurrency=10)
     forms = [
         repr(spec),
         str(spec),
@@ -121,7 +121,7 @@ def test_it_crosses_without_what_is_secret():
         assert KEY not in form
         assert "hush-hush" not in form
     assert "X-Team" in forms[2]
-    crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=EndpointSpec)
+    crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=LLM)
     assert crossed == spec == pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec)
     with pytest.raises(ConfigError, match="did not cross"):
         crossed.open()
@@ -129,19 +129,19 @@ def test_it_crosses_without_what_is_secret():
     assert whole.secret == spec.secret
     assert KEY in whole.secret
     assert msgspec.structs.replace(whole, max_concurrency=3).secret == spec.secret
-    plain = EndpointSpec(URL)
+    plain = LLM(URL)
     assert plain.secret is None
     assert plain.with_secret(None) is plain
 
 
 def test_it_shows_itself_as_its_user_wrote_it():
-    assert repr(EndpointSpec(URL)) == "LLM('http://127.0.0.1:8000/v1')"
-    spec = EndpointSpec(URL, "http://h/v1", api_key=KEY, headers={"X-Team": "hush"}, max_concurrency=9)
+    assert repr(LLM(URL)) == "LLM('http://127.0.0.1:8000/v1')"
+    spec = LLM(URL, "http://h/v1", api_key=KEY, headers={"X-Team": "hush"}, max_concurrency=9)
     assert repr(spec) == "LLM('http://127.0.0.1:8000/v1', 'http://h/v1', max_concurrency=9)"
 
 
 def test_settings_name_headers_and_hold_no_value_of_them():
-    spec = EndpointSpec(URL, api_key=KEY, headers={"X-Team": "hush", "A": "b"}, max_retries=1)
+    spec = LLM(URL, api_key=KEY, headers={"X-Team": "hush", "A": "b"}, max_retries=1)
     assert spec.settings() == {
         "base_urls": (URL,),
         "api_key_env": "OPENAI_API_KEY",
@@ -167,9 +167,9 @@ def test_settings_name_headers_and_hold_no_value_of_them():
 
 def test_what_crosses_is_checked_again():
     with pytest.raises(msgspec.ValidationError, match="max_concurrency"):
-        msgspec.json.decode(b'{"base_urls":["http://h/v1"],"max_concurrency":0}', type=EndpointSpec)
+        msgspec.json.decode(b'{"base_urls":["http://h/v1"],"max_concurrency":0}', type=LLM)
     with pytest.raises(msgspec.ValidationError, match="at least one"):
-        msgspec.json.decode(b'{"base_urls":[]}', type=EndpointSpec)
+        msgspec.json.decode(b'{"base_urls":[]}', type=LLM)
 
 
 async def test_the_key_and_headers_are_sent_and_shown_nowhere(monkeypatch, caplog):
@@ -188,7 +188,7 @@ async def test_the_key_and_headers_are_sent_and_shown_nowhere(monkeypatch, caplo
         f"{KEY} is not json".encode(),
     ]
     async with serve(*echoes, completion(KEY)) as server:
-        spec = EndpointSpec(server.base_url, api_key_env="MY_KEY", headers={"X-Team": "hush"}, max_retries=0)
+        spec = LLM(server.base_url, api_key_env="MY_KEY", headers={"X-Team": "hush"}, max_retries=0)
         llm = spec.open()
         for _ in echoes:
             with pytest.raises(TrunklineError) as caught:
@@ -206,7 +206,7 @@ async def test_the_key_and_headers_are_sent_and_shown_nowhere(monkeypatch, caplo
 
 async def test_no_key_means_no_header():
     async with serve(completion()) as server:
-        llm = EndpointSpec(server.base_url).open()
+        llm = LLM(server.base_url).open()
         await llm.complete(REQUEST)
         await llm.close()
     assert "Authorization" not in server.seen[0][1]
@@ -217,7 +217,7 @@ async def test_a_proxy_is_used_but_never_for_this_machine(monkeypatch):
         address = proxy.base_url.removesuffix("/v1").removeprefix("http://")
         monkeypatch.setenv("HTTP_PROXY", f"http://someone:pass@{address}")
         monkeypatch.setenv("http_proxy", f"http://someone:pass@{address}")
-        local, remote = EndpointSpec(server.base_url).open(), EndpointSpec("http://model.invalid/v1").open()
+        local, remote = LLM(server.base_url).open(), LLM("http://model.invalid/v1").open()
         assert (await local.complete(REQUEST)).choices[0].content == "direct"
         assert (await remote.complete(REQUEST)).choices[0].content == "through the proxy"
         await local.close()
@@ -232,7 +232,7 @@ def test_what_loopback_is():
 
 
 async def test_an_unreachable_endpoint_is_one_clear_line():
-    llm = EndpointSpec(f"http://127.0.0.1:{unused_port()}/v1", max_retries=0).open()
+    llm = LLM(f"http://127.0.0.1:{unused_port()}/v1", max_retries=0).open()
     with pytest.raises(EndpointError, match=r"^http://127\.0\.0\.1:\d+/v1/chat/completions gave no answer: "):
         await llm.complete(REQUEST)
     await llm.close()
@@ -259,8 +259,8 @@ def test_limits_and_routing_name_what_they_cannot_use(settings, options, words):
 
 def test_limits_and_routing_must_be_what_they_are_called():
     with pytest.raises(ConfigError, match=r"limits must be Limits\(\.\.\.\), not {'rpm': 3}"):
-        EndpointSpec(URL, limits={"rpm": 3})
+        LLM(URL, limits={"rpm": 3})
     with pytest.raises(ConfigError, match=r"routing must be Routing\(\.\.\.\)"):
-        EndpointSpec(URL, routing=Limits())
-    spec = EndpointSpec(URL, limits=Limits(tokens_per_minute=5.5), routing=Routing(margin=1))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=EndpointSpec) == spec
+        LLM(URL, routing=Limits())
+    spec = LLM(URL, limits=Limits(tokens_per_minute=5.5), routing=Routing(margin=1))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=LLM) == spec

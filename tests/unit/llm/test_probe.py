@@ -27,7 +27,7 @@ from trunkline.llm.capabilities import (
     require,
     require_region,
 )
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.types import Reply
@@ -41,8 +41,8 @@ from trunkline.types import Task
 async def found(model: str = "sim-agent", **settings: object) -> dict[str, bool | None]:
     server = await start_server(Settings(**settings))
     try:
-        spec = EndpointSpec(server.base_url, max_retries=0)
-        capabilities = await probe(partial(EndpointSpec.open, spec), model)
+        spec = LLM(server.base_url, max_retries=0)
+        capabilities = await probe(partial(LLM.open, spec), model)
     finally:
         await server.stop()
     return {name: getattr(capabilities, name) for name in ABILITIES}
@@ -70,7 +70,7 @@ async def test_each_lack_is_found_and_nothing_else(
 
 
 @asynccontextmanager
-async def answering(routes: dict[str, Callable[[web.Request], Awaitable[web.Response]]]) -> AsyncIterator[EndpointSpec]:
+async def answering(routes: dict[str, Callable[[web.Request], Awaitable[web.Response]]]) -> AsyncIterator[LLM]:
     """A server with a handler for each path."""
     app = web.Application()
     app.add_routes([web.post(path, answer) for path, answer in routes.items()])
@@ -78,7 +78,7 @@ async def answering(routes: dict[str, Callable[[web.Request], Awaitable[web.Resp
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield EndpointSpec(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
+        yield LLM(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
     finally:
         await runner.cleanup()
 
@@ -108,7 +108,7 @@ async def test_what_fails_or_answers_nonsense_is_not_taken_for_an_ability():
 
     routes = {"/v1/chat/completions": with_ids, "/tokenize": shrugs, "/v1/completions": shrugs, "/generate": fails}
     async with answering(routes) as spec:
-        capabilities = await probe(partial(EndpointSpec.open, spec), "m")
+        capabilities = await probe(partial(LLM.open, spec), "m")
     assert (capabilities.ids, capabilities.logprobs) == (True, True)
     assert (capabilities.tokenize, capabilities.completions, capabilities.generate) == (False, False, None)
 
@@ -126,19 +126,19 @@ async def test_an_answer_whose_thinking_is_kept_back_leaves_open_what_it_does_no
         return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 2, "completion_tokens": 90}})
 
     async with answering({"/v1/chat/completions": thinks}) as spec:
-        capabilities = await probe(partial(EndpointSpec.open, spec), "m", ("logprobs",))
+        capabilities = await probe(partial(LLM.open, spec), "m", ("logprobs",))
     assert capabilities.logprobs is able
     assert asked == [96, 96, 1536]
 
 
 async def test_a_server_that_has_next_to_nothing_is_told_from_one_that_fails():
     async with answering({"/v1/chat/completions": plain_chat}) as spec:
-        capabilities = await probe(partial(EndpointSpec.open, spec), "m")
+        capabilities = await probe(partial(LLM.open, spec), "m")
     able = {name: getattr(capabilities, name) for name in ABILITIES}
     unknown = {"reasoning_logprobs", "tool_logprobs", "seeds"}
     assert able == {name: None if name in unknown else False for name in ABILITIES}
     with pytest.raises(EndpointError):
-        await probe(partial(EndpointSpec.open, spec), "m")
+        await probe(partial(LLM.open, spec), "m")
 
 
 def test_what_is_missing_is_named_with_who_needs_it_and_what_else_there_is():
@@ -182,7 +182,7 @@ async def test_a_run_asks_before_it_begins_and_only_where_a_setting_needs_it(tmp
     async def play(tokens: TokenMode | None, **settings: object) -> str:
         server = await start_server(Settings(**settings))
         agent = Agent(model="sim-agent", sampling=Sampling(max_tokens=500), max_turns=1)
-        llm = EndpointSpec(server.base_url, tokens=tokens, max_retries=0)
+        llm = LLM(server.base_url, tokens=tokens, max_retries=0)
         try:
             task = Task.ask("Who is the person who directs the employer of Kosa Garener?", id="q")
             result = await arun(agent, [task], llm=llm, workers=0, seed=1)
@@ -206,11 +206,11 @@ async def test_settings_that_cannot_be_kept_are_refused_before_anything_is_sent(
         (TokenMode(api="generate"), "needs sampling.max_tokens"),
     ):
         with pytest.raises(ConfigError, match=says):
-            await arun(agent, [Task.ask("x")], llm=EndpointSpec("http://127.0.0.1:9/v1", tokens=tokens), workers=0)
+            await arun(agent, [Task.ask("x")], llm=LLM("http://127.0.0.1:9/v1", tokens=tokens), workers=0)
     agent = Agent(model="m", sampling=Sampling(max_tokens=5))
     mode = TokenMode(api="completions", tokenizer=str(tmp_path / "none.json"))
     with pytest.raises(ConfigError, match="there is no file"):
-        await arun(agent, [Task.ask("x")], llm=EndpointSpec("http://127.0.0.1:9/v1", tokens=mode), workers=0)
+        await arun(agent, [Task.ask("x")], llm=LLM("http://127.0.0.1:9/v1", tokens=mode), workers=0)
 
 
 async def test_completions_alone_are_asked_for_and_a_server_that_is_down_or_lacks_them_is_told_apart():
@@ -220,8 +220,8 @@ async def test_completions_alone_are_asked_for_and_a_server_that_is_down_or_lack
         asked.append((await incoming.json())["prompt"])
         return web.json_response({"choices": [{"text": "a", "finish_reason": "stop"}]})
 
-    async def probed(spec: EndpointSpec) -> Capabilities:
-        return await probe(partial(EndpointSpec.open, spec), "m", ["completions"], prompt=[5, 6])
+    async def probed(spec: LLM) -> Capabilities:
+        return await probe(partial(LLM.open, spec), "m", ["completions"], prompt=[5, 6])
 
     async with answering({"/v1/completions": without_ids}) as spec:
         found = await probed(spec)
@@ -229,7 +229,7 @@ async def test_completions_alone_are_asked_for_and_a_server_that_is_down_or_lack
     assert (found.site, found.completions) == (url, False)
     assert asked[0] == [5, 6]
     with pytest.raises(EndpointError, match="is a server running there"):
-        await probed(EndpointSpec(url, max_retries=0))
+        await probed(LLM(url, max_retries=0))
     async with answering({}) as spec:
         with pytest.raises(EndpointError, match="404"):
             await probed(spec)
@@ -237,9 +237,9 @@ async def test_completions_alone_are_asked_for_and_a_server_that_is_down_or_lack
 
 async def test_a_server_that_writes_and_encodes_in_two_steps_has_all_that_completions_need():
     async with llama_server("no idea, ") as server:
-        spec = EndpointSpec(server.url, max_retries=0)
+        spec = LLM(server.url, max_retries=0)
         spent: list[Reply] = []
-        found = await probe(partial(EndpointSpec.open, spec), "m", spent=spent)
+        found = await probe(partial(LLM.open, spec), "m", spent=spent)
     assert (found.ids, found.completions, found.generate) == (False, True, False)
     assert (found.tokenize, found.detokenize, found.seeds, found.n) == (True, True, True, True)
     assert found.reasoning_logprobs is None, "nothing was thought"
@@ -254,14 +254,14 @@ async def test_a_server_that_writes_and_encodes_in_two_steps_has_all_that_comple
 @pytest.mark.parametrize("said", ["\u65e0\u53ef\u5949\u544a\u3002 ", "no idea \U0001f937 "])
 async def test_characters_of_several_tokens_are_not_taken_for_thoughts(said: str):
     async with llama_server(said) as server:
-        spec = EndpointSpec(server.url, max_retries=0)
-        found = await probe(partial(EndpointSpec.open, spec), "m")
+        spec = LLM(server.url, max_retries=0)
+        found = await probe(partial(LLM.open, spec), "m")
         body: dict[str, Any] = {"messages": [{"role": "user", "content": "?"}], "max_tokens": 99, "logprobs": True}
         llm = spec.open()
         data = await llm.call("/chat/completions", json.dumps(body).encode())
         await llm.close()
         asked, question = Sampling(max_tokens=99, logprobs=True), json.dumps(body["messages"][0]).encode()
-        regions = await find_regions(partial(EndpointSpec.open, spec), "m", asked, [question])
+        regions = await find_regions(partial(LLM.open, spec), "m", asked, [question])
     assert (found.logprobs, found.reasoning_logprobs) == (True, None)
     assert found.completions is None, "other texts have all their ids"
     reply = read_reply(data)

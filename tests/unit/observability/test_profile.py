@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import python_path
 
-from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot
+from trunkline.llm.config import LLM
+from trunkline.observability.observers import Progress
 from trunkline.runner.run import run
 from trunkline.store.schema import ToolRow
 from trunkline.store.stats.profile import profile
@@ -24,9 +24,9 @@ from trunkline.store.stats.profile import profile
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_profile_is_what_the_trees_and_calls_say(workers: int, tmp_path: Path):
-    shots: list[Snapshot] = []
+    shots: list[Progress] = []
     with serving(capital_cities, delay=0.02) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         result = run(agent(name="scout"), tasks(), llm=llm, workers=workers, watch=shots.append, out=tmp_path / "r")
     found, summary = result.profile(), result.summary()
     (scout,) = found.agents
@@ -64,7 +64,7 @@ def test_tools_add_up_as_a_naive_sum_does(calls: list[tuple[str, int, bool]]):
 
 def test_show_time_names_agents_tools_and_the_slowest(tmp_path: Path):
     with serving(capital_cities) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         run(agent(name="scout\x1b[31m"), tasks(), llm=llm, workers=0, out=tmp_path / "r")
     command = [sys.executable, "-m", "trunkline.cli", "show", str(tmp_path / "r"), "--time"]
     path = python_path()

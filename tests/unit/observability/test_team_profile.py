@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, DamagedRunFile, LLMError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Reply, ReplyChoice, Request
-from trunkline.observability.prometheus import Metrics
+from trunkline.observability.prometheus import PrometheusServer
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
@@ -89,8 +89,8 @@ def test_rows_that_are_not_active_are_told_apart_and_are_in_no_ratio(tmp_path: P
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_agents_add_up_to_the_run(workers: int, tmp_path: Path):
-    with serving(answer, delay=0.02) as server, Metrics() as metrics:
-        llm = EndpointSpec(server.url, max_concurrency=8)
+    with serving(answer, delay=0.02) as server, PrometheusServer() as metrics:
+        llm = LLM(server.url, max_concurrency=8)
         result = play(tmp_path / "r", llm=llm, workers=workers, strategy=Chain(4), metrics=metrics)
         counted = {
             name: metrics.registry.get_sample_value(
@@ -171,7 +171,7 @@ def test_rows_of_an_earlier_run_are_no_rows_of_this_one(tmp_path: Path):
 
 def test_a_run_that_goes_on_from_another_has_the_rows_that_are_its_own(tmp_path: Path):
     first = play(tmp_path / "first")
-    again = play(tmp_path / "again", strategy=More(2), start_from=first.path)
+    again = play(tmp_path / "again", strategy=More(2), continue_from=first.path)
     before, found = by_name(first.profile()), by_name(again.profile())
     for name, agent in found.items():
         was = before[name].rows

@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
@@ -49,7 +49,7 @@ def test_each_rollout_is_a_span_over_its_turns_and_tool_calls(workers: int, expo
         result = run(
             agent(name="scout"),
             tasks(),
-            llm=EndpointSpec(server.url, max_concurrency=4),
+            llm=LLM(server.url, max_concurrency=4),
             strategy=Chain(2),
             workers=workers,
             tracing=tracing(exporter),
@@ -81,7 +81,7 @@ def test_each_rollout_is_a_span_over_its_turns_and_tool_calls(workers: int, expo
 
 def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path, local_pool: Pool):
     with serving(capital_cities) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         run(agent(), tasks()[:1], llm=llm, pool=local_pool, tracing=tracing(exporter, content=True), out=tmp_path / "r")
     spans = exporter.get_finished_spans()
     chats = [span.attributes["gen_ai.output.messages"] for span in spans if span.name == "chat m"]
@@ -92,7 +92,7 @@ def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path, loc
 
 def test_what_fails_says_how(exporter, tmp_path: Path, local_pool: Pool):
     with serving(lambda body: error(400, "too long")) as server:
-        llm = EndpointSpec(server.url, max_concurrency=4)
+        llm = LLM(server.url, max_concurrency=4)
         run(agent(), tasks()[:1], llm=llm, pool=local_pool, tracing=tracing(exporter), out=tmp_path / "r")
     chat, rollout = exporter.get_finished_spans()
     assert chat.attributes["error.type"] == "BadRequest"
@@ -102,14 +102,14 @@ def test_what_fails_says_how(exporter, tmp_path: Path, local_pool: Pool):
 
 def test_tracing_is_a_switch_or_a_tracing_and_nothing_else():
     with pytest.raises(ConfigError, match="tracing must be True"):
-        run(agent(), tasks(), llm=EndpointSpec("http://127.0.0.1:9/v1"), tracing="yes")
+        run(agent(), tasks(), llm=LLM("http://127.0.0.1:9/v1"), tracing="yes")
 
 
 def test_neither_library_is_imported_where_nobody_asks():
     code = """
 import sys
 import trunkline as tl
-tl.run, tl.Metrics, tl.Tracing, tl.log_to
+tl.run, tl.observability.PrometheusServer, tl.observability.Tracing, tl.observability.log_to
 print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "prometheus_client")])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

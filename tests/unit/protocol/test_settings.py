@@ -10,7 +10,7 @@ from atlas import agent
 from notebook import Notebook, look
 
 from trunkline.agent import Agent
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import Job, settings
 from trunkline.runner.stored_job import STORED, store_job, stored_job, stored_judges
 from trunkline.scoring.filters.builtin import ZeroVariance
@@ -46,7 +46,7 @@ class Odd(msgspec.Struct):
 
 
 def job(strategy: Strategy) -> Job:
-    llm = EndpointSpec("http://127.0.0.1:9/v1")
+    llm = LLM("http://127.0.0.1:9/v1")
     return Job(agent=agent(), strategy=strategy, reward=None, llm=llm, seed=1)
 
 
@@ -70,7 +70,7 @@ def test_options_that_are_no_data_are_told_as_text():
 
 def test_a_stored_job_and_the_judges_of_its_file_have_tools_and_their_environment(tmp_path: Path):
     noting = Agent(model="m", tools=[look], environment=Notebook)
-    llm = EndpointSpec("http://127.0.0.1:9/v1")
+    llm = LLM("http://127.0.0.1:9/v1")
     given = Job(agent=noting, strategy=MCTS(3), reward=exact_match, llm=llm, seed=1, filters=[ZeroVariance()])
     meta = {STORED: msgspec.json.encode(store_job(given, 2, durable=True)).decode()}
     found, stored = stored_job(tmp_path / "run", meta)

@@ -10,10 +10,10 @@ from fault_client import client
 from fault_server import FaultServer, http
 
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
-from trunkline.llm.types import LLM
+from trunkline.llm.types import LLMClient
 
 
-async def crossings(llm: LLM, turns: int) -> Counter[str]:
+async def crossings(llm: LLMClient, turns: int) -> Counter[str]:
     """The calls into the core of the turns of one rollout behind its first, which interns names."""
     table = open_table(llm, 1)
     (rollout,) = table.rollouts

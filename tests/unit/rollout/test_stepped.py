@@ -203,7 +203,7 @@ async def parts(trajectory: Trajectory) -> float:
 
 
 async def test_a_part_of_a_weighted_reward_reaches_the_environment():
-    reward = tl.weighted({"walked": (length_walked, 2.0), "parts": parts})
+    reward = tl.rewards.weighted({"walked": (length_walked, 2.0), "parts": parts})
     tree, _ = await grow(Chain(1), one_step, tools=[look], environment=Walk, reward=reward)
     assert tree.rollouts[0].reward == 3.0
     async with Grader(reward) as grader:

@@ -55,7 +55,7 @@ async def test_once_enough_are_done_the_tail_is_cut_and_its_requests_are_given_u
 
 
 async def test_a_tail_that_is_kept_goes_on_growing_in_the_file():
-    tree, session, _ = await spend(Chain(8), slow(0, 7), stopping=Stopping(enough=6, tail="keep"))
+    tree, session, _ = await spend(Chain(8), slow(0, 7), stopping=Stopping(enough=6, cut_tail="keep"))
     assert ends(tree) == [None, *[ANSWER] * 6, None]
     assert tree.core.growing == [0, 7]
     assert session.ending.word == "enough"
@@ -148,7 +148,7 @@ def votes(*answers: str):
     ],
 )
 async def test_a_task_is_settled_when_its_answer_can_no_longer_change(answers, opened: int):
-    tree, session, _ = await spend(Chain(8, wave=1), votes(*answers), stopping=Stopping(settled="answer"))
+    tree, session, _ = await spend(Chain(8, wave=1), votes(*answers), stopping=Stopping(stop_when="answer"))
     assert len(tree.rollouts) == opened
     assert session.ending.word == ("settled" if opened < 8 else "finished")
     if opened == 5:
@@ -156,14 +156,14 @@ async def test_a_task_is_settled_when_its_answer_can_no_longer_change(answers, o
 
 
 async def test_a_settled_task_has_the_answer_that_all_its_tries_would_have_given():
-    settled, _, _ = await spend(Chain(8, wave=1), votes(*"bbabbaaa"), stopping=Stopping(settled="answer"))
+    settled, _, _ = await spend(Chain(8, wave=1), votes(*"bbabbaaa"), stopping=Stopping(stop_when="answer"))
     whole, _, _ = await spend(Chain(8), votes(*"bbabbaaa"))
     assert settled.answer == whole.answer or len(settled.rollouts) == 8
 
 
 async def test_a_reward_that_is_good_enough_settles_a_task_between_rounds():
     clerk = votes("no", "no", "no", "yes", "no", "no")
-    tree, session, _ = await spend(Chain(6, wave=2), clerk, stopping=Stopping(settled=1.0), reward=exact_match)
+    tree, session, _ = await spend(Chain(6, wave=2), clerk, stopping=Stopping(stop_when=1.0), reward=exact_match)
     assert len(tree.rollouts) == 4
     assert session.ending == ("settled", "settled: rollout 3 has a reward of at least 1", 0)
 
@@ -175,7 +175,7 @@ async def test_waiting_rollouts_of_a_settled_task_are_stopped_with_that_reason()
         first.append(seed)
         return (0 if seed == first[0] else 3, "yes")
 
-    stopping = Stopping(settled=1.0)
+    stopping = Stopping(stop_when=1.0)
     tree, session, _ = await spend(Patient(), Clerk(answer=answer), stopping=stopping, reward=exact_match)
     assert ends(tree) == [ANSWER, CENSORED, CENSORED]
     assert tree.rollouts[2].error.message.startswith("settled: rollout 0")
@@ -216,10 +216,10 @@ async def test_a_cut_before_the_first_step_leaves_nothing_behind():
     ("fields", "text"),
     [
         ({"enough": 0}, "enough must be a whole number of at least 1"),
-        ({"tail": "drop", "enough": 1}, "tail must be censor or keep, not 'drop'"),
-        ({"tail": "keep"}, "tail=keep says what becomes of rollouts that enough= cuts: set enough as well"),
-        ({"settled": "soon"}, "settled must be answer or a reward, not 'soon'"),
-        ({"settled": float("nan")}, "settled must be a number"),
+        ({"cut_tail": "drop", "enough": 1}, "cut_tail must be censor or keep, not 'drop'"),
+        ({"cut_tail": "keep"}, "cut_tail=keep says what becomes of rollouts that enough= cuts: set enough as well"),
+        ({"stop_when": "soon"}, "stop_when must be answer or a reward, not 'soon'"),
+        ({"stop_when": float("nan")}, "stop_when must be a number"),
     ],
 )
 def test_what_ends_no_tree_is_refused_by_name(fields: dict, text: str):
@@ -231,10 +231,10 @@ def test_what_could_never_come_about_is_refused():
     with pytest.raises(ConfigError, match=r"enough=9 is never reached: Chain plans 8 rollouts a task"):
         Stopping(enough=9).check(Chain(8), scored=True)
     with pytest.raises(ConfigError, match=r"Chain starts its 8 rollouts at once.*Chain\(8, wave=4\)"):
-        Stopping(settled="answer").check(Chain(8), scored=True)
-    with pytest.raises(ConfigError, match="settled=1 is a reward, but nothing is scored"):
-        Stopping(settled=1).check(Chain(8, wave=1), scored=False)
-    Stopping(settled="answer").check(TreeGRPO(trees=2, forks=1, rounds=2), scored=False)
+        Stopping(stop_when="answer").check(Chain(8), scored=True)
+    with pytest.raises(ConfigError, match="stop_when=1 is a reward, but nothing is scored"):
+        Stopping(stop_when=1).check(Chain(8, wave=1), scored=False)
+    Stopping(stop_when="answer").check(TreeGRPO(trees=2, forks=1, rounds=2), scored=False)
 
 
 def test_what_a_value_function_says_settles_nothing():
@@ -243,7 +243,7 @@ def test_what_a_value_function_says_settles_nothing():
     rollout = core.open(point, (0, 0), 0)
     core.close(rollout, Termination.CENSORED.value, None, None)
     core.score(rollout, 5.0)
-    assert Stopping(settled=1.0).is_settled(core, 4) is None
+    assert Stopping(stop_when=1.0).is_settled(core, 4) is None
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -59,7 +59,7 @@ async def test_an_earlier_runs_rollouts_vote_and_those_planned_now_are_still_to_
     earlier, _, _ = await spend(Chain(2), votes("b", "b"))
     # 2 b are there and 4 tries come: a a, a, a. After the third a it is 3 : 2 with one left, after the fourth 4 : 2.
     tree, session, _ = await spend(
-        Chain(4, wave=1), votes(*"aaaa"), core=earlier.core, stopping=Stopping(settled="answer")
+        Chain(4, wave=1), votes(*"aaaa"), core=earlier.core, stopping=Stopping(stop_when="answer")
     )
     assert len(tree.rollouts) == 6
     assert (tree.answer, session.ending.word) == ("a", "finished")
@@ -67,7 +67,7 @@ async def test_an_earlier_runs_rollouts_vote_and_those_planned_now_are_still_to_
 
 async def test_a_tree_that_was_settled_before_its_run_began_gets_no_rollout():
     earlier, _, _ = await spend(Chain(2), votes("yes", "no"), reward=exact_match)
-    stopping = Stopping(settled=1.0)
+    stopping = Stopping(stop_when=1.0)
     tree, session, book = await spend(
         Chain(4, wave=1), votes(), core=earlier.core, stopping=stopping, reward=exact_match
     )
@@ -84,7 +84,7 @@ async def test_enough_of_a_run_that_goes_on_counts_its_own_rollouts_and_stops_be
 
 async def test_a_tail_that_was_kept_goes_on_and_is_done_in_a_later_run():
     never = Clerk(ticks=lambda seed: None if seed % 2 else 0, answer=lambda seed: (0, "yes"))
-    earlier, session, _ = await spend(Chain(6), never, stopping=Stopping(enough=3, tail="keep"))
+    earlier, session, _ = await spend(Chain(6), never, stopping=Stopping(enough=3, cut_tail="keep"))
     assert session.ending.word == "enough"
     kept = earlier.core.growing
     assert len(kept) == 3
@@ -96,7 +96,7 @@ async def test_a_tail_that_was_kept_goes_on_and_is_done_in_a_later_run():
 
 async def test_a_cut_while_an_earlier_runs_rollouts_go_on_opens_nothing():
     never = Clerk(ticks=lambda seed: None)
-    core = (await spend(Chain(3), slow_first(), stopping=Stopping(enough=2, tail="keep")))[0].core
+    core = (await spend(Chain(3), slow_first(), stopping=Stopping(enough=2, cut_tail="keep")))[0].core
     tree, session, _ = await spend(Chain(5), never, Budget(seconds=0.01), core=core)
     assert ends(tree) == [CENSORED, ANSWER, ANSWER]
     assert session.ending.word == "deadline"
@@ -318,7 +318,7 @@ def test_rollouts_that_still_grow_may_vote():
     settled = []
     for rollout in opened:
         core.close(rollout, ANSWER.value, "yes", None)
-        settled.append(Stopping(settled="answer").is_settled(core, 3) is not None)
+        settled.append(Stopping(stop_when="answer").is_settled(core, 3) is not None)
     assert settled == [False, True, True], "1 ahead with 2 that grow, 2 with 1"
 
 

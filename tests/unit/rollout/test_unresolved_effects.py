@@ -147,7 +147,7 @@ def test_who_was_cut_while_it_paid_is_in_doubt_wherever_it_goes_on():
 
 
 def test_who_is_kept_when_it_was_cut_stays_as_it_is_and_is_in_doubt_in_the_next_run():
-    grows = cut_while_paying(tail="keep")
+    grows = cut_while_paying(cut_tail="keep")
     whole = grows.grow()
     doubted = doubtful(whole.deltas)
     assert doubted

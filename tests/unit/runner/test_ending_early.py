@@ -47,7 +47,7 @@ def right(wanted: range) -> Clerk:
 
 
 async def test_a_tail_that_was_kept_is_continued_under_a_budget_of_its_own(tmp_path: Path):
-    options = {"strategy": Chain(4), "enough": 2, "tail": "keep", "filters": [ZeroVariance(single=False)]}
+    options = {"strategy": Chain(4), "enough": 2, "cut_tail": "keep", "filters": [ZeroVariance(single=False)]}
     earlier = await played(tmp_path / "a", right(range(2)), **options)
     before = earlier.summary()
     assert (before.ended, before.terminations["answer"]) == ({"enough": 5}, 10)
@@ -55,7 +55,7 @@ async def test_a_tail_that_was_kept_is_continued_under_a_budget_of_its_own(tmp_p
     # Two of each task go on, and one more each: 15 turns, and 5 rollouts that are started.
     budget = Budget(calls=15, rollouts=5)
     clerk = right(range(9))
-    later = await played(tmp_path / "b", clerk, strategy=Chain(1), start_from=earlier, budget=budget)
+    later = await played(tmp_path / "b", clerk, strategy=Chain(1), continue_from=earlier, budget=budget)
     after = later.summary()
     assert (later.state, after.ended, after.terminations) == ("done", {"finished": 5}, {"answer": 25})
     assert after.budget.spent == {"rollouts": 5, "calls": 15}
@@ -81,7 +81,7 @@ async def test_rollouts_that_are_cut_do_not_make_a_group_one_to_train_on(tmp_pat
 async def test_a_settled_task_is_kept_or_dropped_by_what_it_has(tmp_path: Path):
     strategy, filters = Chain(4, wave=1), [ZeroVariance(single=False)]
     result = await played(
-        tmp_path / "a", right(range(4)), strategy=strategy, settled=1.0, filters=filters, groups=1, max_tasks=3
+        tmp_path / "a", right(range(4)), strategy=strategy, stop_when=1.0, filters=filters, groups=1, max_tasks=3
     )
     # The first draw is right, and settles it: a group of one.
     assert (result.state, result.summary().ended) == ("exhausted", {"settled": 3})
@@ -90,9 +90,11 @@ async def test_a_settled_task_is_kept_or_dropped_by_what_it_has(tmp_path: Path):
 
 async def test_what_a_filter_said_of_half_a_group_is_not_said_of_the_whole_one(tmp_path: Path):
     filters = [ZeroVariance(single=False)]
-    earlier = await played(tmp_path / "a", right(range(1)), strategy=Chain(3), enough=1, tail="keep", filters=filters)
+    earlier = await played(
+        tmp_path / "a", right(range(1)), strategy=Chain(3), enough=1, cut_tail="keep", filters=filters
+    )
     assert earlier.summary().groups_kept == 0
-    later = await played(tmp_path / "b", right(range(9)), strategy=Chain(1), start_from=earlier, filters=filters)
+    later = await played(tmp_path / "b", right(range(9)), strategy=Chain(1), continue_from=earlier, filters=filters)
     assert later.summary().groups_kept == 5
 
 
@@ -100,6 +102,6 @@ async def test_a_penalty_of_an_earlier_run_is_not_paid_twice(tmp_path: Path):
     # Turns have 10 tokens; half of the last 10 of 15 are over: a penalty of 0.5.
     filters = [OverlongPenalty(length=15, buffer=10)]
     earlier = await played(tmp_path / "a", right(range(9)), strategy=Chain(1), filters=filters)
-    later = await played(tmp_path / "b", right(range(9)), strategy=Chain(1), start_from=earlier, filters=filters)
+    later = await played(tmp_path / "b", right(range(9)), strategy=Chain(1), continue_from=earlier, filters=filters)
     for tree in later:
         assert [penalty(read(rollout.note)) for rollout in tree.rollouts] == [-0.5, -0.5]

@@ -110,15 +110,30 @@ def test_what_a_strategy_says_of_itself_is_checked_before_a_run(strategy: object
 @pytest.mark.parametrize(
     ("strategy", "sampling", "llm", "words"),
     [
-        (tl.Adaptive(), tl.Sampling(), tl.LLM(NOWHERE), ("Adaptive", "sampling.logprobs=True", "--top-logprobs 10")),
-        (tl.Adaptive(), tl.Sampling(logprobs=True, top_logprobs=5), tl.LLM(NOWHERE), ("top_logprobs to 10 or more",)),
+        (
+            tl.strategies.Adaptive(),
+            tl.Sampling(),
+            tl.LLM(NOWHERE),
+            ("Adaptive", "sampling.logprobs=True", "--top-logprobs 10"),
+        ),
+        (
+            tl.strategies.Adaptive(),
+            tl.Sampling(logprobs=True, top_logprobs=5),
+            tl.LLM(NOWHERE),
+            ("top_logprobs to 10 or more",),
+        ),
         (Looks("tool"), tl.Sampling(logprobs=True), tl.LLM(NOWHERE), ("Looks", "region 'tool'", "to 2 or more")),
         (Looks("thinking"), SURE, tl.LLM(NOWHERE), ("Looks: uncertain must be one of think, tool, all, mixed",)),
         (Looks(["tool"]), SURE, tl.LLM(NOWHERE), ("Looks: uncertain must be one of think, tool, all, mixed",)),
         (Looks("all", "many"), SURE, tl.LLM(NOWHERE), ("Looks: likeliest must be a whole number",)),
-        (tl.EntropyTree(), SURE, tl.LLM(NOWHERE), ("EntropyTree forks inside turns", "TokenMode(api='completions')")),
-        (tl.EntropyTree(), SURE, tl.LLM(NOWHERE, tokens=tl.TokenMode(api="chat")), ("Adaptive", "TreeGRPO")),
-        (tl.EntropyTree(), SURE, Mute(), ("forks inside turns",)),
+        (
+            tl.strategies.EntropyTree(),
+            SURE,
+            tl.LLM(NOWHERE),
+            ("EntropyTree forks inside turns", "TokenMode(api='completions')"),
+        ),
+        (tl.strategies.EntropyTree(), SURE, tl.LLM(NOWHERE, tokens=tl.TokenMode(api="chat")), ("Adaptive", "TreeGRPO")),
+        (tl.strategies.EntropyTree(), SURE, Mute(), ("forks inside turns",)),
     ],
 )
 def test_what_is_not_asked_for_or_cannot_be_done_is_said_before_anything_is_sent(
@@ -133,7 +148,11 @@ def test_what_is_not_asked_for_or_cannot_be_done_is_said_before_anything_is_sent
 
 async def test_a_server_without_log_probs_of_a_region_is_named_and_no_run_is_left(tasks: list[Task], tmp_path: Path):
     async with serving(tool_logprobs=False) as server:
-        for strategy, region in ((tl.Adaptive(), "'all'"), (Looks("mixed"), "'mixed'"), (Looks("tool"), "'tool'")):
+        for strategy, region in (
+            (tl.strategies.Adaptive(), "'all'"),
+            (Looks("mixed"), "'mixed'"),
+            (Looks("tool"), "'tool'"),
+        ):
             with pytest.raises(ConfigError) as caught:
                 await tl.arun(agent(), tasks, llm=server.base_url, strategy=strategy, workers=0, out=tmp_path / "r")
             for part in (server.base_url, region, type(strategy).__name__, "'sim-agent'", "hermes", "think", "Chain"):
@@ -144,7 +163,7 @@ async def test_a_server_without_log_probs_of_a_region_is_named_and_no_run_is_lef
 
 
 async def test_an_adaptive_run_fills_every_task_and_is_the_same_for_any_workers(tasks: list[Task]):
-    strategy = tl.Adaptive(total=6, initial=2)
+    strategy = tl.strategies.Adaptive(total=6, initial=2)
     found = []
     async with serving() as server:
         for workers in (0, 2):
@@ -157,7 +176,7 @@ async def test_an_adaptive_run_fills_every_task_and_is_the_same_for_any_workers(
 
 
 async def test_an_entropy_tree_runs_over_ids_and_is_the_same_for_any_workers(tasks: list[Task]):
-    strategy = tl.EntropyTree(chains=2, points=1, samples=2)
+    strategy = tl.strategies.EntropyTree(chains=2, points=1, samples=2)
     found = []
     async with serving() as server:
         llm = tl.LLM(server.base_url, tokens=tl.TokenMode(api="completions"))
@@ -178,7 +197,7 @@ async def test_a_server_that_does_not_say_what_ids_spell_is_refused_before_the_r
     async with serving() as server:
         llm = tl.LLM(server.base_url, tokens=tl.TokenMode(api="completions"))
         with pytest.raises(ConfigError, match=r"/detokenize of token ids \(needed by forks inside turns"):
-            await tl.arun(agent(), tasks, llm=llm, strategy=tl.EntropyTree(), workers=0, out=tmp_path / "r")
+            await tl.arun(agent(), tasks, llm=llm, strategy=tl.strategies.EntropyTree(), workers=0, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 

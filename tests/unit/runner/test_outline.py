@@ -23,7 +23,7 @@ class Own(msgspec.Struct):
         return 3
 
     def start(self, view):
-        yield tl.Fork(n=3)
+        yield tl.strategies.Fork(n=3)
 
 
 class Told(Own):
@@ -33,7 +33,7 @@ class Told(Own):
         return "\x1b[31mthree"
 
 
-def outline(**options: object) -> tl.Outline:
+def outline(**options: object) -> tl.runs.Plan:
     return tl.plan(agent(), tasks(), llm=tl.LLM(NOWHERE), **options)
 
 

@@ -113,7 +113,7 @@ def paths(path: Path) -> list[list[str]]:
     return found
 
 
-def judged(path: Path) -> list[list[tl.Verdict]]:
+def judged(path: Path) -> list[list[tl.filters.Verdict]]:
     return [notes.read(one.note) for tree in trees(path) for one in tree.rollouts]
 
 
@@ -343,8 +343,8 @@ async def test_a_run_that_is_scored_in_part_is_not_gone_on_with(path: Path, monk
                 agent(), tasks(), llm="http://127.0.0.1:9/v1", strategy=tl.Chain(4), reward=stopping, seed=3,
                 workers=0, out=path, filters=JUDGES, **options,
             )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"start_from: .* is scored by stopping in part"):
-        await tl.arun(agent(), llm="http://127.0.0.1:9/v1", strategy=tl.Chain(4), start_from=path, workers=0)
+    with pytest.raises(ConfigError, match=r"continue_from: .* is scored by stopping in part"):
+        await tl.arun(agent(), llm="http://127.0.0.1:9/v1", strategy=tl.Chain(4), continue_from=path, workers=0)
 
 
 def test_ended_tries_of_tasks_that_were_begun_are_scored_too(path: Path):

@@ -39,7 +39,7 @@ def graded(rollout: tl.Trajectory) -> float:
     return {"1": 1.0, "0": 0.0}.get(rollout.answer or "", float("nan"))
 
 
-def sample(fates: dict[str, str], engine: Fate | None = None, **options: Any) -> tl.SampledGroups:
+def sample(fates: dict[str, str], engine: Fate | None = None, **options: Any) -> tl.runs.SampledGroups:
     tasks = [tl.Task.ask(question, id=question) for question in fates]
     given: dict[str, Any] = {"strategy": tl.Chain(2), "reward": graded, "seed": 5}
     engine = Fate(fates) if engine is None else engine
@@ -47,7 +47,7 @@ def sample(fates: dict[str, str], engine: Fate | None = None, **options: Any) ->
     return tl.sample_groups(tl.Agent(model="m"), tasks, llm=llm, **(given | options))
 
 
-def rewards(found: tl.SampledGroups) -> dict[str, list[float]]:
+def rewards(found: tl.runs.SampledGroups) -> dict[str, list[float]]:
     return {tree.task.id: sorted(rollout.reward for rollout in tree.rollouts) for tree in found}
 
 
@@ -114,7 +114,7 @@ class Strict:
     def judge(self, group: Any) -> Any:
         for rollout in group.rollouts:
             if rollout.answer == "1":
-                yield rollout.id, tl.Verdict(self.name, "drop")
+                yield rollout.id, tl.filters.Verdict(self.name, "drop")
 
 
 def test_what_other_filters_leave_is_what_is_compared():
@@ -169,7 +169,7 @@ class Pair(tl.Team):
     first = tl.Role(prompt="{question}")
     second = tl.Role(prompt="{question}")
 
-    async def play(self, rollout: tl.TeamPlay) -> str:
+    async def play(self, rollout: tl.teams.TeamPlay) -> str:
         await rollout.ask(self.first)
         return await rollout.ask(self.second)
 
@@ -213,7 +213,7 @@ class Stalls:
         return [str(int(prompt.seed % 13 == 0)) for prompt in prompts]
 
 
-async def stalling(engine: Stalls, **options: Any) -> tl.SampledGroups:
+async def stalling(engine: Stalls, **options: Any) -> tl.runs.SampledGroups:
     tasks = [tl.Task.ask(question, id=question) for question in "abcdef"]
     given: dict[str, Any] = {"strategy": tl.Chain(2), "reward": graded, "tries": 4, "groups": 5}
     return await tl.asample_groups(
@@ -222,7 +222,7 @@ async def stalling(engine: Stalls, **options: Any) -> tl.SampledGroups:
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> tuple[tl.SampledGroups, list[int]]:
+def undisturbed() -> tuple[tl.runs.SampledGroups, list[int]]:
     """What is kept if nothing goes wrong, and the seeds that it takes."""
     engine = Stalls()
     whole = asyncio.run(stalling(engine, seed=7))
@@ -233,7 +233,7 @@ def undisturbed() -> tuple[tl.SampledGroups, list[int]]:
 
 @pytest.mark.parametrize(("left", "seed"), [(0, 7), (7, None), (12, None), (13, 7), (25, None), (31, 7)])
 async def test_sampling_that_was_broken_off_anywhere_goes_on_where_it_was(
-    tmp_path: Path, undisturbed: tuple[tl.SampledGroups, list[int]], left: int, seed: int | None
+    tmp_path: Path, undisturbed: tuple[tl.runs.SampledGroups, list[int]], left: int, seed: int | None
 ):
     whole, seeds = undisturbed
     engine = Stalls(left)
@@ -271,7 +271,7 @@ def test_a_budget_that_is_spent_ends_the_tries():
         ({"groups": 0}, "groups must be a whole number of at least 1"),
         ({"keep_last": "yes"}, "keep_last must be true or false, not 'yes'"),
         ({"max_tasks": 1}, "max_tasks does not go with sampling groups"),
-        ({"start_from": "x.run"}, "start_from does not go with sampling groups"),
+        ({"continue_from": "x.run"}, "continue_from does not go with sampling groups"),
         ({"out": 3}, "out must be the path of a folder, not 3"),
         ({"filters": None}, "filters must be a list of filters, not None"),
         ({"filters": tl.filters.ZeroVariance()}, "filters must be a list of filters, not ZeroVariance"),

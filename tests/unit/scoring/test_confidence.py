@@ -15,7 +15,7 @@ from scripted import token_of
 from trunkline._core import PROMPT, SAMPLED, SYNTHETIC, TokenBuffer, read_reply
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.aggregate import aggregate
-from trunkline.scoring.aggregators.voting import Majority, Weighted
+from trunkline.scoring.aggregators.voting import Majority, WeightedVote
 from trunkline.scoring.confidence import candidates, entropy, logprob, reward, stated, value, verbalised
 from trunkline.tree.views import Node, Trajectory, Tree
 from trunkline.types import Task
@@ -217,9 +217,9 @@ async def test_a_tree_becomes_one_answer() -> None:
     answered = grove([Try(["no"], 0.0), Try(["a", "yes"], 1.0), Try(["a", "no"], 0.0), Try(["broken"], ended="lost")])
     decision = await aggregate(answered)
     assert (decision.answer, decision.voters, decision.method) == ("no", (0, 2), "majority")
-    decision = await aggregate(answered, Weighted(by="reward"))
+    decision = await aggregate(answered, WeightedVote(by="reward"))
     assert (decision.answer, decision.voters) == ("yes", (1,))
-    decision = await aggregate(answered, Weighted(), by="reward")
+    decision = await aggregate(answered, WeightedVote(), by="reward")
     assert decision.answer == "yes"
     assert (await aggregate(grove([]))).answer is None
 

@@ -67,7 +67,7 @@ def test_every_rollout_is_in_a_typed_row(tmp_path: Path) -> None:
     note(judged.core, 3, Verdict("lengths", "penalty", "too long", amount=-0.25))
     judged.core.note(2, "a remark")
     path = write_run(tmp_path / "a.run", [grove(D6, "d6"), judged])
-    assert tl.export(path, tmp_path / "x.parquet") == tl.Exported("parquet", 9, 10, 2, {})
+    assert tl.export(path, tmp_path / "x.parquet") == tl.runs.Exported("parquet", 9, 10, 2, {})
     table = pq.read_table(tmp_path / "x.parquet")
     assert {field.name: field.type for field in table.schema} == SCHEMA
     assert list(SCHEMA) == list(columns.FIELDS)

@@ -64,7 +64,7 @@ def test_messages_hold_every_rollout_once_by_weight(run: Path, tmp_path: Path) -
     found = tl.export(run, tmp_path / "x.jsonl")
     trees = {tree.task.id: tree for tree in every_tree(run)}
     records = read_lines(tmp_path / "x.jsonl")
-    assert found == tl.Exported("messages", len(records), 6 + 6 + 8 + 2, 4, {})
+    assert found == tl.runs.Exported("messages", len(records), 6 + 6 + 8 + 2, 4, {})
     weights = Counter()
     for record in records:
         rollout = trees[record["task"]].rollouts[record["rollout"]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from team_reference import boxed, tagged
 
 from trunkline.errors import ConfigError
-from trunkline.team.projection import Boxed, Projected, Projection, Tag, Whole
+from trunkline.team.projection import Boxed, Reader, Reading, Tag, Whole
 
 PIECES = ["<a>", "</a>", "<think>", "</think>", "<A>", " ", "\n", "x", "是", "{", "}", "\\boxed", "\\boxed{", "\\"]
 replies = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
@@ -26,19 +26,19 @@ replies = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
     ],
 )
 def test_from_the_first_opener_to_the_first_closer_counts(reply: str, content: str) -> None:
-    assert Tag("a", keep="content").read(reply, None) == Projected(content, True)
-    assert Tag("a").read(reply, None) == Projected(f"<a>{content}</a>", True)
+    assert Tag("a", keep="content").read(reply, None) == Reading(content, True)
+    assert Tag("a").read(reply, None) == Reading(f"<a>{content}</a>", True)
 
 
 def test_with_all_the_content_of_the_tag_is_trimmed_within_the_whole_reply() -> None:
-    assert Tag("a", keep="all").read("so <a> x </a> there ", None) == Projected("so <a>x</a> there ", True)
-    assert Tag("a", keep="all").read("</a> x <a> y", None) == Projected("</a> x <a></a> x <a> y", True)
+    assert Tag("a", keep="all").read("so <a> x </a> there ", None) == Reading("so <a>x</a> there ", True)
+    assert Tag("a", keep="all").read("</a> x <a> y", None) == Reading("</a> x <a></a> x <a> y", True)
 
 
 @pytest.mark.parametrize("reply", ["", "x", "<a>x", "x</a>", "<A>x</A>", "<a >x</a>"])
 def test_without_both_tags_an_action_is_not_valid_and_nothing_counts_but_with_all(reply: str) -> None:
     for keep, text in (("block", ""), ("content", ""), ("all", reply)):
-        assert Tag("a", keep=keep).read(reply, None) == Projected(text, False)
+        assert Tag("a", keep=keep).read(reply, None) == Reading(text, False)
 
 
 @pytest.mark.parametrize(("character", "valid"), [("一", False), ("龿", False), ("\u9fff", False), ("ꀀ", True)])
@@ -64,7 +64,7 @@ def test_a_chinese_character_anywhere_makes_an_action_invalid_where_that_is_aske
     ],
 )
 def test_one_thought_is_asked_for_and_an_action_without_it_is_invalid_but_stays(reply: str, valid: bool) -> None:
-    assert Tag("a", thinks=True).read(reply, None) == Projected("<a>x</a>", valid)
+    assert Tag("a", thinks=True).read(reply, None) == Reading("<a>x</a>", valid)
 
 
 def test_thoughts_that_the_server_returns_apart_count() -> None:
@@ -87,11 +87,11 @@ def test_thoughts_that_the_server_returns_apart_count() -> None:
     ],
 )
 def test_a_solution_is_valid_if_its_last_box_closes_and_its_text_is_left_alone(reply: str, valid: bool) -> None:
-    assert Boxed().read(reply, None) == Projected(reply, valid)
+    assert Boxed().read(reply, None) == Reading(reply, valid)
 
 
 def test_all_of_a_reply_counts_by_default() -> None:
-    assert Whole().read(" x ", None) == Projected(" x ", True)
+    assert Whole().read(" x ", None) == Reading(" x ", True)
 
 
 @given(reply=replies, thinks=st.booleans())
@@ -110,7 +110,7 @@ def test_a_hundred_thousand_braces_are_read_at_once() -> None:
 def test_projections_are_equal_where_their_options_are_and_say_them() -> None:
     assert Tag("a") == Tag("a") != Tag("b")
     assert repr(Tag("a", keep="all")) == "Tag(name='a', keep='all', thinks=False, chinese=True)"
-    assert all(isinstance(one, Projection) for one in (Whole(), Boxed(), Tag("a")))
+    assert all(isinstance(one, Reader) for one in (Whole(), Boxed(), Tag("a")))
 
 
 @pytest.mark.parametrize(

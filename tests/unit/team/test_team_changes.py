@@ -13,7 +13,7 @@ from small_teams import TEAMS, Cast, Council, reply, rows
 
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import Job
 from trunkline.runner.run import run
@@ -30,7 +30,7 @@ MODELS = {name: {"model": name} for name in ("left", "right", "clerk", "judge")}
 
 def go(team: Team, url: str, out: Path, **options: object) -> dict[str, str]:
     """Begin a run, or go on with it; returns the digests of its trees."""
-    made = run(team, TASKS, llm=EndpointSpec(url), seed=5, out=out, workers=0, resume=True, **options)
+    made = run(team, TASKS, llm=LLM(url), seed=5, out=out, workers=0, resume=True, **options)
     assert made.state == "done"
     return digests(out)
 
@@ -104,9 +104,7 @@ async def test_a_switch_that_changes_no_result_is_no_divergence_in_the_middle(na
 
 def test_strategies_that_look_at_how_sure_models_are_ask_it_of_every_role() -> None:
     def job(team: Team, strategy: object) -> Job:
-        return Job(
-            agent=team.agent, program=team, strategy=strategy, reward=None, llm=EndpointSpec("http://x/v1"), seed=1
-        )
+        return Job(agent=team.agent, program=team, strategy=strategy, reward=None, llm=LLM("http://x/v1"), seed=1)
 
     partial = Partial(region="all")
     assert job(TEAMS["math"], partial).askers[0].sampling.top_logprobs == 4
@@ -120,7 +118,7 @@ def test_strategies_that_look_at_how_sure_models_are_ask_it_of_every_role() -> N
         job(TEAMS["council"], Partial(tools=["dig"]))
 
 
-@pytest.mark.parametrize(("field", "value"), [("max_tool_calls", 3), ("void", "stop")])
+@pytest.mark.parametrize(("field", "value"), [("max_tool_calls", 3), ("on_void_turn", "stop")])
 def test_limits_of_the_agents_own_loop_are_refused_in_programs(field: str, value: object) -> None:
     agent = Agent(model="m", **{field: value})
     with pytest.raises(ConfigError, match=f"program and an agent with {field}.* do not go together"):
@@ -129,6 +127,6 @@ def test_limits_of_the_agents_own_loop_are_refused_in_programs(field: str, value
             program=TEAMS["math"],
             strategy=Partial(region="all"),
             reward=None,
-            llm=EndpointSpec("http://x/v1"),
+            llm=LLM("http://x/v1"),
             seed=1,
         )

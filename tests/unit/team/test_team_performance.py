@@ -44,18 +44,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(TOLD, st.none() | st.integers(0, 9))
 def test_either_name_gives_the_same_team(told: dict[str, bool], most: int | None):
     assert set(THEIRS) <= set(GUIDE_NAMES)
-    own = tl.MathTeam(model="m", max_context_length=most, **{name[7:]: value for name, value in told.items()})
+    own = tl.teams.MathTeam(model="m", max_context_length=most, **{name[7:]: value for name, value in told.items()})
     table = {**told, "max_context_length": most}
-    assert tl.MathTeam(model="m", **table) == own
-    assert tl.MathTeam(model="m", performance=table) == own
-    assert tl.MathTeam(model="m", performance={"agent": {"performance": table}}) == own
-    assert tl.MathTeam(model="m", performance={"enable_performance_monitor": False}).profiling is False
+    assert tl.teams.MathTeam(model="m", **table) == own
+    assert tl.teams.MathTeam(model="m", performance=table) == own
+    assert tl.teams.MathTeam(model="m", performance={"agent": {"performance": table}}) == own
+    assert tl.teams.MathTeam(model="m", performance={"enable_performance_monitor": False}).profiling is False
 
 
 def test_a_table_of_a_file_is_read_by_the_library_and_the_command_line(tmp_path: Path):
     (tmp_path / "config.toml").write_text(TABLE)
-    team = tl.MathTeam(model="m", performance=str(tmp_path / "config.toml"))
-    assert team == tl.MathTeam(model="m", performance=tmp_path / "config.toml")
+    team = tl.teams.MathTeam(model="m", performance=str(tmp_path / "config.toml"))
+    assert team == tl.teams.MathTeam(model="m", performance=tmp_path / "config.toml")
     assert (team.early_termination, team.agent_skip, team.preprocessing_cache) == (True, False, False)
     assert (team.parallel_agents, team.max_context_length, team.tokenizer) == (True, 8192, None)
     assert made(f"math:performance={tmp_path / 'config.toml'}") == team
@@ -64,7 +64,7 @@ def test_a_table_of_a_file_is_read_by_the_library_and_the_command_line(tmp_path:
     assert "tokenizer" not in team.settings(), "as run files of earlier days have it"
 
 
-class Own(tl.MathTeam):
+class Own(tl.teams.MathTeam):
     """A team whose own settings have such names."""
 
     performance: str = "fair"
@@ -106,7 +106,10 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path):
         ("a = 1", "has no table agent.performance"),
     ):
         path.write_text(text)
-        for make in (lambda: tl.MathTeam(model="m", performance=str(path)), lambda: made(f"math:performance={path}")):
+        for make in (
+            lambda: tl.teams.MathTeam(model="m", performance=str(path)),
+            lambda: made(f"math:performance={path}"),
+        ):
             with pytest.raises(ConfigError, match=words):
                 make()
     path.write_bytes(b"\xff")
@@ -114,7 +117,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path):
         performance(str(path))
     words = "MathTeam is given agent_skip twice, the second time by enable_agent_skip"
     with pytest.raises(ConfigError, match=words):
-        tl.MathTeam(model="m", agent_skip=True, enable_agent_skip=True)
+        tl.teams.MathTeam(model="m", agent_skip=True, enable_agent_skip=True)
     with pytest.raises(ConfigError, match=f"--team math: {words}"):
         made("math:agent_skip=true,enable_agent_skip=true")
 
@@ -131,7 +134,7 @@ def test_the_end_of_a_text_has_as_many_tokens_as_there_is_room_for(tokenizer: Pa
 def test_a_limit_counts_tokens_where_there_is_a_tokenizer(tokenizer: Path):
     said, found = "the capital is Paris and the capital is Rome", {}
     for limit in ({}, {"max_context_length": 9}, {"max_context_length": 9, "tokenizer": str(tokenizer)}):
-        team = tl.MathTeam(model="m", **limit)
+        team = tl.teams.MathTeam(model="m", **limit)
         team.check([])
         found[len(limit)] = play_replies(team, said, "<verify>approve</verify>").rows[1].prompt
     assert said in found[0]
@@ -143,9 +146,9 @@ def test_a_limit_counts_tokens_where_there_is_a_tokenizer(tokenizer: Path):
 
 
 def test_a_tokenizer_that_cannot_be_used_is_named_before_anything_is_sent(tmp_path: Path):
-    team = tl.MathTeam(model="m", max_context_length=5, tokenizer=str(tmp_path))
+    team = tl.teams.MathTeam(model="m", max_context_length=5, tokenizer=str(tmp_path))
     with pytest.raises(ConfigError, match=r"tokenizer: there is no file .*tokenizer\.json"):
         tl.plan(team, [tl.Task.ask("q")], llm=tl.LLM("http://127.0.0.1:9/v1"))
     for wrong in ({"tokenizer": str(tmp_path)}, {"tokenizer": "", "max_context_length": 5}):
         with pytest.raises(ConfigError, match=r"give the path of a tokenizer\.json, together with max_context"):
-            tl.MathTeam(model="m", **wrong)
+            tl.teams.MathTeam(model="m", **wrong)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from team_scripts import play, play_replies, rows_of
 
-from trunkline.team.projection import Projected
+from trunkline.team.projection import Reading
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.tool import tool
@@ -119,7 +119,7 @@ def test_what_a_program_cannot_do_ends_its_rollout_with_the_reason(program: Prog
     assert message in broken(program)
 
 
-@pytest.mark.parametrize("found", ["x", ("x", True), Projected(5), Projected("x", None), Projected("x", 1)])
+@pytest.mark.parametrize("found", ["x", ("x", True), Reading(5), Reading("x", None), Reading("x", 1)])
 def test_a_projection_that_finds_no_text_and_verdict_ends_its_rollout_with_the_reason(found: object) -> None:
     class Reading(Writing):
         writer = Role(reads=Odd(found))
@@ -130,7 +130,7 @@ def test_a_projection_that_finds_no_text_and_verdict_ends_its_rollout_with_the_r
 
 def test_a_projection_and_a_setting_that_say_nothing_of_themselves_are_described_by_their_names() -> None:
     class Strange(Writing):
-        writer = Role(reads=Odd(Projected("x")))
+        writer = Role(reads=Odd(Reading("x")))
         rule: object = None
 
     settings = [Strange(model="m", rule=rule).settings() for rule in (broken, Odd, Odd(5))]

@@ -11,16 +11,16 @@ import pytest
 
 import trunkline as tl
 from trunkline.llm.batch.completion import Prompt
-from trunkline.team.projection import Projected
+from trunkline.team.projection import Reading
 
 
 class Tagged:
     """Reads what stands behind a colon; there is nothing to be read otherwise."""
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         """Read a reply."""
         _, colon, rest = text.partition(":")
-        return Projected(rest, bool(colon))
+        return Reading(rest, bool(colon))
 
 
 class Pair(tl.Team):
@@ -29,7 +29,7 @@ class Pair(tl.Team):
     solver = tl.Role(prompt="Solve {question}\n{context}", reads=Tagged(), penalty=0.25)
     verifier = tl.Role(prompt="Check {question}\n{context}", model="large")
 
-    async def play(self, rollout: tl.TeamPlay) -> str:
+    async def play(self, rollout: tl.teams.TeamPlay) -> str:
         said = await rollout.ask(self.solver)
         await rollout.ask(self.verifier)
         await rollout.observe("checked")

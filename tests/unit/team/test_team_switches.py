@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from team_scripts import answers, play, play_replies, questions, rows_of, scripted, search, trees
 
 from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
-from trunkline.team.projection import Projected
+from trunkline.team.projection import Reading
 from trunkline.team.prompts import Context
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
@@ -66,11 +66,11 @@ class Counting:
     def __init__(self) -> None:
         self.read_so_far = 0
 
-    def read(self, text: str, reasoning: str | None) -> Projected:
+    def read(self, text: str, reasoning: str | None) -> Reading:
         self.read_so_far += 1
         if text == "bad":
             raise RuntimeError("what a colleague said is none of its business")
-        return Projected(text)
+        return Reading(text)
 
 
 @pytest.mark.parametrize(("active_only", "readings"), [(True, 0), (False, 2)])

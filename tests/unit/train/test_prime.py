@@ -173,7 +173,7 @@ def test_a_prompt_that_was_given_whole_needs_no_ids_on_its_path():
         core.close(rollout, "answer", "yes")
         core.score(rollout, float(draw))
     for rollout in (0, 1):
-        tl.scoring.notes.note(core, rollout, tl.Verdict("f", "mask"))
+        tl.scoring.notes.note(core, rollout, tl.filters.Verdict("f", "mask"))
     assert [sample.token_ids for sample in samples([tree])] == [[8, 8, 2], [8, 8, 3]]
 
 
@@ -186,7 +186,7 @@ def test_a_temperature_that_was_not_asked_for_is_one(words: str):
 
 def test_masked_and_failed_rollouts_are_context_or_left_out():
     tree = chain_tree([1], [2], [3])
-    tl.scoring.notes.note(tree.core, 2, tl.Verdict("f", "mask"))
+    tl.scoring.notes.note(tree.core, 2, tl.filters.Verdict("f", "mask"))
     assert [sample.token_ids[-1] for sample in samples([tree])] == [1, 2]
     assert samples([]) == []
 

@@ -129,8 +129,8 @@ def test_an_unscored_tree_has_no_reward_and_a_mean_otherwise():
 
 def test_dropped_rollouts_are_left_out_and_masked_ones_have_no_mask():
     tree = chains([1], [2], [3])
-    notes.note(tree.core, 0, tl.Verdict("f", "drop"))
-    notes.note(tree.core, 1, tl.Verdict("f", "mask"))
+    notes.note(tree.core, 0, tl.filters.Verdict("f", "drop"))
+    notes.note(tree.core, 1, tl.filters.Verdict("f", "mask"))
     _, masked, trained = trace(tree, estimator="dr_grpo")["nodes"]
     assert (masked["token_ids"], masked["mask"], masked["logprobs"]) == ([2], [False], [])
     assert "advantages" not in masked
@@ -200,7 +200,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 FOREIGN: dict[str, Any] = {
     "id": "abc",
-    "task": {"type": "Maths", "data": {"idx": 4, "prompt": "1+1?", "system_prompt": "Think."}},
+    "task": {"type": "Math", "data": {"idx": 4, "prompt": "1+1?", "system_prompt": "Think."}},
     "agent": {"config": {}, "name": "solver"},
     "nodes": [
         {"message": {"role": "system", "content": "Think."}, "token_ids": [1], "mask": [False]},

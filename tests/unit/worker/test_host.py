@@ -14,7 +14,7 @@ from atlas import agent
 import trunkline.worker.health as watchdog
 import trunkline.worker.main as host
 from trunkline._core import __version__
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.protocol.job import Job, pack_job
 from trunkline.protocol.messages import (
     PROTOCOL,
@@ -35,7 +35,7 @@ JOB = Job(
     agent=agent(),
     strategy=Chain(1),
     reward=None,
-    llm=EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=2),
+    llm=LLM("http://127.0.0.1:9/v1", max_concurrency=2),
     seed=1,
 )
 

@@ -153,7 +153,7 @@ class LocalRenderer(ConversationRenderer):
 
 
 def tokens_with(tokenizer: str | Path, *words: str) -> tuple[int, ...]:
-    """Find the tokens whose text contains a word, for :class:`trunkline.EntropyTree`. Needs the extra ``tokens``.
+    """Find the tokens whose text contains a word, for ``strategies.EntropyTree``. Needs the extra ``tokens``.
 
     Args:
         tokenizer: Path of a ``tokenizer.json``, or of the folder it is in.

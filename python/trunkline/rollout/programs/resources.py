@@ -135,7 +135,7 @@ def _of_the_loop(agent: Agent) -> str | None:
     """The first setting of an agent that its own loop keeps, and no program does."""
     if agent.max_tool_calls is not None:
         return "max_tool_calls"
-    return f"void={agent.void}" if agent.void != "tell" else None
+    return f"on_void_turn={agent.on_void_turn}" if agent.on_void_turn != "tell" else None
 
 
 def _same(agent: Agent) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trunkline._core import TurnEngine
     from trunkline.llm.cache import Cache, Key
     from trunkline.llm.receiver import FirstAttempt
-    from trunkline.llm.types import LLM, Reply, Request
+    from trunkline.llm.types import LLMClient, Reply, Request
     from trunkline.rollout.sampling.dispatcher import WantedTurn
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.sampling.turns import TurnReader
@@ -128,7 +128,7 @@ class CompletionClient:
 
     def __init__(
         self,
-        llm: LLM,
+        llm: LLMClient,
         cache: Cache | None = None,
         token_prompts: TokenPromptBuilder | None = None,
         weights: WeightGate | None = None,

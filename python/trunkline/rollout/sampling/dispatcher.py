@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.llm.batch.turn_sender import BatchTurnSender
     from trunkline.llm.http.turn_sender import TurnSender
     from trunkline.llm.receiver import AnsweredDraws, RequestedDraws
-    from trunkline.llm.types import LLM
+    from trunkline.llm.types import LLMClient
     from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
     from trunkline.rollout.sampling.turns import TurnRequest
     from trunkline.rollout.types import TurnSink
@@ -96,7 +96,7 @@ class TurnDispatcher:
     def __init__(
         self,
         engine: TurnEngine[WantedTurn],
-        llm: LLM,
+        llm: LLMClient,
         weights: WeightGate,
         turn_gate: TurnGate,
         estimated: Callable[[str], None],

@@ -10,7 +10,7 @@ from trunkline._internal.validation import check_that
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.base import Aggregator, Decision
 from trunkline.scoring.aggregators.llm import Integrate, Synthesis
-from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, WeightedVote
 from trunkline.scoring.confidence import candidates
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ AGGREGATORS: Final[Registry[type]] = Registry(
     "aggregator",
     {
         "majority": Majority,
-        "weighted": Weighted,
+        "weighted": WeightedVote,
         "best": BestOfN,
         "synthesis": Synthesis,
         "integrate": Integrate,
@@ -31,7 +31,7 @@ AGGREGATORS: Final[Registry[type]] = Registry(
 
 def check_aggregator(name: str, aggregator: Aggregator) -> Aggregator:
     fits = isinstance(aggregator, Aggregator) and not isinstance(aggregator, type)
-    check_that(fits, f"{name} must be an aggregator, such as Majority() or Weighted()", aggregator)
+    check_that(fits, f"{name} must be an aggregator, such as Majority() or WeightedVote()", aggregator)
     return aggregator
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from trunkline._internal.text import format_error, printable
 from trunkline.errors import RolloutError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling, check_model
 from trunkline.scoring.aggregators.voting import Ballot, By, Same, check_options, key_of, poll, votes, weights
 from trunkline.scoring.answers import called_functions, extract_answer, tail
@@ -149,7 +149,7 @@ class Picker(msgspec.Struct, frozen=True):
         if isinstance(self.llm, dict):
             # An LLM that came from another process, as the data that it is there.
             with contextlib.suppress(msgspec.ValidationError):
-                msgspec.structs.force_setattr(self, "llm", msgspec.convert(self.llm, EndpointSpec))
+                msgspec.structs.force_setattr(self, "llm", msgspec.convert(self.llm, LLM))
         self.asker()
 
     def asker(self) -> ModelClient:

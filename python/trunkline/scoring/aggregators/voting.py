@@ -351,7 +351,7 @@ class Majority(msgspec.Struct, frozen=True, kw_only=True):
         return poll(candidates, contain=self.contain, same=self.same).decision(self.name)
 
 
-class Weighted(msgspec.Struct, frozen=True, kw_only=True):
+class WeightedVote(msgspec.Struct, frozen=True, kw_only=True):
     """The answer whose tries weigh most together.
 
     A try without a number counts as the mean of those that have one; where none has, all weigh the same. Rewards and
@@ -372,7 +372,7 @@ class Weighted(msgspec.Struct, frozen=True, kw_only=True):
     same: Same | None = None
 
     def __post_init__(self) -> None:
-        check_options("Weighted", self.by, self.contain, self.same)
+        check_options("WeightedVote", self.by, self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
         """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""

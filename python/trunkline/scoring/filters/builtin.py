@@ -201,8 +201,8 @@ class VoidTurns(msgspec.Struct, frozen=True, kw_only=True):
     """Masks trajectories with a void turn, whole (SimpleTIR, Xue et al. 2025, arXiv 2509.02479).
 
     The agent's dialect says what is a call and what an answer. A turn with a blank answer is void, one with a failed
-    call is not. With ``Agent(void="stop")`` a rollout ends at a void turn, as ``filtered`` and unscored; else the model
-    is told and continues.
+    call is not. With ``Agent(on_void_turn="stop")`` a rollout ends at a void turn, as ``filtered`` and unscored;
+    else the model is told and continues.
 
     Args:
         action: ``mask`` or ``drop``.

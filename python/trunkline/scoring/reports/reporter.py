@@ -99,7 +99,7 @@ _TOKENS: Final = 1.4  # tokens of a word, for estimates
 
 
 class Reporter:
-    """Writes a report on every leaf of a tree, with the help of a model; ``trunkline.Reporter``.
+    """Writes a report on every leaf of a tree, with the help of a model; ``trunkline.aggregators.Reporter``.
 
     A report (compressed reasoning) says what the path to a node set out to do, which calls mattered, how what was found
     leads to where it stands, and the answer. What several rollouts share is reported once, where they part, and

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from trunkline._internal.exports import exports
 from trunkline._internal.registry import Registry
 from trunkline.scoring.rewards.base import Reward, RewardPart, Scored, step_sum
 from trunkline.scoring.rewards.grading import WeightedRewards, weighted
 from trunkline.scoring.rewards.matching import F1, Choice, Numeric, contains, exact_match, numeric_match
-from trunkline.scoring.rewards.maths import Maths
+from trunkline.scoring.rewards.maths import Math
+
+if TYPE_CHECKING:
+    from trunkline.scoring.notes import Graded
+    from trunkline.scoring.rewards.code import Code
+    from trunkline.scoring.rewards.judge import Judge
 
 __all__ = [
     "F1",
     "REWARDS",
     "Choice",
-    "Maths",
+    "Code",
+    "Graded",
+    "Judge",
+    "Math",
     "Numeric",
     "Reward",
     "RewardPart",
@@ -38,19 +46,24 @@ REWARDS: Final[Registry[Any]] = Registry(
         "numeric_match": numeric_match,
         "f1": F1,
         "choice": Choice,
-        "maths": Maths,
+        "math": Math,
         "step_sum": step_sum,
         "judge": "trunkline.scoring.rewards.judge:Judge",
         "code": "trunkline.scoring.rewards.code:Code",
     },
     configured={"numeric_match": Numeric},
+    former={"maths": "math"},
 )
 
 find = REWARDS.find
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Part":
-        warnings.warn("rewards.Part is called rewards.RewardPart now", DeprecationWarning, stacklevel=2)
-        return RewardPart
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = exports(
+    __name__,
+    """
+scoring.notes: Graded
+scoring.rewards.code: Code
+scoring.rewards.judge: Judge
+""",
+    {"Part": "rewards.RewardPart", "Maths": "rewards.Math"},
+)

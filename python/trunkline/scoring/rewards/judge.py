@@ -18,7 +18,7 @@ from trunkline._internal.text import format_error, scrub
 from trunkline._internal.validation import check_float, check_int, check_text, check_that
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.cache import place
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling, check_model
 from trunkline.llm.types import CUT_OFF
 from trunkline.scoring.answers import tail
@@ -150,7 +150,7 @@ class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
     """
 
     model: str
-    llm: EndpointSpec | str | None = None
+    llm: LLM | str | None = None
     rubric: str = RUBRIC
     scale: tuple[float, float] | None = None
     cache: str | None = None
@@ -161,9 +161,9 @@ class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
     def __post_init__(self) -> None:
         check_model("Judge: model", self.model)
         if self.llm is None or isinstance(self.llm, str):
-            made = EndpointSpec() if self.llm is None else EndpointSpec(self.llm)
+            made = LLM() if self.llm is None else LLM(self.llm)
             msgspec.structs.force_setattr(self, "llm", made)
-        if isinstance(self.llm, EndpointSpec):
+        if isinstance(self.llm, LLM):
             if self.llm.secret is not None:
                 raise ConfigError(
                     "Judge: a key or headers given directly would not reach worker processes: put the key into an "

@@ -84,7 +84,7 @@ _TEXT: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm)\s*\{([^{
 _RESULT: Final = 1000  # characters of what a process says that are kept
 
 
-class Maths(OpenedPerCall, msgspec.Struct, frozen=True):
+class Math(OpenedPerCall, msgspec.Struct, frozen=True):
     """1.0 if the answer is mathematically equal to an accepted one, else 0.0; needs the ``maths`` extra.
 
     What is written alike counts as equal. The rest is compared by math-verify: numbers, fractions, expressions,
@@ -102,9 +102,9 @@ class Maths(OpenedPerCall, msgspec.Struct, frozen=True):
     timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        check_float("Maths: timeout", self.timeout, 0, above=True, unit="seconds")
+        check_float("Math: timeout", self.timeout, 0, above=True, unit="seconds")
         if importlib.util.find_spec("math_verify") is None:
-            raise ConfigError("Maths compares with math-verify, an extra: pip install 'trunkline[maths]'")
+            raise ConfigError("Math compares with math-verify, an extra: pip install 'trunkline[maths]'")
 
     def opened(self) -> OpenMaths:
         """Return what compares in processes that stay while a run lasts."""
@@ -133,14 +133,14 @@ class OpenMaths:
         try:
             said, well = await self._processes.run(arguments, None, _RESULT, self._seconds)
         except TrunklineError as problem:
-            return Scored(math.nan, f"Maths: {problem}")
+            return Scored(math.nan, f"Math: {problem}")
         if not well:
-            return Scored(math.nan, f"Maths: {said.removeprefix('Error: ')}")
+            return Scored(math.nan, f"Math: {said.removeprefix('Error: ')}")
         if said == "unknown":
             # Also a wrong answer has to count, or the right ones alone would: those need no process.
             if all(map(is_text, references)):
                 return 0.0
-            return Scored(math.nan, "Maths: no accepted answer can be read as mathematics")
+            return Scored(math.nan, "Math: no accepted answer can be read as mathematics")
         return float(said == "equal")
 
     async def close(self) -> None:

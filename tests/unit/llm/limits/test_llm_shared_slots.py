@@ -8,7 +8,7 @@ import pytest
 from multidict import CIMultiDict
 from virtual_time import VirtualTime
 
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.limits.adaptive_window import Window
 from trunkline.llm.limits.rate_limiter import EndpointQueue, Limiter, SharedSlots
 from trunkline.llm.limits.token_bucket import ServerRateLimits
@@ -111,7 +111,7 @@ def test_what_a_server_says_is_left_is_believed_in_equal_parts():
 
 async def test_a_process_wishes_for_no_more_than_it_has_descriptors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trunkline.llm.config.make_room", lambda least, wanted: least + 2)
-    llm = EndpointSpec("http://h/v1", max_concurrency=40).open(4)
+    llm = LLM("http://h/v1", max_concurrency=40).open(4)
     assert (llm.shared_slots.fair, llm.shared_slots.most) == (10, 12)
     llm.shared_slots.grant([10])
     for endpoint in llm.endpoints:

@@ -14,7 +14,7 @@ from llama_server import CLOSE, encode, llama_server, template
 from tokenizers import Tokenizer
 
 from trunkline.errors import ConfigError, LLMError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.messages import call_id
 from trunkline.llm.token_ids.base import ConversationRenderer, Renderer
 from trunkline.llm.token_ids.renderers import ChatTemplate, LocalRenderer, ServerRenderer, tokens_with
@@ -185,7 +185,7 @@ def test_tokens_are_found_by_the_words_in_them(tmp_path: Path):
 
 async def test_a_server_renders_as_it_does_for_a_chat():
     server = await start_server()
-    llm = EndpointSpec(server.base_url, max_retries=0).open()
+    llm = LLM(server.base_url, max_retries=0).open()
     try:
         renderer = ServerRenderer(llm.call, "sim-agent")
         assert isinstance(renderer, Renderer)
@@ -253,7 +253,7 @@ async def test_an_answer_without_ids_ends_the_rollout_alone(answer: bytes):
 
 async def test_a_server_that_writes_and_encodes_in_two_steps_renders_as_it_does_for_a_chat():
     async with llama_server() as server:
-        llm = EndpointSpec(server.url, max_retries=0).open()
+        llm = LLM(server.url, max_retries=0).open()
         try:
             renderer = ServerRenderer(llm.call, "m")
             talk = [user("who?"), assistant("the one<|op"), user("so?")]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import GENERATE, Sampling, draws, part
 from trunkline.llm.token_ids.base import TokenMode, form_of
 from trunkline.llm.types import Request
@@ -33,11 +33,11 @@ def test_settings_that_cannot_be_are_refused(fields: dict[str, object], says: st
 def test_a_mode_crosses_with_its_endpoint():
     import pickle
 
-    spec = EndpointSpec("http://host/v1", tokens=TokenMode(api="generate", drift="fork"))
+    spec = LLM("http://host/v1", tokens=TokenMode(api="generate", drift="fork"))
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert spec.settings()["tokens"]["drift"] == "fork"
     with pytest.raises(ConfigError, match="tokens must be a TokenMode"):
-        EndpointSpec("http://host/v1", tokens="chat")
+        LLM("http://host/v1", tokens="chat")
 
 
 SAMPLING = Sampling(max_tokens=9, temperature=0.5, stop=("x",), logprobs=True, top_logprobs=3, extra={"top_k": 4})

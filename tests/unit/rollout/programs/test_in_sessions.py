@@ -14,7 +14,7 @@ from programs import panel
 from trunkline._core import OBSERVATION, TURN
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.protocol.job import Job, pack_job, settings, unpack_job
 from trunkline.rollout.budget import Budget
@@ -177,14 +177,14 @@ async def test_messages_between_agents_are_no_tool_calls():
 
 def test_what_cannot_play_is_refused_before_anything_is_sent():
     def job(**options: Any) -> Job:
-        given = {"agent": A, "strategy": Chain(), "reward": None, "llm": EndpointSpec("http://x/v1"), "seed": 1}
+        given = {"agent": A, "strategy": Chain(), "reward": None, "llm": LLM("http://x/v1"), "seed": 1}
         return Job(**given | options)  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match="program must be a function, async def"):
         job(program=weigh)
-    exact = EndpointSpec("http://x/v1", tokens=TokenMode(api="completions"))
+    exact = LLM("http://x/v1", tokens=TokenMode(api="completions"))
     with pytest.raises(ConfigError, match="some keep token ids, and 'b' keeps none; give each one"):
-        job(program=panel, llm={"": exact, "b": EndpointSpec("http://x/v1")})
+        job(program=panel, llm={"": exact, "b": LLM("http://x/v1")})
     with pytest.raises(ConfigError, match="EntropyTree forks inside turns, which a program and a team cannot do"):
         job(program=panel, llm=exact, strategy=EntropyTree())
     sent = unpack_job(pack_job(job(program=panel)))

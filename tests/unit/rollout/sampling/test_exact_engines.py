@@ -16,7 +16,7 @@ from trunkline.agent import Agent
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.batch.completion import Completion, Prompt
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.types import Reply, ReplyChoice
@@ -72,7 +72,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int]:
     """Digests of a run on a server of completions, and how many of them it was asked for."""
     server = ToyServer(tmp_path_factory.mktemp("toy"))
     with server.serving():
-        trees = grow(EndpointSpec(server.url, tokens=server.tokens, max_retries=0))
+        trees = grow(LLM(server.url, tokens=server.tokens, max_retries=0))
     assert set(server.paths) == {"/v1/completions"}, "the probe asks for nothing else"
     assert {pair for tree in trees for pair in known(tree.core)} <= set(server.calls)
     return [tree.digest() for tree in trees], len(set(server.calls))

@@ -11,7 +11,7 @@ from pickers import Scripted, alike, menu, shown
 
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError, EndpointError, LLMError, UsageError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
 from trunkline.scoring.aggregators.llm import (
@@ -24,7 +24,7 @@ from trunkline.scoring.aggregators.llm import (
     read_pick,
     states,
 )
-from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, WeightedVote
 from trunkline.scoring.reports.extractive import extract
 
 KINDS = [Synthesis, Integrate]
@@ -363,10 +363,10 @@ async def test_a_weight_that_is_none_is_refused_before_anything_is_asked(kind) -
 def test_aggregators_cross_to_other_processes_as_data() -> None:
     made = [
         Majority(same=alike, contain=True),
-        Weighted(by="value"),
+        WeightedVote(by="value"),
         BestOfN(by="confidence"),
         Synthesis("http://127.0.0.1:1/v1", "m", seed=3),
-        Integrate(EndpointSpec("http://127.0.0.1:1/v1", timeout=5), "m", sampling=Sampling(temperature=0.5)),
+        Integrate(LLM("http://127.0.0.1:1/v1", timeout=5), "m", sampling=Sampling(temperature=0.5)),
     ]
     for aggregator in made:
         packed = pack(aggregator, "aggregator", by_value=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trunkline.errors import ConfigError, UsageError
 from trunkline.scoring.aggregators.aggregate import AGGREGATORS
 from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
-from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, WeightedVote
 from trunkline.tree.answers import normalise
 
 NAN = math.nan
@@ -31,7 +31,13 @@ def tries(draw):
 
 
 ALL = [
-    *(Majority(), Majority(contain=True), Weighted(), Weighted(by="reward"), Weighted(by="value", contain=True)),
+    *(
+        Majority(),
+        Majority(contain=True),
+        WeightedVote(),
+        WeightedVote(by="reward"),
+        WeightedVote(by="value", contain=True),
+    ),
     *(BestOfN(), BestOfN(by="confidence")),
 ]
 
@@ -69,7 +75,7 @@ async def test_majority_and_weights_equal_a_naive_count(given_) -> None:
     plain = not any(known)
     for aggregator, weigh in (
         (Majority(), lambda _one: 1.0),
-        (Weighted(), lambda one: 1.0 if plain else mean if math.isnan(one.confidence) else one.confidence),
+        (WeightedVote(), lambda one: 1.0 if plain else mean if math.isnan(one.confidence) else one.confidence),
     ):
         expected: dict[str, float] = defaultdict(float)
         for one in voting:
@@ -104,7 +110,7 @@ async def test_a_tie_goes_to_the_first_in_the_order_of_normalised_answers_and_sa
         *(Candidate(id=place, answer="a", confidence=one) for place, one in enumerate((0.1, 0.2))),
         Candidate(id=2, answer="b", confidence=0.3),
     ]
-    decision = await Weighted().decide("?", sums)
+    decision = await WeightedVote().decide("?", sums)
     assert (decision.answer, decision.tied) == ("a", True), "0.1 + 0.2 is 0.3"
     assert [party.weight for party in decision.parties] == [0.3, 0.3]
 
@@ -114,12 +120,12 @@ async def test_who_has_no_weight_counts_as_the_mean_and_where_nobody_has_one_all
         answers = "aab"
         return [Candidate(id=i, answer=answers[i], confidence=amount) for i, amount in enumerate(amounts)]
 
-    decision = await Weighted().decide("?", made(0.2, NAN, 0.6))
+    decision = await WeightedVote().decide("?", made(0.2, NAN, 0.6))
     assert [(party.answer, party.weight) for party in decision.parties] == [("a", 0.6), ("b", 0.6)]
     assert decision.why == "1 of 3 tries have no confidence and count as the mean, 0.4"
-    assert (await Weighted().decide("?", made(0.1, 0.1, 0.9))).answer == "b"
+    assert (await WeightedVote().decide("?", made(0.1, 0.1, 0.9))).answer == "b"
     for nothing in (NAN, 0.0):
-        decision = await Weighted().decide("?", made(nothing, nothing, nothing))
+        decision = await WeightedVote().decide("?", made(nothing, nothing, nothing))
         assert (decision.answer, decision.parties[0].weight) == ("a", 2.0)
         assert "so every vote weighs the same" in decision.why
 
@@ -127,12 +133,12 @@ async def test_who_has_no_weight_counts_as_the_mean_and_where_nobody_has_one_all
 @pytest.mark.parametrize("amount", [-0.5, math.inf, -math.inf, 1e300])
 async def test_a_confidence_that_is_none_is_refused(amount: float) -> None:
     with pytest.raises(UsageError, match="candidate 4: its confidence is"):
-        await Weighted().decide("?", [Candidate(id=4, answer="a", confidence=amount)])
+        await WeightedVote().decide("?", [Candidate(id=4, answer="a", confidence=amount)])
 
 
 async def test_a_negative_reward_weighs_nothing() -> None:
     pair = [Candidate(id=0, answer="a", reward=-5.0), Candidate(id=1, answer="b", reward=0.1)]
-    decision = await Weighted(by="reward").decide("?", pair)
+    decision = await WeightedVote(by="reward").decide("?", pair)
     assert [(party.answer, party.weight) for party in decision.parties] == [("b", 0.1), ("a", 0.0)]
 
 
@@ -153,13 +159,13 @@ async def test_an_answer_of_invisible_characters_is_none_and_no_part_of_the_mean
         Candidate(id=2, answer="\u200b\u2060", confidence=1.0),
         Candidate(id=3, answer="'"),
     ]
-    decision = await Weighted().decide("?", tries)
+    decision = await WeightedVote().decide("?", tries)
     assert [(party.answer, party.weight) for party in decision.parties] == [("a", 0.2), ("b", 0.2)]
     assert decision.why == "1 of 2 tries have no confidence and count as the mean, 0.2"
     assert (await Majority().decide("?", tries[2:])).answer is None
 
 
-@pytest.mark.parametrize("aggregator", [Weighted(), BestOfN(by="confidence")], ids=["weighted", "best"])
+@pytest.mark.parametrize("aggregator", [WeightedVote(), BestOfN(by="confidence")], ids=["weighted", "best"])
 async def test_what_is_no_number_or_no_answer_is_named(aggregator) -> None:
     for wrong in ("high", None, 10**400):
         with pytest.raises(UsageError, match="candidate 3: its confidence must be a number, not "):

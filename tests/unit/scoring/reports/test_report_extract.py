@@ -49,21 +49,21 @@ Answer: Ada"""
 
 @pytest.mark.parametrize(("messages", "end"), [(NATIVE, "Done. Ada"), (TAGGED, "\\boxed{Ada}")], ids=["native", "tags"])
 def test_a_report_names_plan_calls_reasoning_and_answer(messages, end):
-    assert tl.extract_report(messages) == REPORT.format(end=end)
+    assert tl.aggregators.extract_report(messages) == REPORT.format(end=end)
 
 
 def test_an_answer_that_is_known_is_believed():
-    assert tl.extract_report(NATIVE, answer="Bob").endswith("\nAnswer: Bob")
-    assert "Answer" not in tl.extract_report(NATIVE, answer="")
+    assert tl.aggregators.extract_report(NATIVE, answer="Bob").endswith("\nAnswer: Bob")
+    assert "Answer" not in tl.aggregators.extract_report(NATIVE, answer="")
     # Who asked for something last has not answered.
-    assert "Answer" not in tl.extract_report(NATIVE[:3])
+    assert "Answer" not in tl.aggregators.extract_report(NATIVE[:3])
 
 
 def test_nothing_said_is_no_report_and_the_prompt_is_no_part_of_one():
-    assert tl.extract_report([]) == tl.extract_report(PROMPT) == ""
-    assert "brief" not in tl.extract_report(NATIVE)
+    assert tl.aggregators.extract_report([]) == tl.aggregators.extract_report(PROMPT) == ""
+    assert "brief" not in tl.aggregators.extract_report(NATIVE)
     with pytest.raises(ConfigError, match="limit must be a whole number of at least 200"):
-        tl.extract_report(NATIVE, limit=LEAST - 1)
+        tl.aggregators.extract_report(NATIVE, limit=LEAST - 1)
 
 
 def test_calls_in_the_middle_are_left_out_and_counted():
@@ -71,7 +71,7 @@ def test_calls_in_the_middle_are_left_out_and_counted():
     for number in range(60):
         messages.append({"role": "assistant", "content": f"<search>question {number}</search>"})
         messages.append({"role": "user", "content": f"finding {number}"})
-    lines = tl.extract_report(messages, limit=600).splitlines()
+    lines = tl.aggregators.extract_report(messages, limit=600).splitlines()
     assert lines[0] == "Methods:"
     assert lines[1] == "- search(question 0) -> finding 0"
     assert lines[-1] == "- search(question 59) -> finding 59"
@@ -96,8 +96,8 @@ MESSAGE = st.fixed_dictionaries(
 
 @given(st.lists(MESSAGE | ANY, max_size=12), st.integers(LEAST, 2000))
 def test_whatever_stands_in_messages_a_report_is_short_and_safe_to_print(messages, limit):
-    report = tl.extract_report(messages, limit=limit)
-    assert report == tl.extract_report(messages, limit=limit)
+    report = tl.aggregators.extract_report(messages, limit=limit)
+    assert report == tl.aggregators.extract_report(messages, limit=limit)
     assert len(report) <= limit
     assert all(line.isprintable() for line in report.split("\n"))
     for line in report.split("\n"):

@@ -21,7 +21,7 @@ from trunkline.tree.views import Kind
 
 
 def write(tree, scribe, **options):
-    return asyncio.run(tl.Reporter(scribe, "m", **options).write(tree))
+    return asyncio.run(tl.aggregators.Reporter(scribe, "m", **options).write(tree))
 
 
 def reports(tree):
@@ -119,7 +119,7 @@ def test_a_failed_request_leaves_its_node_without_and_what_follows_goes_on_from_
 
 
 def again_usage(calls):
-    return tl.Usage(calls=calls, prompt=100 * calls, generated=10 * calls)
+    return tl.runs.Usage(calls=calls, prompt=100 * calls, generated=10 * calls)
 
 
 def test_a_failed_leaf_costs_no_other():
@@ -231,7 +231,7 @@ def test_an_asker_is_used_as_it_is_and_left_open():
     asker = ModelClient(scribe, "m")
 
     async def run():
-        reporter = tl.Reporter(asker)
+        reporter = tl.aggregators.Reporter(asker)
         reported = await reporter.write(grove(E6))
         await reporter.close()
         return reported
@@ -251,11 +251,11 @@ def test_an_asker_is_used_as_it_is_and_left_open():
 )
 def test_a_setting_that_cannot_be_is_named(options, problem):
     with pytest.raises(ConfigError, match=problem):
-        tl.Reporter(Scribe(), "m", **options)
+        tl.aggregators.Reporter(Scribe(), "m", **options)
 
 
 def test_a_model_is_named_once():
     with pytest.raises(ConfigError, match="model is missing"):
-        tl.Reporter(Scribe())
+        tl.aggregators.Reporter(Scribe())
     with pytest.raises(ConfigError, match="model is the ModelClient's own"):
-        tl.Reporter(ModelClient(Scribe(), "m"), "m")
+        tl.aggregators.Reporter(ModelClient(Scribe(), "m"), "m")

@@ -10,7 +10,7 @@ import pytest
 from foreign import error, message, serving
 
 from trunkline.errors import BadRequest, ConfigError, LLMError, ReplyError
-from trunkline.llm.config import EndpointSpec
+from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.scoring.model_client import ModelClient
@@ -73,7 +73,7 @@ async def test_usage_adds_up_and_what_no_server_reported_is_in_no_total():
 @pytest.mark.parametrize("kind", ["url", "spec"])
 async def test_an_endpoint_is_opened_when_first_asked_and_closed_here(kind: str):
     with serving(lambda _body: message("yes")) as server:
-        asker = ModelClient(server.url if kind == "url" else EndpointSpec(server.url, max_retries=0), "m")
+        asker = ModelClient(server.url if kind == "url" else LLM(server.url, max_retries=0), "m")
         assert not server.bodies
         assert (await asker.ask(QUESTION)).text == "yes"
         await asker.close()
@@ -103,7 +103,7 @@ async def test_an_llm_of_ones_own_is_not_closed():
 
 async def test_what_a_server_refuses_is_raised_and_counted_nowhere():
     with serving(lambda _body: error(400, "no such thing")) as server:
-        asker = ModelClient(EndpointSpec(server.url, max_retries=0), "m")
+        asker = ModelClient(LLM(server.url, max_retries=0), "m")
         with pytest.raises(BadRequest, match="no such thing"):
             await asker.ask(QUESTION)
         assert asker.usage == Usage()

@@ -310,7 +310,7 @@ async def test_a_dict_without_a_reward_is_named_and_parts_of_a_part_are_kept() -
     for told in ({"score": 1.0}, {"score": 1, "reward": {"reward": 1}}):
         said = await score(lambda _, told=told: told, ending("a"))
         assert (said.problem or "").endswith(" returned a dict without a number under 'reward': 'score'")
-    summed = tl.weighted({"rules": (lambda _: {"reward": 0.5, "format": 1}, 2), "exact": tl.exact_match})
+    summed = tl.rewards.weighted({"rules": (lambda _: {"reward": 0.5, "format": 1}, 2), "exact": tl.exact_match})
     assert await score(summed, ending("a", "a")) == Scored(
         2.0, None, (RewardPart("rules", 0.5, 2), RewardPart("exact", 1.0, 1.0), RewardPart("rules.format", 1.0, 0.0))
     )
@@ -431,4 +431,4 @@ def test_names_tell_options_apart_that_change_a_value_and_no_others() -> None:
     assert "hunter2" not in full_name(Named(api_key="hunter2"))
     assert "sk-1234567890abcdef1234" not in full_name(Named("sk-1234567890abcdef1234"))
     assert inspect.isfunction(tl.exact_match)
-    assert full_name(tl.Numeric(absolute=0.5)) == "Numeric(absolute=0.5)"
+    assert full_name(tl.rewards.Numeric(absolute=0.5)) == "Numeric(absolute=0.5)"

@@ -11,7 +11,7 @@ from endings import ending, grade
 
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError
-from trunkline.scoring.rewards import Maths, find
+from trunkline.scoring.rewards import Math, find
 from trunkline.scoring.rewards.grading import score
 
 EQUAL = [
@@ -59,28 +59,28 @@ async def test_what_is_equal_and_what_is_not_and_what_no_accepted_answer_can_say
     unreadable.append(ending("3", "a yellow fruit", "see [the page]"))
     asked = [ending(answer, accepted) for answer, accepted in EQUAL + OTHER]
     # All by the same processes, whose start is most of what it costs.
-    said = await grade(Maths(timeout=60), [*asked, *unreadable])
+    said = await grade(Math(timeout=60), [*asked, *unreadable])
     assert [one.value for one in said[: len(asked)]] == [1.0] * len(EQUAL) + [0.0] * len(OTHER)
     for one in said[len(asked) :]:
         assert math.isnan(one.value)
-        assert one.problem == "Maths: no accepted answer can be read as mathematics"
+        assert one.problem == "Math: no accepted answer can be read as mathematics"
 
 
 async def test_what_never_ends_is_killed_and_unscored_and_others_are_not() -> None:
     hostile = ("9^{9^{9^9}}", r"\sum_{n=1}^{10^9} \sin(n^2)")
-    said = await grade(Maths(timeout=0.4), [*(ending(answer, "1") for answer in hostile), ending("1 ", "1")])
+    said = await grade(Math(timeout=0.4), [*(ending(answer, "1") for answer in hostile), ending("1 ", "1")])
     assert [math.isnan(one.value) for one in said] == [True, True, False]
     for one in said[:2]:
-        assert one.problem == "Maths: math-verify took longer than 0.4 s and was killed."
+        assert one.problem == "Math: math-verify took longer than 0.4 s and was killed."
     assert said[2].value == 1.0
 
 
 async def test_without_an_accepted_answer_there_is_no_value() -> None:
-    assert await score(Maths(), ending("3")) == await score(lambda _: None, ending("3"))
+    assert await score(Math(), ending("3")) == await score(lambda _: None, ending("3"))
 
 
 def test_it_crosses_to_workers_by_its_fields() -> None:
-    assert load(pack(Maths(2.5), "reward", by_value=False)) == Maths(2.5)
+    assert load(pack(Math(2.5), "reward", by_value=False)) == Math(2.5)
 
 
 def test_without_the_extra_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_without_the_extra_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("timeout", [0, -1, "3", math.inf])
 def test_its_time_must_be_seconds(timeout: Any) -> None:
-    with pytest.raises(ConfigError, match="Maths: timeout must be"):
-        Maths(timeout)
+    with pytest.raises(ConfigError, match="Math: timeout must be"):
+        Math(timeout)

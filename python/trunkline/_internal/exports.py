@@ -1,0 +1,46 @@
+"""Public names of a package, each imported from its module on first use; old names lead on with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def exports(package: str, homes: str, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a package.
+
+    Args:
+        package: Its ``__name__``.
+        homes: Lines of a module below ``trunkline`` and its public names; ``name=other`` is called ``other`` there, and
+            ``name=`` is the module itself.
+        renamed: New dotted names below ``trunkline`` by old ones, which lead on for one release.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for line in filter(None, homes.split("\n")):
+        module, names = line.split(": ")
+        for name, equals, other in (word.partition("=") for word in names.split()):
+            found[name] = f"trunkline.{module}", other if equals else name
+
+    def getattr_(name: str) -> Any:
+        if renamed is not None and name in renamed:
+            new = renamed[name]
+            warnings.warn(f"{package}.{name} is called trunkline.{new} now", DeprecationWarning, stacklevel=2)
+            value: Any = sys.modules["trunkline"]
+            for part in new.split("."):
+                value = getattr(value, part)
+            return value
+        if name not in found:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, attribute = found[name]
+        value = importlib.import_module(home)
+        if attribute:
+            value = getattr(value, attribute)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return getattr_
