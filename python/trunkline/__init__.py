@@ -225,7 +225,3 @@ __all__ = [
 ]
 
 __getattr__ = exports(__name__, _HOMES, _RENAMED)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from trunkline._core import ReplyOptions
+from trunkline._internal.old_names import warn_renamed
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.text import redact as hide_secrets
 from trunkline._internal.validation import check_bool, check_int, check_optional, check_text, check_that, short_repr
@@ -137,7 +137,9 @@ class _OldNames(msgspec.StructMeta):
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         if "void" in options:
-            warnings.warn("Agent(void=) is called on_void_turn= now", DeprecationWarning, stacklevel=2)
+            warn_renamed("Agent(void=) is called on_void_turn= now")
+            if "on_void_turn" in options:
+                raise TypeError("Agent: void is the old name of on_void_turn: give on_void_turn alone")
             options["on_void_turn"] = options.pop("void")
         return super().__call__(*values, **options)
 

@@ -42,7 +42,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self._former = dict(former or {})
 
     def __getitem__(self, name: str) -> T:
-        entry: T = self._loaded(self._entries, name)
+        entry: T = self._loaded(self._entries, self._former.get(name, name))
         return entry
 
     def __setitem__(self, name: str, entry: T) -> None:

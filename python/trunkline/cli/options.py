@@ -60,10 +60,10 @@ class Threshold(click.ParamType[float]):
         return number
 
 
-class Settled(click.ParamType["str | float"]):
-    """The condition that settles a task: its answer, or a reward."""
+class StopWhen(click.ParamType["str | float"]):
+    """The condition on which a task stops: its answer is decided, or a reward is reached."""
 
-    name = "settled"
+    name = "stop-when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
         """Read ``answer``, or a reward."""

@@ -197,7 +197,7 @@ class TaskAnswer(msgspec.Struct, frozen=True):
     answer: str | None  # the answer; None where no try gave one
     votes: int  # tries that gave it
     voters: int  # tries that gave any answer
-    correct: bool | None  # whether it is an accepted one; None without accepted answers, or where every try broke
+    correct: bool | None  # whether it is a reference answer; None without reference answers, or where every try broke
     decision: Decision  # the aggregator's decision with its evidence
     failed: bool = False  # whether the aggregator failed
 
@@ -244,7 +244,7 @@ async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> TaskAnswer:
 
 
 def _correct(tree: Tree, answer: str | None) -> bool | None:
-    """Whether an answer is an accepted one, spelled as votes are counted; None where nothing was measured."""
+    """Whether an answer is a reference answer, spelled as votes are counted; None where nothing was measured."""
     accepted = {key_of(reference) for reference in tree.task.reference}
     tried = any((ended := one.termination) is not None and ended not in UNSCORED for one in tree.rollouts)
     if not accepted or not tried:
@@ -311,7 +311,7 @@ def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
         put(_summary(found, measured, spent, target))
         if labels:
             put(
-                f"labels    {source} comes from the run's reward ({printable(labels, 60)}), which had the accepted "
+                f"labels    {source} comes from the run's reward ({printable(labels, 60)}), which had the reference "
                 "answers at hand: if it read them, this accuracy is not to be had without them"
             )
         if weighs != "confidence" and ctx.get_parameter_source("by") is not ParameterSource.DEFAULT:
@@ -380,7 +380,7 @@ def _summary(found: list[TaskAnswer], measured: Estimate | None, spent: Usage, t
     lines = [f"answers   {answered:,} of {len(found):,} tasks, {tied:,} tied"]
     if measured is not None:
         span = "" if measured.low is None else f" (95 %: {measured.low:.3f} to {measured.high:.3f})"
-        lines.append(f"accuracy  {measured.value:.3f}{span} of {measured.tasks:,} tasks with accepted answers")
+        lines.append(f"accuracy  {measured.value:.3f}{span} of {measured.tasks:,} tasks with reference answers")
     for name, said_of in (
         ("fallback", [one.decision.why for one in found if one.decision.fallback]),
         ("failed", [one.decision.why for one in found if one.failed]),

@@ -21,12 +21,12 @@ from trunkline.cli.options import (
     MAX_RETRIES,
     PRICE,
     TIMEOUT,
-    Settled,
+    StopWhen,
     load_tools,
     read_rewards,
     reward_option,
 )
-from trunkline.cli.output import print_outline, tell
+from trunkline.cli.output import print_plan, tell
 from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
@@ -223,7 +223,7 @@ _AS_GIVEN: Final = (
     "--stop-when",
     "--settled",
     "stop_when",
-    type=Settled(),
+    type=StopWhen(),
     metavar="answer|R",
     help="Start no more tries of a question whose answer can no longer change, or once one has a reward of R.",
 )
@@ -273,9 +273,9 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     if anew and earlier.is_file() and path.samefile(earlier):
         raise click.UsageError(f"--from and --out name one file, {path}: give --fresh another --out")
     if given["dry_run"] or anew:
-        outline = plan(agent, tasks, **options | ({"out": None} if anew else {}))
+        planned = plan(agent, tasks, **options | ({"out": None} if anew else {}))
     if given["dry_run"]:
-        print_outline(msgspec.structs.replace(outline, out=str(path)) if anew else outline, as_json=given["as_json"])
+        print_plan(msgspec.structs.replace(planned, out=str(path)) if anew else planned, as_json=given["as_json"])
         return
     if anew and (aside := set_aside(path)) is not None:
         tell(f"--fresh: the run at {path} is now {aside}")

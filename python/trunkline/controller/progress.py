@@ -68,7 +68,7 @@ def reported(fatal: Fatal) -> TrunklineError:
 
 
 class ProgressCounter(Component):
-    """Counts committed work in the run's snapshot, and tells observers of it."""
+    """Counts committed work of a run, and tells observers of it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ProgressCounter(Component):
         task_queue: TaskQueue,
         taken: Mapping[int, TakenRow],
         refill: Refill | None,
-        snapshot: Progress,
+        progress: Progress,
         observers: ObserverHub,
     ) -> None:
         self._job = job
@@ -90,19 +90,19 @@ class ProgressCounter(Component):
         self._served = set(writer.progress.served)
         self._estimated = Counter(writer.progress.estimated)
         self._rejections = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
-        self._snapshot = snapshot
+        self._progress = progress
         self._observers = observers
         self.finished: asyncio.Queue[list[str] | None] = asyncio.Queue()
 
     @property
     def rejected(self) -> str | None:
         """Why the settings must be wrong: every request so far was refused in the same way; None if not."""
-        return None if self._snapshot.calls else self._rejections.reason
+        return None if self._progress.calls else self._rejections.reason
 
     def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
         if batch.progressed:
             self._observers.grew()
-        shot = self._snapshot
+        shot = self._progress
         shot.calls += sum([delta.turns for delta in batch.deltas])
         shot.rollouts_done += sum([delta.rollouts for delta in batch.deltas])
         new = set(batch.served) - self._served
@@ -117,15 +117,15 @@ class ProgressCounter(Component):
             self._done(batch.done)
 
     def on_lost(self, worker_id: int, death: Death) -> None:
-        self._snapshot.died += not death.expected()
+        self._progress.died += not death.expected()
 
     def lost(self, done: Done) -> None:
-        self._snapshot.lost += 1
-        self._snapshot.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
+        self._progress.lost += 1
+        self._progress.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
         self._done([done])
 
     def _done(self, finished: Sequence[Done]) -> None:
-        shot, scored = self._snapshot, self._job.reward is not None
+        shot, scored = self._progress, self._job.reward is not None
         whole = sum([kept(done.tree.error, done.rollouts, scored=scored) for done in finished])
         self._task_queue.done(len(finished), kept=whole)
         for done in finished:
@@ -143,11 +143,11 @@ class ProgressCounter(Component):
         self._observers.completed(finished)
 
     def _discount(self, before: TakenRow) -> None:
-        self._snapshot.failed -= before.failed
-        self._snapshot.rollouts -= before.rollouts if self._snapshot.groups is None else 0
+        self._progress.failed -= before.failed
+        self._progress.rollouts -= before.rollouts if self._progress.groups is None else 0
 
     def _failed(self, task: int, row: RolloutRow) -> None:
-        self._snapshot.failed += 1
+        self._progress.failed += 1
         if row.termination == Termination.BAD_REQUEST and not row.turns:
             before = self._taken.get(task)
             if before is None or row.rollout >= before.rollouts:

@@ -1,4 +1,4 @@
-"""Everything between a turn and the model that makes it: messages, requests, transports, replies."""
+"""What makes a model's turns (``trunkline.llms``): endpoints, engines, sampling, token ids, limits."""
 
 from __future__ import annotations
 

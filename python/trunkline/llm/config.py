@@ -75,7 +75,7 @@ class _Varargs(msgspec.StructMeta):
 
 
 class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
-    """One or more OpenAI-compatible endpoints that complete, as data; ``trunkline.LLM``.
+    """The model's server: one or more OpenAI-compatible endpoints, as data.
 
     Args:
         base_urls: Base URLs such as ``http://localhost:8000/v1``; a tree stays with one of them. Without any,

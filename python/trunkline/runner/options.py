@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+
+from trunkline._internal.old_names import warn_renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +124,7 @@ def with_defaults(options: Options) -> Options:
     given: dict[str, Any] = {}
     for name, value in options.items():
         if (new := FORMER.get(name)) is not None:
-            warnings.warn(f"the option {name} is called {new} now", DeprecationWarning, stacklevel=3)
+            warn_renamed(f"the option {name} is called {new} now")
             if new in options:
                 raise TypeError(f"{name} is the old name of {new}: give {new} alone")
         given[new or name] = value

@@ -178,7 +178,7 @@ class RunSpec:
         known = [described, *(described | {"program": name} for name in earlier_names(program))]
         return [fingerprint(one, records) for one in known]
 
-    def outline(self) -> Plan:
+    def plan(self) -> Plan:
         """Return what the run would do; UsageError or RunFileError for what only files or serialization show."""
         if self._resumable is None:
             check_out(self._out)
@@ -404,7 +404,7 @@ class PreparedRun(RunSpec):
             self._state = "interrupted"
             raise
         finally:
-            shot = self.controller.snapshot
+            shot = self.controller.progress
             if self._resumed or self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
                 self._writer.finish(self._state)
             else:
@@ -412,7 +412,7 @@ class PreparedRun(RunSpec):
         return self.result()
 
     def _ended(self) -> str:
-        shot = self.controller.snapshot
+        shot = self.controller.progress
         if not self.controller.task_queue.short:
             return "done"
         logger.warning("only %d of %s groups were kept of %d tasks", shot.kept, shot.groups, shot.tasks_done)
@@ -434,4 +434,4 @@ def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Un
     Raises:
         UsageError: If something in it cannot be done.
     """
-    return RunSpec(agent, tasks, **options).outline()
+    return RunSpec(agent, tasks, **options).plan()

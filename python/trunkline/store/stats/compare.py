@@ -75,7 +75,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         changed: The tasks that changed, the largest change first; what became better before what became worse.
         only_a: Ids of tasks that only the first run has: not safe to print, like all ids here.
         only_b: Ids of tasks that only the second has.
-        different: Ids that both have with another prompt or other accepted answers.
+        different: Ids that both have with another prompt or other reference answers.
         unfinished: Ids that both have, and that are not finished in both.
         unmeasured: Ids that are finished in both, and on which too few tries are scored in one.
     """
@@ -113,7 +113,7 @@ class _Read(NamedTuple):
 def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: bool = False) -> Comparison:
     """Compare two runs on the same tasks, task by task.
 
-    Tasks are the same if their id, their prompt and their accepted answers are. The differences of tasks are the
+    Tasks are the same if their id, their prompt and their reference answers are. The differences of tasks are the
     sample, see :func:`trunkline.scoring.metrics.paired`.
 
     Args:
@@ -140,7 +140,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     if different and not common:
         has = f"{counted(len(different), 'task')} of the same id {'has' if len(different) == 1 else 'have'}"
         raise UsageError(
-            f"{has} another prompt or other accepted answers in {_shown(second)} than in {_shown(first)}:"
+            f"{has} another prompt or other reference answers in {_shown(second)} than in {_shown(first)}:"
             f" {_ids(different)}; compare runs of one file of questions, or leave these tasks out with --common"
             " (common=True)"
         )
