@@ -39,7 +39,7 @@ def exports(package: str, homes: str, renamed: Mapping[str, str] | None = None) 
                 value = getattr(value, part)
             return value
         if name not in found:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         home, attribute = found[name]
         value = importlib.import_module(home)
         if attribute:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from trunkline._internal.text import printable
+from trunkline._internal.validation import did_you_mean
 from trunkline.errors import InfrastructureError, TrunklineError
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class _Lazy(click.Group):
         if cmd_name == "bench":
             ctx.fail("bench is no command of the package any more: in a clone of the project, python benches/study.py")
         if cmd_name not in _COMMANDS:
+            if (near := did_you_mean(cmd_name, _COMMANDS)) and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {printable(repr(cmd_name))}{near}")
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
@@ -93,6 +96,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "TRUNKLINE",
         "max_content_width": 110,
+        "token_normalize_func": lambda token: token.replace("_", "-"),
     },
 )
 @click.option(

@@ -15,7 +15,7 @@ import msgspec
 from click.core import ParameterSource
 
 from trunkline._internal.text import counted, describe_error, format_error, printable
-from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, read_rewards, reward_option
+from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, reward_option
 from trunkline.cli.output import put, silence, tell, write_json
 from trunkline.cli.tables import grid, labelled, share
 from trunkline.errors import ConfigError, LLMError, TrunklineError
@@ -32,6 +32,7 @@ from trunkline.scoring.reports.extractive import LEAST, LIMIT
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import CACHED
 from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.reading import read_rewards
 from trunkline.store.export.export import FORMATS
 from trunkline.store.export.export import export as write
 from trunkline.store.export.target import STDOUT
@@ -60,7 +61,7 @@ def score(ctx: click.Context, /, run: str, **given: Any) -> None:
     Interrupted, it continues when it is called again. The earlier rewards stay in the notes of the tries. The run's
     filters judge again; where it has any, code that RUN names is imported: only for files that you trust.
     """
-    reward = read_rewards(given["rewards"])
+    reward = read_rewards(given["rewards"], "--reward")
     if reward is None:
         raise ConfigError("--reward none scores nothing: name a reward")
     out = given["out"]

@@ -22,8 +22,6 @@ from trunkline.cli.options import (
     PRICE,
     TIMEOUT,
     StopWhen,
-    load_tools,
-    read_rewards,
     reward_option,
 )
 from trunkline.cli.output import print_plan, tell
@@ -40,6 +38,7 @@ from trunkline.runner.pool import Pool
 from trunkline.runner.stored_job import stored_job
 from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
+from trunkline.scoring.rewards.reading import NONE, read_rewards
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.lock import set_aside
 from trunkline.store.reader import RunReader
@@ -47,6 +46,7 @@ from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 from trunkline.team import TEAMS
 from trunkline.team.team import Team
+from trunkline.tools.tool import load_tools
 
 if TYPE_CHECKING:
     from trunkline.protocol.job import Job
@@ -71,7 +71,7 @@ _AS_GIVEN: Final = (
 @BASE_URL
 @click.option("--llm", "llms", multiple=True, metavar="NAME=URL[,OPTION=VALUE,...]", help=HELP)
 @API_KEY_ENV
-@click.option("--tools", multiple=True, metavar="MODULE[:ATTR]", help="Tools of the agent; repeatable.")
+@click.option("--tools", multiple=True, metavar="MODULE[:ATTR]|FILE.py[:ATTR]", help="Tools of the agent; repeatable.")
 @click.option("--environment", metavar="MODULE:ATTR", help="Class of the environment that the tools work on.")
 @click.option("--system", default="", help="System prompt.")
 @click.option(
@@ -251,11 +251,12 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     tasks = _tasks(questions, given["continue_from"], given["limit"])
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
+    # Exact match by default, where there is anything to match.
+    default = "exact_match" if any(task.reference for task in tasks) else NONE
     options: dict[str, Any] = {
         "llm": _llms(ctx, given, agent),
         "strategy": strategy,
-        # Exact match by default, where there is anything to match.
-        "reward": read_rewards(given["rewards"], "exact_match" if any(task.reference for task in tasks) else "none"),
+        "reward": read_rewards(given["rewards"] or [default], "--reward"),
         "program": given["program"] and load_named(given["program"], "--program"),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
@@ -291,7 +292,7 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
     if given["role"]:
         raise click.UsageError(f"--role {given['role'][0]} changes a role of a team: name one with --team")
     return Agent(
-        tools=load_tools(given["tools"]),
+        tools=load_tools(given["tools"], "--tools"),
         dialect=_dialect(given["dialect"]),
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         sampling=sampling,

@@ -10,7 +10,7 @@ import msgspec
 from trunkline._internal.registry import read_value
 from trunkline._internal.text import printable
 from trunkline._internal.validation import short_repr
-from trunkline.cli.options import load_tools, run_path, safe_name
+from trunkline.cli.options import run_path, safe_name
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
 from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS
@@ -21,6 +21,7 @@ from trunkline.runner.resume import ResumableRun
 from trunkline.team import TEAMS
 from trunkline.team.role import Role
 from trunkline.team.team import GUIDE_NAMES, Team, change
+from trunkline.tools.tool import load_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -159,7 +160,7 @@ def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
     """The setting of a team that takes the tools: ``tools``, or ``tool`` where it takes one."""
     if not names or not issubclass(kind, Team):
         return {}
-    tools: Sequence[Tool[..., Any]] = load_tools(names)
+    tools: Sequence[Tool[..., Any]] = load_tools(names, "--tools")
     takes = {field.name for field in msgspec.structs.fields(kind)}
     if "tools" in takes:
         return {"tools": tools}
@@ -220,7 +221,7 @@ def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: 
         fields = [f"{prefix}{name}" for name in hints] + ([] if prefix else [f"{_SAMPLING}temperature and the like"])
         raise ConfigError(f"--role {text!r}: a role has no such field; those that can be given are {', '.join(fields)}")
     if field == "tools":
-        return load_tools(tuple(value.split("/")), f"--role {text!r}: tools")
+        return load_tools(value.split("/"), f"--role {text!r}: tools")
     if field == "dialect" and value not in DIALECTS:
         raise ConfigError(f"--role {text!r}: dialects are {DIALECTS}")
     return read_value(value, f"--role {text!r}: {field}", hints[field])

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from trunkline._internal.old_names import warn_renamed
+from trunkline._internal.registry import load_named
+from trunkline._internal.validation import did_you_mean
+from trunkline.rollout.budget import Budget, read_budget
+from trunkline.scoring.filters import FILTERS
+from trunkline.scoring.rewards.reading import read_reward
+from trunkline.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from trunkline.observability.observers import Progress
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import PrometheusServer
-    from trunkline.rollout.budget import Budget
     from trunkline.runner.result import Run
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.rewards import Reward
     from trunkline.strategies.base import Strategy
+    from trunkline.types import Task
+
+
+TaskSource: TypeAlias = "Iterable[Task] | str | Path"
+"""Tasks, or the path of a data set as :func:`trunkline.load_tasks` takes it."""
 
 
 class Options(TypedDict, total=False):
     """What a run can be told, beside its agent and tasks.
+
+    ``strategy``, ``reward``, ``filters``, ``program`` and budgets may be texts as on the command line, such as
+    ``"tree-grpo:trees=2"``, ``["f1@0.5", "exact_match@0.5"]``, ``"mymodule:program"`` or ``"tokens=1e6,money=5"``.
 
     Attributes:
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
@@ -71,19 +84,19 @@ class Options(TypedDict, total=False):
     """
 
     llm: Any
-    strategy: Strategy | None
-    reward: Reward | None
+    strategy: Strategy | str | None
+    reward: Reward | str | Sequence[str] | None
     workers: int | None
     seed: int | None
     cache: str | Path | None
     continue_from: str | Path | Run | None
-    budget: Budget | None
-    task_budget: Budget | None
+    budget: Budget | str | None
+    task_budget: Budget | str | None
     enough: int | None
     cut_tail: str
     stop_when: str | float | None
     out: str | Path | None
-    filters: Sequence[Filter]
+    filters: Sequence[Filter | str] | str
     groups: int | None
     max_tasks: int | None
     pool: Any
@@ -131,5 +144,28 @@ def with_defaults(options: Options) -> Options:
     options = cast("Options", given)
     unknown = [name for name in options if name not in _DEFAULTS]
     if unknown:
-        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(_DEFAULTS)}")
-    return {**_DEFAULTS, **options}
+        near = did_you_mean(unknown[0], _DEFAULTS)
+        raise TypeError(f"a run has no option {unknown[0]!r}{near}; it has {', '.join(_DEFAULTS)}")
+    return {**_DEFAULTS, **read_texts(options)}
+
+
+def read_texts(options: Options) -> Options:
+    """Return options with what texts name in their place, as on the command line; ConfigError for unknown names."""
+    read: dict[str, Any] = dict(options)
+    for name, value in options.items():
+        if name == "filters" and isinstance(value, str | list | tuple):
+            listed = [value] if isinstance(value, str) else value
+            read[name] = [FILTERS.make(one, "filters") if isinstance(one, str) else one for one in listed]
+        elif name == "reward":
+            read[name] = read_reward(value)
+        elif name in _READERS and isinstance(value, str):
+            read[name] = _READERS[name](value)
+    return cast("Options", read)
+
+
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "strategy": lambda text: STRATEGIES.make(text, "strategy"),
+    "program": lambda text: load_named(text, "program"),
+    "budget": read_budget,
+    "task_budget": read_budget,
+}

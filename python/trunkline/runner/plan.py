@@ -32,12 +32,13 @@ from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.continue_from import SourceRun
-from trunkline.runner.options import Options, with_defaults
+from trunkline.runner.options import Options, TaskSource, with_defaults
 from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
 from trunkline.runner.stored_job import STORED, store_job
 from trunkline.runner.worker_pool import MOST_WORKERS, WorkerPool
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.stats.calls import PROBES
 from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
@@ -46,7 +47,7 @@ from trunkline.team.team import Team
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from trunkline.agent import Agent
     from trunkline.observability.observers import Observer
@@ -104,7 +105,7 @@ _LEAST_MEMORY = 64 * 1024 * 1024
 class RunSpec:
     """One run with everything checked that needs no request and no file; UsageError for what cannot be done."""
 
-    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> None:
         told = self._told = with_defaults(options)
         self._changed: list[Change] = []
         self._described: dict[str, Any]
@@ -134,7 +135,7 @@ class RunSpec:
         self._grace = check_float("grace", told["grace"], 0, unit="seconds")
         self._memory = _memory(told["worker_memory"], self._backend.workers)
 
-    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None) -> None:
+    def _begin(self, agent: Agent | Team, tasks: TaskSource | None) -> None:
         with nullcontext() if self._continue_from is None else SourceRun(self._continue_from) as earlier:
             if earlier is not None:
                 tasks = earlier.tasks(None if tasks is None else check_tasks(tasks))
@@ -144,7 +145,7 @@ class RunSpec:
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
         self._seed = self._job.seed if self._continue_from else self._told["seed"]
 
-    def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, there: ResumableRun) -> None:
+    def _go_on(self, agent: Agent | Team, tasks: TaskSource | None, there: ResumableRun) -> None:
         """Describe a run that is resumed in its file; its ``continue_from`` run is not read again."""
         self._describe(agent, there.tasks() if tasks is None else check_tasks(tasks), there.seed)
         if self._continue_from is not None:
@@ -209,7 +210,7 @@ class RunSpec:
         )
 
 
-def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
+def _job(agent: Agent | Team, told: Any, seed: int | None) -> Job:
     """Make the job of a run; ``seed`` is that of an earlier run, for options without one."""
     program, given = told["program"], told["seed"]
     seed = seed if given is None else given
@@ -260,10 +261,12 @@ def _memory(told: int | None, workers: int) -> int | None:
 _TOGETHER = 64  # tasks that are encoded at once
 
 
-def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
-    """Return tasks as a list; ConfigError for none, duplicate ids, or tasks that cannot be sent or stored."""
-    if isinstance(tasks, Task | str):
-        raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
+def check_tasks(tasks: TaskSource | None) -> list[Task]:
+    """Return tasks as a list, a file's by its path; ConfigError for none, duplicate ids, or what cannot be stored."""
+    if isinstance(tasks, str | os.PathLike):
+        tasks = load_tasks(os.fspath(tasks))
+    if isinstance(tasks, Task):
+        raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; put it in a list")
     listed = list(tasks or ())
     if not listed:
         raise ConfigError("there are no tasks to run")
@@ -319,7 +322,7 @@ logger = logging.getLogger(__name__)
 class PreparedRun(RunSpec):
     """A checked run whose file is created or opened; a UsageError leaves no file and sends nothing."""
 
-    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> None:
         super().__init__(agent, tasks, **options)
         if self._job.cache is not None:
             # Refuses what no worker could open.
@@ -423,7 +426,7 @@ class PreparedRun(RunSpec):
         return Run(self.path, self._state, self._folder)
 
 
-def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Plan:
+def plan(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Plan:
     """Check a run and compute the most that it would do; no request is sent and no file is made.
 
     Args:

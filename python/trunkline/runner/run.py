@@ -19,15 +19,14 @@ from trunkline.runner.worker_pool import WorkerPool
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from types import FrameType
 
     from trunkline.agent import Agent
-    from trunkline.runner.options import Options
+    from trunkline.runner.options import Options, TaskSource
     from trunkline.runner.result import Run
     from trunkline.team.team import Team
     from trunkline.tree.views import Tree
-    from trunkline.types import Task
 
 
 class CompletionStream:
@@ -104,7 +103,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+def run(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
     Ctrl-C stops the run and keeps its trees: requests and tool calls in flight have ``grace`` seconds to return. A
@@ -132,7 +131,7 @@ def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unp
             return _drive_in(own, plan)
 
 
-async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+async def arun(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
     """Like :func:`run`, in the running event loop. Cancelling it ends every process it started.
 
     What it raises is the same; on a pool the run is led from the pool's thread, and its processes stay.
@@ -144,7 +143,7 @@ async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **optio
 
 
 async def stream(
-    agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
+    agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]
 ) -> AsyncIterator[Tree]:
     """Like :func:`arun`, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
 
@@ -168,7 +167,7 @@ async def stream(
 
 @contextlib.contextmanager
 def _planned(
-    agent: Agent | Team, tasks: Iterable[Task] | None, options: Options
+    agent: Agent | Team, tasks: TaskSource | None, options: Options
 ) -> Iterator[tuple[PreparedRun, LoopThread | None]]:
     """Provide a prepared run, and the loop thread of its pool if it has one; the pool is locked meanwhile."""
     pool = options.get("pool")
