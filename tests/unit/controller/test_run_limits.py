@@ -121,7 +121,7 @@ async def test_a_run_whose_budget_is_spent_needs_no_worker_any_more(tmp_path: Pa
     async with asyncio.timeout(5):
         await controller.run()
     writer.finish(controller.ended)
-    assert (controller.ended, controller.snapshot.tasks_done, pool.closed) == ("budget", 0, True)
+    assert (controller.ended, controller.progress.tasks_done, pool.closed) == ("budget", 0, True)
 
 
 async def test_a_report_that_cannot_be_written_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
