@@ -17,6 +17,7 @@ from trunkline.cli.tables import (
     agents_table,
     calibration_table,
     calls_table,
+    chosen_tries,
     cost,
     interval,
     is_share,
@@ -248,6 +249,8 @@ def _spent(label: str, side: Side) -> Iterator[TableRow]:
     yield f"tokens of {label}", counts if usage.prompt or usage.generated else no_tokens(usage)
     if side.spent is not None:
         yield f"price of {label}", cost(side.spent)
+    if side.chosen:
+        yield f"retried in {label}", chosen_tries(side.chosen, side.first_try)
 
 
 def _changes(found: Comparison, most: int) -> Iterator[str]:
@@ -299,11 +302,14 @@ def _table(found: Comparison, most: int) -> str:
     help="How many of the tasks that changed to show.",
 )
 @click.option("--common", is_flag=True, help="Leave out tasks of the same id and another prompt or answer.")
+@click.option(
+    "--allow-selected", is_flag=True, help="Compare also where tries were asked again because of their result."
+)
 @click.option("--json", is_flag=True, help="Print one JSON object, with all tasks that changed.")
-def compare(a: str, b: str, metric: str, tasks: int, common: bool, json: bool) -> None:
+def compare(a: str, b: str, metric: str, tasks: int, common: bool, allow_selected: bool, json: bool) -> None:
     """Compare the runs A and B task by task: what B is better at, and whether by more than chance."""
     with telling(f"reading all rows of {a} and {b}", a, b, quiet=json):
-        found = compared(a, b, metric, common=common)
+        found = compared(a, b, metric, common=common, allow_selected=allow_selected)
     if json:
         data = plain(found)
         for name, side in (("a", found.a), ("b", found.b)):

@@ -33,7 +33,7 @@ from trunkline.store.sqlite import (
     transaction,
     written,
 )
-from trunkline.store.state import Resumed, RunProgress, resume
+from trunkline.store.state import Resumed, RunProgress, reopen, resume
 from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, taken_rows
 
 if TYPE_CHECKING:
@@ -138,8 +138,12 @@ class RunWriter:
         changed: Sequence[str] = (),
         forced: bool = False,
         partial: bool = False,
+        reopened: Sequence[tuple[int, int, bytes | None]] = (),
     ) -> Self:
-        """Open a run file to continue it: the run is ``running`` again."""
+        """Open a run file to continue it: the run is ``running`` again.
+
+        Finished tasks that are ``reopened``, each with the number of its next delta and that delta, are unfinished.
+        """
         path = Path(path)
         if not path.is_file():
             raise RunFileError(f"{printable(str(path))}: no such run file")
@@ -158,6 +162,8 @@ class RunWriter:
                 meta = _meta(facts, settings)
                 changed = [*changed, *([] if loss is None else [f"log: {loss}"])]
                 with folded_on_error(connection):
+                    if reopened:
+                        reopen(path, connection, reopened)
                     resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
             undo.pop_all()
         return cls(path, connection, lock, resumed)
