@@ -26,6 +26,7 @@ _COMMANDS = {
     "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
+    "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),
     "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),
     "report": ("trunkline.cli.post:report", "Write what each try came to into a run that is over."),
     "answers": ("trunkline.cli.post:answers", "Make one answer of what the tries of each question answered."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,7 +12,7 @@ import msgspec
 
 from trunkline._internal.text import cells, counted, printable
 from trunkline.cli.options import read_confidence
-from trunkline.cli.output import plain, put, summary_data, task_data, telling, tree_data, write_json
+from trunkline.cli.output import plain, put, summary_data, task_data, tell, telling, tree_data, write_json
 from trunkline.cli.tables import (
     TableRow,
     agents_table,
@@ -34,6 +35,7 @@ from trunkline.cli.tree_view import picture
 from trunkline.scoring.confidence import CONFIDENCES, entropy
 from trunkline.store.log import refuse
 from trunkline.store.reader import RunReader
+from trunkline.store.recover import recover as salvage
 from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
 from trunkline.store.stats.metrics import calibrated, run_metrics
@@ -335,3 +337,21 @@ def check(ctx: click.Context, run: str) -> None:
     if problems:
         ctx.exit(1)
     put(f"{printable(run)}: {counted(tasks, 'task')}, every row follows from the deltas")
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.argument("out", type=click.Path())
+def recover(run: str, out: str) -> None:
+    """Write what is whole of the damaged RUN into the new file OUT, and say what is lost. RUN is not changed.
+
+    A task that lost its last part goes on from what is left of it: trunkline resume OUT.
+    """
+    with telling(f"reading all of {run}", run):
+        found = salvage(run, out)
+    for what in found.lost:
+        put(f"lost: {what}")
+    more = f", {counted(found.begun, 'one', 'ones')} that have begun" if found.begun else ""
+    put(f"{printable(out)}: {counted(found.tasks, 'task')}, {found.finished:,} finished{more}")
+    if found.finished < found.tasks:
+        tell(f"go on with it: trunkline resume {shlex.quote(out)}")
