@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trunkline import team as teams
     from trunkline._core import __version__
     from trunkline.agent import Agent
-    from trunkline.errors import ToolError, TrunklineError
+    from trunkline.errors import RunFailed, ToolError, TrunklineError
     from trunkline.llm.batch.batcher import BatchLLM
     from trunkline.llm.config import LLM
     from trunkline.llm.request import Sampling
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _HOMES: Final = """
 _core: __version__
 agent: Agent
-errors: ToolError TrunklineError errors=
+errors: RunFailed ToolError TrunklineError errors=
 llm: llms=
 llm.batch.batcher: BatchLLM
 llm.config: LLM
@@ -182,6 +182,7 @@ __all__ = [
     "Pool",
     "Role",
     "Run",
+    "RunFailed",
     "RunReader",
     "Sampling",
     "Task",

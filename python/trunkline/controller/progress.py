@@ -93,6 +93,7 @@ class ProgressCounter(Component):
         self._progress = progress
         self._observers = observers
         self.finished: asyncio.Queue[list[str] | None] = asyncio.Queue()
+        self.broke = False
 
     @property
     def rejected(self) -> str | None:
@@ -129,6 +130,7 @@ class ProgressCounter(Component):
         whole = sum([kept(done.tree.error, done.rollouts, scored=scored) for done in finished])
         self._task_queue.done(len(finished), kept=whole)
         for done in finished:
+            self.broke |= done.tree.error is not None
             if done.task in self._taken:
                 self._discount(self._taken[done.task])
             for row in done.rollouts:

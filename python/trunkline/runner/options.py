@@ -81,6 +81,11 @@ class Options(TypedDict, total=False):
         tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
             turns and tool calls (extra: otel).
         watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
+        progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
+            of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
+        fail_on_error: Whether rollouts that broke make the call raise :class:`trunkline.errors.RunFailed`, with the run
+            in it: True if any broke, a share below 1 or a count if more broke than that. False warns with a
+            :class:`trunkline.errors.BrokenRolloutsWarning`, as others do where no more broke than allowed.
     """
 
     llm: Any
@@ -110,6 +115,8 @@ class Options(TypedDict, total=False):
     metrics: PrometheusServer | None
     tracing: bool | Tracing
     watch: Callable[[Progress], None] | None
+    progress: Literal["auto", False] | Callable[[Progress], None] | None
+    fail_on_error: float
 
 
 _DEFAULTS: Final[Options] = {
@@ -120,6 +127,7 @@ _DEFAULTS: Final[Options] = {
     "resume": False,
     "grace": 10.0,
     "tracing": False,
+    "fail_on_error": False,
 }
 
 

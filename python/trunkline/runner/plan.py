@@ -26,11 +26,13 @@ from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.cache import Cache, place
+from trunkline.observability.live import check_progress
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
+from trunkline.runner.broken import check_fail_on_error
 from trunkline.runner.continue_from import SourceRun
 from trunkline.runner.options import Options, TaskSource, with_defaults
 from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
@@ -124,6 +126,8 @@ class RunSpec:
         if told["resume"] and self._out is None:
             raise ConfigError(f"resume={told['resume']!r} needs out=PATH, the run file to resume")
         check_bool("durable", told["durable"])
+        check_progress(told["progress"])
+        self.threshold = check_fail_on_error(told["fail_on_error"])
         self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
         if self._resumable is None:
             self._begin(agent, tasks)
@@ -386,6 +390,11 @@ class PreparedRun(RunSpec):
             self._writer.discard()
             raise
         return taken
+
+    @property
+    def suspect(self) -> bool:
+        """Whether rollouts or tasks of the run may have broken."""
+        return self.over or self._resumed or self.controller.broke
 
     @property
     def finished(self) -> list[str]:
