@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trunkline.llm.config import LLM
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.llm.types import Reply, Request
     from trunkline.rollout import programs
     from trunkline.rollout.budget import Budget
     from trunkline.runner.amend import arescore, rescore
@@ -57,6 +58,7 @@ llm.batch.batcher: BatchLLM
 llm.config: LLM
 llm.request: Sampling
 llm.token_ids.base: TokenMode
+llm.types: Reply Request
 observability: observability=
 rollout.budget: Budget
 rollout.programs: programs=
@@ -180,6 +182,8 @@ __all__ = [
     "Environment",
     "Node",
     "Pool",
+    "Reply",
+    "Request",
     "Role",
     "Run",
     "RunFailed",

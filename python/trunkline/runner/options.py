@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
 
     Attributes:
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
-            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
+            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``complete(request)``. All
             but endpoints stay in this process. Or several of these by their names, which agents and roles give as
             ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; agents that give no name use the empty one.
         strategy: Where rollouts start; one chain a task when None.
