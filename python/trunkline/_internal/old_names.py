@@ -7,10 +7,10 @@ modules and names that a run file or a command line can hold are here.
 from __future__ import annotations
 
 import re
-import sys
-import warnings
 from functools import cache
 from typing import Any
+
+from trunkline._internal.frames import warn_user
 
 _MODULES = """
 agent: rollout.agent rollout.speech
@@ -181,7 +181,4 @@ def old_method(old: str, new: str) -> property:
 
 def warn_renamed(text: str) -> None:
     """Warn of an old name at the line of the caller's own that uses it."""
-    frame, level = sys._getframe(), 1
-    while frame.f_globals.get("__name__", "").partition(".")[0] == "trunkline" and frame.f_back is not None:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, DeprecationWarning, stacklevel=level)
+    warn_user(text, DeprecationWarning)

@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from trunkline._internal.registry import load_named
 from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
-from trunkline.cli.live import drive, watching_options
 from trunkline.cli.options import (
     API_KEY_ENV,
     BASE_URL,
@@ -26,6 +25,7 @@ from trunkline.cli.options import (
 )
 from trunkline.cli.output import print_plan, tell
 from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
+from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS

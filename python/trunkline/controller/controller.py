@@ -125,6 +125,11 @@ class Controller:
         self.progress.engines = self._supervisor.engines
         self.finished = self._counter.finished
 
+    @property
+    def broke(self) -> bool:
+        """Whether a rollout or a whole task broke, as far as this controller has seen."""
+        return self.progress.failed > 0 or self._counter.broke
+
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the run to end early; with ``at_once``, without waiting for requests and tool calls in flight."""
         if at_once:

@@ -94,6 +94,7 @@ class ProgressCounter(Component):
         self.cut = False  # whether a budget or a deadline cut tries
         self._observers = observers
         self.finished: asyncio.Queue[list[str] | None] = asyncio.Queue()
+        self.broke = False
 
     @property
     def rejected(self) -> str | None:
@@ -131,6 +132,7 @@ class ProgressCounter(Component):
         self._task_queue.done(len(finished), kept=whole)
         self.cut = self.cut or any(done.tree.ended in {"budget", "deadline"} for done in finished)
         for done in finished:
+            self.broke |= done.tree.error is not None
             if done.task in self._taken:
                 self._discount(self._taken[done.task])
             for row in done.rollouts:

@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
 
     Attributes:
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
-            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
+            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``complete(request)``. All
             but endpoints stay in this process. Or several of these by their names, which agents and roles give as
             ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; agents that give no name use the empty one.
         strategy: Where rollouts start; one chain a task when None.
@@ -85,6 +85,11 @@ class Options(TypedDict, total=False):
         tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
             turns and tool calls (extra: otel).
         watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
+        progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
+            of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
+        fail_on_error: Whether rollouts that broke make the call raise :class:`trunkline.errors.RunFailed`, with the run
+            in it: True if any broke, a share below 1 or a count if more broke than that. False warns with a
+            :class:`trunkline.errors.BrokenRolloutsWarning`, as others do where no more broke than allowed.
     """
 
     llm: Any
@@ -115,6 +120,8 @@ class Options(TypedDict, total=False):
     metrics: PrometheusServer | None
     tracing: bool | Tracing
     watch: Callable[[Progress], None] | None
+    progress: Literal["auto", False] | Callable[[Progress], None] | None
+    fail_on_error: float
 
 
 _DEFAULTS: Final[Options] = {
@@ -125,6 +132,7 @@ _DEFAULTS: Final[Options] = {
     "resume": False,
     "grace": 10.0,
     "tracing": False,
+    "fail_on_error": False,
 }
 
 

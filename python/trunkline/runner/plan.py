@@ -26,17 +26,19 @@ from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.cache import Cache, place
+from trunkline.observability.live import check_progress
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
+from trunkline.runner.broken import check_fail_on_error
 from trunkline.runner.continue_from import SourceRun
 from trunkline.runner.options import Options, TaskSource, with_defaults
 from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
-from trunkline.runner.retry import SPENT, Chosen, Retry, opened
+from trunkline.runner.retry import SPENT, Reopened, Retry, opened
 from trunkline.runner.stored_job import STORED, store_job
 from trunkline.runner.worker_pool import MOST_WORKERS, WorkerPool
 from trunkline.store.datasets.loader import load_tasks
@@ -129,7 +131,9 @@ class RunSpec:
         self._retry = Retry.read(told["retry"])
         if self._retry is not None and not told["resume"]:
             raise ConfigError(f"retry={told['retry']!r} is for a run that is resumed: give resume=True and out=PATH")
-        self.retried: dict[int, Chosen] = {}
+        self.retried: dict[int, Reopened] = {}
+        check_progress(told["progress"])
+        self.threshold = check_fail_on_error(told["fail_on_error"])
         self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
         if self._resumable is None:
             self._begin(agent, tasks)
@@ -401,6 +405,11 @@ class PreparedRun(RunSpec):
             self._writer.discard()
             raise
         return taken
+
+    @property
+    def suspect(self) -> bool:
+        """Whether rollouts or tasks of the run may have broken."""
+        return self.over or self._resumed or self.controller.broke
 
     @property
     def finished(self) -> list[str]:

@@ -27,7 +27,7 @@ SPENT: Final = frozenset({"budget", "deadline"})
 """Endings of trees whose rollouts a limit cut, which a larger one pays for."""
 
 
-class Chosen(NamedTuple):
+class Reopened(NamedTuple):
     """The tries of one task that are asked again.
 
     Attributes:
@@ -59,7 +59,7 @@ class Retry(NamedTuple):
         ids = tuple(part for part in named if part not in WORDS)
         return cls(frozenset(named).intersection(WORDS), ids)
 
-    def choose(self, reader: RunReader) -> dict[int, Chosen]:
+    def choose(self, reader: RunReader) -> dict[int, Reopened]:
         """Return the tries of a run file that are asked again, by the number of their task."""
         trees = dict(reader.rows())
         wanted = self._wanted(reader, trees)
@@ -75,7 +75,7 @@ class Retry(NamedTuple):
         unpaid = self._unpaid(reader, trees)
         if "broken" in self.words:
             unpaid |= {task: 0 for task, tree in trees.items() if tree.error is not None and not tree.rollouts}
-        return {task: Chosen(found.get(task, {}), unpaid.get(task, 0)) for task in sorted({*found, *unpaid})}
+        return {task: Reopened(found.get(task, {}), unpaid.get(task, 0)) for task in sorted({*found, *unpaid})}
 
     def _by(self, row: RolloutRow, tree: TreeRow, wanted: frozenset[int] | tuple[()] | None) -> bool | None:
         """Whether a try is chosen by its result; None for one that is not asked again."""
@@ -116,7 +116,7 @@ class Retry(NamedTuple):
         return {task: tree.refused for task, tree in trees.items() if tree.refused and tree.ended in SPENT}
 
 
-def opened(reader: RunReader, chosen: Mapping[int, Chosen]) -> Iterator[tuple[int, int, bytes | None]]:
+def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[int, int, bytes | None]]:
     """Yield a delta for each task, with the numbers of the task and of itself: its tree with the next draws begun.
 
     A task that was given up before it had a try has none, and begins anew.
@@ -130,7 +130,7 @@ def opened(reader: RunReader, chosen: Mapping[int, Chosen]) -> Iterator[tuple[in
         yield task, len(reader.deltas(task)), core.delta()
 
 
-def _open(core: CoreTree, again: Chosen, kept: str) -> None:
+def _open(core: CoreTree, again: Reopened, kept: str) -> None:
     """Open the next draw where each try began, or a chain, and note what stands in whose place."""
     checkpoint, first = Checkpoint.of(core, CarriedOver()), core.rollouts
     forks, places = [], {}
@@ -152,7 +152,7 @@ def _open(core: CoreTree, again: Chosen, kept: str) -> None:
     write(core, RetryMark((first, core.rollouts - first), tuple(forks)))
 
 
-def asked_again(chosen: Mapping[int, Chosen]) -> str:
+def asked_again(chosen: Mapping[int, Reopened]) -> str:
     """Say how many tries are asked again, for people; empty where there are none."""
     by = Counter(by for again in chosen.values() for by in again.tries.values())
     unpaid = sum(again.unpaid for again in chosen.values())

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import uvloop
 
 from trunkline._internal.aio import LoopTask, LoopThread, close_loop, in_a_loop, wait_uninterrupted
+from trunkline.observability.live import showing
+from trunkline.runner.broken import report
 from trunkline.runner.plan import PreparedRun
 from trunkline.runner.worker_pool import WorkerPool
 from trunkline.store.reader import RunReader
@@ -119,16 +121,30 @@ def run(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[
         EndpointError: If the endpoint refuses every request.
         InfrastructureError: If workers or the run file fail.
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
+        RunFailed: If more rollouts broke than ``fail_on_error`` allows, after the run file was closed.
     """
+    plan, result = run_to_end(agent, tasks, options)
+    _report(plan, result)
+    return result
+
+
+def run_to_end(agent: Agent | Team, tasks: TaskSource | None, options: Options) -> tuple[PreparedRun, Run]:
+    """Run like :func:`run`, with no error and no warning for rollouts that broke."""
     with _planned(agent, tasks, options) as (plan, loop_thread):
         if plan.over:
-            return plan.result()
+            return plan, plan.result()
         if loop_thread is not None:
-            return _drive_in(loop_thread, plan)
+            return plan, _drive_in(loop_thread, plan)
         if not in_a_loop():
-            return _drive(plan)
+            return plan, _drive(plan)
         with contextlib.closing(LoopThread("trunkline-run")) as own:
-            return _drive_in(own, plan)
+            return plan, _drive_in(own, plan)
+
+
+def _report(plan: PreparedRun, result: Run) -> None:
+    """Raise RunFailed or warn where rollouts broke."""
+    if plan.suspect:
+        report(result, plan.threshold)
 
 
 async def arun(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
@@ -138,8 +154,11 @@ async def arun(agent: Agent | Team, tasks: TaskSource | None = None, **options: 
     """
     with _planned(agent, tasks, options) as (plan, loop_thread):
         if loop_thread is None:
-            return await plan.execute()
-        return await loop_thread.send(plan.execute()).ended()
+            result = await plan.execute()
+        else:
+            result = await loop_thread.send(plan.execute()).ended()
+    _report(plan, result)
+    return result
 
 
 async def stream(
@@ -154,6 +173,7 @@ async def stream(
         if plan.over:
             for tree in plan.result():
                 yield tree
+            _report(plan, plan.result())
             return
         completions = CompletionStream(plan, loop_thread)
         try:
@@ -163,6 +183,7 @@ async def stream(
                 yield _tree(plan, done)
         finally:
             await completions.close()
+    _report(plan, plan.result())
 
 
 @contextlib.contextmanager
@@ -171,15 +192,18 @@ def _planned(
 ) -> Iterator[tuple[PreparedRun, LoopThread | None]]:
     """Provide a prepared run, and the loop thread of its pool if it has one; the pool is locked meanwhile."""
     pool = options.get("pool")
-    if not isinstance(pool, WorkerPool):
-        yield PreparedRun(agent, tasks, **options), None
-        return
-    with pool.lend():
-        known: Options = {"policy_version": pool.weights}
-        plan = PreparedRun(agent, tasks, **(known | options))
-        if not plan.over:
-            pool.lead(plan.controller)
-        yield plan, pool.loop_thread
+    with showing(options.get("progress"), options.get("watch")) as watch:
+        if watch is not None:
+            options = {**options, "watch": watch}
+        if not isinstance(pool, WorkerPool):
+            yield PreparedRun(agent, tasks, **options), None
+            return
+        with pool.lend():
+            known: Options = {"policy_version": pool.weights}
+            plan = PreparedRun(agent, tasks, **(known | options))
+            if not plan.over:
+                pool.lead(plan.controller)
+            yield plan, pool.loop_thread
 
 
 def _tree(plan: PreparedRun, task_id: str) -> Tree:

@@ -14,6 +14,7 @@ import msgspec
 from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
+from trunkline.llm import own
 from trunkline.llm.batch.activity import UNREAD, Activity
 from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.http.client import HttpLLM
@@ -149,6 +150,7 @@ class CompletionClient:
         self.send_seed = send_seed
         self._key = name
         self._name = type(llm).__name__
+        self._own = not isinstance(llm, HttpLLM | Batcher)
         self._cache = cache
         self._shared = SingleFlight()
         self.engine = turn_engine() if engine is None else engine
@@ -332,6 +334,8 @@ class CompletionClient:
                 request = request if self.send_seed else unseeded(request)
                 if attempt is not None and isinstance(self.llm, HttpLLM | Batcher):
                     return await self.llm.resume(request, attempt)
+                if self._own:
+                    return await own.complete(self.llm, request)
                 return await self.llm.complete(request)
         except TrunklineError:
             raise

@@ -20,6 +20,7 @@ from trunkline.store.stats.calls import Spending, add_up
 from trunkline.store.stats.metrics import finished_tasks
 from trunkline.store.stats.summary import first_try
 from trunkline.store.stats.tasks import tried, usage_of_task
+from trunkline.tree.html import MOST_ROWS, interval, number, table
 from trunkline.types import Termination, Usage
 
 if TYPE_CHECKING:
@@ -96,6 +97,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     different: list[str]
     unfinished: list[str]
     unmeasured: list[str]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: both runs, the difference, and the tasks that changed most."""
+        sides = [
+            (side.run, interval(side.estimate.value, side.estimate.low, side.estimate.high), f"{side.rollouts:,}")
+            for side in (self.a, self.b)
+        ]
+        found = self.paired
+        told = f"{found.tasks:,} tasks: {found.better:,} better, {found.worse:,} worse, {found.same:,} the same"
+        sides += [("difference", interval(found.difference, found.low, found.high), ""), ("p", number(found.p), told)]
+        changed = self.changed[:MOST_ROWS]
+        rows = [(one.task, number(one.a), number(one.b), number(one.difference)) for one in changed]
+        above = table(f"{self.metric}, {self.reward or 'scored by its program'}", sides, ("run", "value", "rollouts"))
+        head = ("task", "a", "b", "difference")
+        return above + table("tasks that changed", rows, head, more=len(self.changed) - len(rows)) if rows else above
 
 
 class _Tries(NamedTuple):

@@ -18,7 +18,6 @@ import socket
 import sys
 import tempfile
 import threading
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline._internal import processes
+from trunkline._internal.frames import users_traceback
 from trunkline._internal.leftovers import make_folder, remove_folder, sweep
 from trunkline._internal.serialization import load
 from trunkline._internal.text import describe_error, scrub
@@ -164,7 +164,7 @@ def _taken() -> int:
 
 def _trace(error: BaseException) -> str:
     try:
-        return scrub("".join(traceback.format_exception(error))[-_TRACEBACK:])
+        return scrub(users_traceback(error)[-_TRACEBACK:])
     except BaseException:  # noqa: BLE001 - a foreign exception's own methods may raise anything
         return ""
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from trunkline.cli.live import ProgressLine, is_terminal
+from trunkline.observability.live import ProgressLine, is_terminal
 from trunkline.observability.observers import Progress
 from trunkline.protocol.messages import EndpointState, WorkerState
 
@@ -172,7 +172,7 @@ def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LIVE = """
 import sys, time
-from trunkline.cli.live import ProgressLine
+from trunkline.observability.live import ProgressLine
 from trunkline.observability.observers import Progress
 with ProgressLine() as progress:
     for done in range(10):
