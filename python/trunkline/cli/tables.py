@@ -278,7 +278,11 @@ def rows_of(summary: Summary) -> list[TableRow]:
     if workers := _workers(summary.events):
         rows.append(("workers", workers))
     rows.extend(_endings(summary))
-    ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
+    endings = dict(summary.terminations)
+    if summary.empty:
+        endings["answer"] -= summary.empty
+        endings["empty answer"] = summary.empty
+    ended = ", ".join(f"{word} {count:,}" for word, count in endings.items() if count)
     rows.append(("rollouts", f"{summary.rollouts:,}" + (f"  ({ended})" if ended else "")))
     if summary.failed:
         rows.append(("rollouts that broke", f"{summary.failed:,}, not scored"))

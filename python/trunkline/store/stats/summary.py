@@ -30,6 +30,7 @@ from trunkline.store.stats.tasks import (
     tried,
     usage_of,
 )
+from trunkline.store.stats.where import is_empty
 from trunkline.tree.answers import normalise
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
@@ -137,6 +138,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         usage: Calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as
             they are in all times, in ``replayed`` and in ``paths``.
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
+        empty: Of those that answered, rollouts whose answer has no text: they count as wrong, and have no vote.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke. They
             are safe to print.
@@ -240,6 +242,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetReport | None = None
     timing: list[str] = []
     events: dict[str, int] = {}
+    empty: int = 0
     retried: int = 0
     chosen: int = 0
     first_try: Estimate | None = None
@@ -336,7 +339,7 @@ class _RolloutTotals:
         self.filters = FilterStats(scored=scored)
         self.diversity = DiversityCounter()
         self.kept, self.cut = LengthCounter(cut=False), LengthCounter(cut=True)
-        self.chosen = 0
+        self.chosen = self.empty = 0
         self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
         self.usage = Usage()
 
@@ -394,6 +397,7 @@ class _RolloutTotals:
         self.llm_micros += sum([row.llm_micros for row in rows])
         self.tool_micros += sum([row.tool_micros for row in rows])
         self.usage += usage_of(rows)
+        self.empty += sum([is_empty(row) for row in rows])
         self.terminations.update(["growing" if row.termination is None else row.termination for row in rows])
         for row in rows:
             if row.note:
@@ -484,6 +488,7 @@ def summarise(
         refused=grown.refused,
         budget=budget_report(meta),
         timing=settings.timing_dependent,
+        empty=found.empty,
         retried=terminations[Termination.RETRIED],
         chosen=found.chosen,
     )
