@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -45,6 +46,18 @@ async def blocking(country: str) -> str:
         country: Its name.
     """
     time.sleep(2.5)
+    return f"capital: {CAPITALS[country]}"
+
+
+@tool(name="lookup")
+def holding(country: str) -> str:
+    """Look a country up in C code that keeps the interpreter to itself meanwhile.
+
+    Args:
+        country: Its name.
+    """
+    for _ in range(3):
+        ctypes.PyDLL(None).usleep(1_300_000)
     return f"capital: {CAPITALS[country]}"
 
 
