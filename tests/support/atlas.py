@@ -84,6 +84,11 @@ def loud(country: str) -> str:
     return f"capital: {CAPITALS[country]}"
 
 
+def size_of_the_last_argument(trajectory: object) -> float:
+    """The bytes of the last argument that the controller was started with, as this process has it."""
+    return float(len(os.fsencode(sys.argv[-1])))
+
+
 _HOARD: list[bytes] = []
 
 
