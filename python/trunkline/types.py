@@ -40,6 +40,7 @@ class Termination(StrEnum):
     CENSORED = "censored"
     CANCELLED = "cancelled"
     LOST = "lost"
+    RETRIED = "retried"
 
 
 FAILED = frozenset(
@@ -54,7 +55,7 @@ FAILED = frozenset(
 )
 """Rollouts that broke: data with a typed error, never scored as 0."""
 
-UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CANCELLED}
+UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CANCELLED, Termination.RETRIED}
 """Rollouts that no reward function sees."""
 
 

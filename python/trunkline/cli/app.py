@@ -26,6 +26,7 @@ _COMMANDS = {
     "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
+    "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),
     "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),
     "report": ("trunkline.cli.post:report", "Write what each try came to into a run that is over."),
     "answers": ("trunkline.cli.post:answers", "Make one answer of what the tries of each question answered."),
@@ -44,7 +45,8 @@ _EPILOG = """\b
 Exit codes:
   0    done
   1    more rollouts broke than --fail-on-error allows, fewer groups were kept than --groups,
-       or the run's budget or time left tasks that were not begun, or a reward scored nothing
+       or the run's budget or time left tasks that were not begun or cut tries, or a reward
+       scored nothing
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
   70   an unexpected error, in trunkline or in code that it was given: the traceback says where

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from trunkline._internal.text import counted, describe_error, format_error, printable
 from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, reward_option
 from trunkline.cli.output import put, silence, tell, write_json
-from trunkline.cli.tables import grid, labelled, share
+from trunkline.cli.tables import chosen_tries, grid, labelled, share
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
@@ -416,6 +416,8 @@ def summary_line(found: Exported, where: str) -> str:
         total = sum(found.left_out.values())
         reasons = ", ".join(f"{number:,} {why}" for why, number in found.left_out.items())
         line += f"; left out {counted(total, 'rollout')}: {reasons}"
+    if found.chosen:
+        line += f"; {chosen_tries(found.chosen)}"
     return line
 
 

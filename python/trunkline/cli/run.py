@@ -35,6 +35,7 @@ from trunkline.llm.types import Limits
 from trunkline.protocol.job import likeliest_of
 from trunkline.runner.plan import RunSpec, plan
 from trunkline.runner.pool import Pool
+from trunkline.runner.retry import Retry, asked_again
 from trunkline.runner.stored_job import stored_job
 from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
@@ -405,6 +406,13 @@ _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "
 @click.option("--max-retries", type=int, help="Retries of a model call.  [default: as before]")
 @click.option("--price", type=PRICE, metavar="prompt=P,generated=G[,cached=C]", help="What a million tokens cost.")
 @click.option("--budget", type=BUDGET, metavar="WHAT=N,...", help="The most the run may spend.  [default: as before]")
+@click.option(
+    "--retry",
+    multiple=True,
+    metavar="broken|cut|empty|ID,...",
+    help="Ask tries of finished questions again, by their next draws: those that broke, that the run's budget or time "
+    "cut, that gave no answer, or those of a question ID or one of them, ID#2; repeatable. With another --budget: cut.",
+)
 @click.option("--force", is_flag=True, help="Go on from what is whole where a part of RUN is lost.")
 @click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
 @FAIL_ON_ERROR
@@ -419,8 +427,10 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     path = Path(run).absolute()
     with RunReader.open(path, partial=given["force"]) as reader:
         meta, settings = reader.meta, reader.settings
+        retry = Retry.read([part for text in given["retry"] for part in text.split(",")] or None)
+        again = None if retry is None else asked_again(retry.choose(reader))
     job, stored = stored_job(path, meta)
-    said = run_file_status(path, resume=True, forced=given["force"])
+    said = run_file_status(path, resume=True, forced=given["force"], again=again)
     options: dict[str, Any] = {
         **{name: getattr(job, name) for name in _OF_JOB},
         **msgspec.structs.asdict(job.stopping),
@@ -434,6 +444,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
         "durable": stored.durable if given["durable"] is None else given["durable"],
         "out": path,
         "resume": "force" if given["force"] else True,
+        "retry": retry and [*retry.words, *retry.ids],
     }
     threshold, as_json = given["fail_on_error"], given["as_json"]
     ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,12 +12,13 @@ import msgspec
 
 from trunkline._internal.text import cells, counted, printable
 from trunkline.cli.options import read_confidence
-from trunkline.cli.output import plain, put, summary_data, task_data, telling, tree_data, write_json
+from trunkline.cli.output import plain, put, summary_data, task_data, tell, telling, tree_data, write_json
 from trunkline.cli.tables import (
     TableRow,
     agents_table,
     calibration_table,
     calls_table,
+    chosen_tries,
     cost,
     interval,
     is_share,
@@ -33,6 +35,7 @@ from trunkline.cli.tree_view import picture
 from trunkline.scoring.confidence import CONFIDENCES, entropy
 from trunkline.store.log import refuse
 from trunkline.store.reader import RunReader
+from trunkline.store.recover import recover as salvage
 from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
 from trunkline.store.stats.metrics import calibrated, run_metrics
@@ -248,6 +251,8 @@ def _spent(label: str, side: Side) -> Iterator[TableRow]:
     yield f"tokens of {label}", counts if usage.prompt or usage.generated else no_tokens(usage)
     if side.spent is not None:
         yield f"price of {label}", cost(side.spent)
+    if side.chosen:
+        yield f"retried in {label}", chosen_tries(side.chosen, side.first_try)
 
 
 def _changes(found: Comparison, most: int) -> Iterator[str]:
@@ -299,11 +304,14 @@ def _table(found: Comparison, most: int) -> str:
     help="How many of the tasks that changed to show.",
 )
 @click.option("--common", is_flag=True, help="Leave out tasks of the same id and another prompt or answer.")
+@click.option(
+    "--allow-selected", is_flag=True, help="Compare also where tries were asked again because of their result."
+)
 @click.option("--json", is_flag=True, help="Print one JSON object, with all tasks that changed.")
-def compare(a: str, b: str, metric: str, tasks: int, common: bool, json: bool) -> None:
+def compare(a: str, b: str, metric: str, tasks: int, common: bool, allow_selected: bool, json: bool) -> None:
     """Compare the runs A and B task by task: what B is better at, and whether by more than chance."""
     with telling(f"reading all rows of {a} and {b}", a, b, quiet=json):
-        found = compared(a, b, metric, common=common)
+        found = compared(a, b, metric, common=common, allow_selected=allow_selected)
     if json:
         data = plain(found)
         for name, side in (("a", found.a), ("b", found.b)):
@@ -329,3 +337,21 @@ def check(ctx: click.Context, run: str) -> None:
     if problems:
         ctx.exit(1)
     put(f"{printable(run)}: {counted(tasks, 'task')}, every row follows from the deltas")
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.argument("out", type=click.Path())
+def recover(run: str, out: str) -> None:
+    """Write what is whole of the damaged RUN into the new file OUT, and say what is lost. RUN is not changed.
+
+    A task that lost its last part goes on from what is left of it: trunkline resume OUT.
+    """
+    with telling(f"reading all of {run}", run):
+        found = salvage(run, out)
+    for what in found.lost:
+        put(f"lost: {what}")
+    more = f", {counted(found.begun, 'one', 'ones')} that have begun" if found.begun else ""
+    put(f"{printable(out)}: {counted(found.tasks, 'task')}, {found.finished:,} finished{more}")
+    if found.finished < found.tasks:
+        tell(f"go on with it: trunkline resume {shlex.quote(out)}")

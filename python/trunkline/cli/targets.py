@@ -242,14 +242,16 @@ def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]],
     return (None if fresh else _newest(labels)) or run_path(None, labels[0]), not fresh
 
 
-def run_file_status(path: Path, *, resume: bool, forced: bool = False) -> str:
-    """A line that says whether a run begins, resumes or is finished."""
+def run_file_status(path: Path, *, resume: bool, forced: bool = False, again: str | None = None) -> str:
+    """A line that says whether a run begins, resumes or is finished, and which tries it asks ``again``."""
     there = ResumableRun.at(path, partial=forced) if resume else None
     name = printable(str(path))
     if there is None:
         return f"begins {name}"
     done = f"{there.finished:,} of {there.size:,} tasks are finished"
-    return f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}"
+    if again is not None:
+        done += f"; asks again {again}" if again else "; there is no such try to ask again"
+    return f"{'finished' if there.state in _OVER and not again else 'resumes'} {name}: {done}"
 
 
 def _newest(labels: list[str]) -> Path | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import click
 
+from trunkline._internal.text import counted
 from trunkline._internal.tool_output import limited_output
 from trunkline.cli.output import tell, telling
 from trunkline.cli.show import print_summary
@@ -17,6 +18,7 @@ from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer, address_of
 from trunkline.runner.broken import broken_lines, judge
+from trunkline.runner.retry import SPENT
 from trunkline.runner.run import run_to_end
 from trunkline.team.team import Team, context_limit
 
@@ -135,8 +137,10 @@ def drive(
         tell(f"{missing}: {more}")
         return 1
     if result.state in {"budget", "deadline"}:
-        left = f"the {result.state} of the run left {summary.tasks - summary.finished} tasks that were not begun"
+        left, cut = summary.tasks - summary.finished, sum(summary.ended.get(word, 0) for word in SPENT)
+        came_to = [f"left {counted(left, 'task')} that {'was' if left == 1 else 'were'} not begun"] if left else []
+        came_to += [f"cut tries of {counted(cut, 'task')}"] if cut else []
         go_on = f"trunkline resume {shlex.quote(str(options['out']))} --budget WHAT=N,..."
-        tell(f"{left}; with a larger one: {go_on}")
+        tell(f"the {result.state} of the run {' and '.join(came_to)}; with a larger one: {go_on}")
         return 1
     return judge(summary, threshold)

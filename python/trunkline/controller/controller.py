@@ -146,8 +146,8 @@ class Controller:
 
     @property
     def ended(self) -> str | None:
-        """``deadline`` or ``budget`` where tasks were not begun because of it."""
-        return self._run_limits.word if self.task_queue.left else None
+        """``deadline`` or ``budget`` where that kept tasks from being begun, or cut tries."""
+        return self._run_limits.word if self.task_queue.left or self._counter.cut else None
 
     async def run(self) -> None:
         """Run until every needed task is done, the run is stopped, or its budget or time is used up.

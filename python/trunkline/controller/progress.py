@@ -91,6 +91,7 @@ class ProgressCounter(Component):
         self._estimated = Counter(writer.progress.estimated)
         self._rejections = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
         self._progress = progress
+        self.cut = False  # whether a budget or a deadline cut tries
         self._observers = observers
         self.finished: asyncio.Queue[list[str] | None] = asyncio.Queue()
         self.broke = False
@@ -129,6 +130,7 @@ class ProgressCounter(Component):
         shot, scored = self._progress, self._job.reward is not None
         whole = sum([kept(done.tree.error, done.rollouts, scored=scored) for done in finished])
         self._task_queue.done(len(finished), kept=whole)
+        self.cut = self.cut or any(done.tree.ended in {"budget", "deadline"} for done in finished)
         for done in finished:
             self.broke |= done.tree.error is not None
             if done.task in self._taken:
@@ -140,7 +142,8 @@ class ProgressCounter(Component):
         shot.kept = self._task_queue.kept
         if shot.groups is None:
             # The tasks' rollouts replace the most that their strategy could have made.
-            shot.rollouts += sum([len(done.rollouts) for done in finished]) - self._most * len(finished)
+            tries = [row.termination != Termination.RETRIED for done in finished for row in done.rollouts]
+            shot.rollouts += sum(tries) - self._most * len(finished)
         self.finished.put_nowait([self._tasks[done.task].id for done in finished])
         self._observers.completed(finished)
 

@@ -83,7 +83,7 @@ def earlier(note: str | None) -> float | None:
     return past[-1].value if past else None
 
 
-def _put(core: CoreTree, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
+def _put(core: CoreTree, rollout: Trajectory, found: list[notes.Entry]) -> None:
     """Write a note that differs from the present one."""
     alone = found[0] if len(found) == 1 else None
     text = alone if isinstance(alone, str) else notes.encode(found) if found else ""

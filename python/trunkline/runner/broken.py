@@ -71,11 +71,11 @@ def _causes_of_tasks(run: Run) -> list[tuple[str, int]]:
 
 def _retry(run: Run) -> str:
     if run.temporary:
-        return 'to retry them, keep the run file: tl.run(..., out=FILE), then tl.run(..., resume=FILE, retry="broken")'
+        return 'to retry them, keep the run file: tl.run(..., out=FILE), then with resume=True, retry="broken"'
     path = printable(str(run.path))
     return (
         f"to retry them: trunkline resume {shlex.quote(path)} --retry broken"
-        f' (in Python: tl.run(..., resume={path!r}, retry="broken"))'
+        f' (in Python: tl.run(..., out={path!r}, resume=True, retry="broken"))'
     )
 
 

@@ -208,7 +208,7 @@ def _seed_of(run: Run) -> int:
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the options; ConfigError for those that do not go with sampling."""
     options = dict(read_texts(cast("Options", options)))
-    for name in ("max_tasks", "continue_from"):
+    for name in ("max_tasks", "continue_from", "retry"):
         if options.get(name) is not None:
             raise ConfigError(f"{name} does not go with sampling groups: leave it out")
     if options.get("reward") is None:

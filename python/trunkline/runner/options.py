@@ -70,6 +70,10 @@ class Options(TypedDict, total=False):
         resume: Resume the run at ``out``, if there is one: finished tasks are not run again, and unfinished ones
             continue from their last turns. Settings that give results their meaning must be the same, and so must
             tasks; the seed is that of the run when None. ``"force"`` resumes with other settings, too.
+        retry: Tries of finished tasks that a resumed run asks again, each by the next draw where it began:
+            ``"broken"``, ``"cut"`` (by the run's budget or a deadline), ``"empty"`` (no answer was in it), ids of tasks
+            (``"q7"``) or of tries (``"q7#2"``), between commas or in a list. The old ones stay on record, unscored.
+            With another ``budget``, ``"cut"`` when None.
         grace: Seconds that requests and tool calls in flight have to return when the run is asked to stop; no new ones
             are started meanwhile.
         worker_memory: Bytes that each worker process may hold; one that holds more gets no new tasks and is replaced.
@@ -107,6 +111,7 @@ class Options(TypedDict, total=False):
     pool: Any
     durable: bool
     resume: bool | Literal["force"]
+    retry: str | Sequence[str] | None
     grace: float
     worker_memory: int | None
     policy_version: str | None

@@ -38,9 +38,11 @@ from trunkline.runner.options import Options, TaskSource, with_defaults
 from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
+from trunkline.runner.retry import SPENT, Reopened, Retry, opened
 from trunkline.runner.stored_job import STORED, store_job
 from trunkline.runner.worker_pool import MOST_WORKERS, WorkerPool
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.store.reader import RunReader
 from trunkline.store.stats.calls import PROBES
 from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
@@ -126,6 +128,10 @@ class RunSpec:
         if told["resume"] and self._out is None:
             raise ConfigError(f"resume={told['resume']!r} needs out=PATH, the run file to resume")
         check_bool("durable", told["durable"])
+        self._retry = Retry.read(told["retry"])
+        if self._retry is not None and not told["resume"]:
+            raise ConfigError(f"retry={told['retry']!r} is for a run that is resumed: give resume=True and out=PATH")
+        self.retried: dict[int, Reopened] = {}
         check_progress(told["progress"])
         self.threshold = check_fail_on_error(told["fail_on_error"])
         self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
@@ -156,6 +162,12 @@ class RunSpec:
             self._described["continues"] = there.continues(self._continue_from)
         self._described = there.joined(self._described)
         self._changed = there.compare(self._described, self._tasks, forced=self._forced)
+        retry = self._retry
+        if retry is None and there.state in SPENT and any(change.root == "budget" for change in self._changed):
+            retry = Retry(frozenset({"cut"}), ())  # a larger budget pays for what the old one cut
+        if retry is not None:
+            with RunReader.open(there.path, partial=self._forced) as reader:
+                self.retried = retry.choose(reader)
         self._seed = self._job.seed
 
     def _describe(self, agent: Agent | Team, tasks: list[Task], seed: int | None) -> None:
@@ -172,7 +184,7 @@ class RunSpec:
     @property
     def over(self) -> bool:
         """Whether the resumed run has nothing left to do."""
-        return self._resumable is not None and self._resumable.is_over(self._changed)
+        return self._resumable is not None and not self.retried and self._resumable.is_over(self._changed)
 
     @property
     def fingerprints(self) -> list[str]:
@@ -367,6 +379,8 @@ class PreparedRun(RunSpec):
                 state="running" if self._continue_from is None else "beginning",
                 over_stub=bool(self._told["resume"]),
             )
+        with RunReader.open(self.path, partial=self._forced) as reader:
+            reopened = list(opened(reader, self.retried))
         return RunWriter.open(
             self.path,
             durable=durable,
@@ -375,6 +389,7 @@ class PreparedRun(RunSpec):
             changed=[str(change) for change in self._changed],
             forced=any(gives_meaning(change.field) for change in self._changed),
             partial=self._forced,
+            reopened=reopened,
         )
 
     def _take_over(self) -> dict[int, TakenRow]:

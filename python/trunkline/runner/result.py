@@ -38,7 +38,7 @@ class Run:
     Args:
         path: The run file.
         state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept), ``budget`` or ``deadline`` (tasks
-            were not begun for want of budget or time) or ``interrupted``.
+            were not begun, or tries were cut, for want of budget or time) or ``interrupted``.
         folder: Where the file is, when it has no other home; the file goes with this object.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from itertools import chain
@@ -14,7 +15,7 @@ from trunkline.scoring.diversity import Diversity, DiversityCounter
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.intervals import RewardCounter, estimate
-from trunkline.scoring.notes import replays
+from trunkline.scoring.notes import replays, retried
 from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import EndpointSummary, Spending, batches, by_endpoint, estimated_usage, probes, total
 from trunkline.store.stats.tasks import (
@@ -24,6 +25,7 @@ from trunkline.store.stats.tasks import (
     Length,
     LengthCounter,
     TokenCounter,
+    each_task,
     some_tasks,
     tried,
     usage_of,
@@ -120,7 +122,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: How the run ended; ``running`` meanwhile or after it was killed, ``exhausted`` if its tasks ran out
-            before enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun.
+            before enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun or cut tries.
         tasks: Tasks of the run.
         finished: Tasks that are done.
         broken: Finished tasks that broke as a whole.
@@ -164,6 +166,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         budget: The run's budget at its end; None without one, and before the run ends.
         timing: Options of the run that make its trees depend on timing.
         events: How often each kind of event was recorded, such as workers that ``died``.
+        retried: Rollouts that were asked again; their tokens, calls and money count, their answers and rewards do not.
+        chosen: Of these, rollouts that were chosen by their result.
+        first_try: Accuracy of one try with the rewards that these had, and without those in their place; None unless
+            there are any.
     """
 
     state: str
@@ -234,6 +240,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetReport | None = None
     timing: list[str] = []
     events: dict[str, int] = {}
+    retried: int = 0
+    chosen: int = 0
+    first_try: Estimate | None = None
 
     @property
     def per_task(self) -> float | None:
@@ -327,17 +336,29 @@ class _RolloutTotals:
         self.filters = FilterStats(scored=scored)
         self.diversity = DiversityCounter()
         self.kept, self.cut = LengthCounter(cut=False), LengthCounter(cut=True)
+        self.chosen = 0
         self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
         self.usage = Usage()
 
     def add(self, tasks: Sequence[tuple[int, Sequence[RolloutRow]]]) -> None:
         """Add some tasks, each with all of its rollouts."""
-        self._count([row for _, rows in tasks for row in rows])
-        self._add_single([rows[0] for _, rows in tasks if not rows[1:]])
+        rollouts = [row for _, rows in tasks for row in rows]
+        self._count(rollouts)
+        if any(row.termination == Termination.RETRIED for row in rollouts):
+            tasks = [(task, [row for row in rows if not self._is_retried(row)]) for task, rows in tasks]
+        self._add_single([rows[0] for _, rows in tasks if rows and not rows[1:]])
         for _, rows in tasks:
             if rows[1:]:
                 self._add_group(rows)
         self.filters.add(tasks)
+
+    def _is_retried(self, row: RolloutRow) -> bool:
+        """Count a rollout that was asked again: its successor is the try."""
+        if row.termination != Termination.RETRIED:
+            return False
+        note = retried(row.note)
+        self.chosen += note is not None and note.chosen
+        return True
 
     def _add_single(self, rows: Sequence[RolloutRow]) -> None:
         """Add the rollouts of tasks that have one each: a try that answers is the majority of its task."""
@@ -427,7 +448,12 @@ def summarise(
         short=grown.count - found.scored[found.most],
         accuracy=rewards.accuracy(),
         best_of_n=rewards.best_of_n(),
-        majority=estimate(found.majorities, len(found.majorities), terminations.total(), bounded=rewards.bounded),
+        majority=estimate(
+            found.majorities,
+            len(found.majorities),
+            terminations.total() - terminations[Termination.RETRIED],
+            bounded=rewards.bounded,
+        ),
         tokens=grown.tokens.tokens(),
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
@@ -458,4 +484,23 @@ def summarise(
         refused=grown.refused,
         budget=budget_report(meta),
         timing=settings.timing_dependent,
+        retried=terminations[Termination.RETRIED],
+        chosen=found.chosen,
     )
+
+
+def first_try(rollouts: Iterable[tuple[int, RolloutRow]]) -> Estimate | None:
+    """Accuracy of one try as it was before tries were asked again because of their result."""
+    counter = RewardCounter()
+    for _, rows in each_task(rollouts):
+        later: set[int] = set()  # tries that stand in the place of chosen ones
+        rewards = []
+        for row in rows:
+            note = retried(row.note) if row.termination == Termination.RETRIED else None
+            if note is not None and (note.chosen or row.rollout in later):
+                later.add(note.by)
+            if row.rollout not in later and (note is None or note.chosen):
+                reward = tried(row).reward if note is None else note.reward
+                rewards.append(math.nan if reward is None else reward)
+        counter.add(rewards)
+    return counter.accuracy()
