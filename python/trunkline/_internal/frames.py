@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _OURS: Final = str(Path(__file__).parents[1]) + os.sep
+_WORKER: Final = str(Path(_OURS, "worker", "main.py"))
+"""Below all that a worker runs, event loop and dependencies too."""
+
 _PYTHON: Final = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _PACKAGES: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _LOOPS: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("asyncio", "uvloop"))
@@ -30,18 +33,19 @@ def is_users(file: str) -> bool:
 
 
 def users_function(frame: FrameType | None) -> str | None:
-    """Name the innermost function of user code, one that is not of an installed package where there is one."""
-    found = None
+    """Name the innermost function of user code; one of an installed package only where this library called it."""
+    packaged = None
     while frame is not None:
-        code = frame.f_code
-        if is_users(code.co_filename):
-            own = not code.co_filename.startswith(_PACKAGES)
-            if own or found is None:
-                found = printable(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
-            if own:
-                break
+        file = frame.f_code.co_filename
+        if is_users(file):
+            place = f"{frame.f_code.co_qualname} ({file}:{frame.f_lineno})"
+            if not file.startswith(_PACKAGES):
+                return printable(place)
+            packaged = packaged or place
+        elif packaged is not None and file.startswith(_OURS) and file != _WORKER:
+            return printable(packaged)
         frame = frame.f_back
-    return found
+    return None
 
 
 def users_traceback(error: BaseException) -> str:

@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
+from trunkline._internal.frames import users_traceback
 from trunkline._internal.text import printable
 from trunkline._internal.validation import did_you_mean
 from trunkline.errors import InfrastructureError, TrunklineError
@@ -143,9 +143,8 @@ def run_app(command: click.Command = app) -> NoReturn:
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__cause__ or stop.__context__
         _say(str(cause or "") or "interrupted")
         code = 128 + int(getattr(cause, "signum", 2))
-    except Exception:  # noqa: BLE001 - with 1, which Python exits with, it would pass for problems found
-        with contextlib.suppress(OSError, ValueError):
-            traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - with 1, which Python exits with, it would pass for problems found
+        _say(*users_traceback(error).splitlines())
         code = _UNEXPECTED
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)
@@ -197,7 +196,7 @@ def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:
     return 1
 
 
-def _say(line: str) -> None:
-    """Print one line to stderr, escaped and never wrapped; without a stderr, nowhere."""
+def _say(*lines: str) -> None:
+    """Print lines to stderr, escaped and never wrapped; without a stderr, nowhere."""
     with contextlib.suppress(OSError, ValueError):
-        click.echo(printable(line), err=True)
+        click.echo("\n".join(map(printable, lines)), err=True)

@@ -34,6 +34,9 @@ STUCK_FACTOR: Final = 4
 IDLE: Final = 10.0
 """Seconds after which a thread without work ends."""
 
+TOOL_THREAD: Final = "trunkline-tool"
+"""The name of threads in which sync tools run."""
+
 _Job = tuple["Callable[[], Any]", asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
@@ -91,7 +94,7 @@ class Threads:
             if self._idle >= len(self._jobs):
                 self._lock.notify()
                 return
-        threading.Thread(target=self._work, name="trunkline-tool", daemon=True).start()
+        threading.Thread(target=self._work, name=TOOL_THREAD, daemon=True).start()
 
     def _work(self) -> None:
         while True:

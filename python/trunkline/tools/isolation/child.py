@@ -27,7 +27,7 @@ import msgspec
 from trunkline._internal import processes
 from trunkline._internal.frames import users_traceback
 from trunkline._internal.leftovers import make_folder, remove_folder, sweep
-from trunkline._internal.serialization import load
+from trunkline._internal.serialization import load, set_argv
 from trunkline._internal.text import describe_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
 from trunkline.tools.calls import as_text, bounded, calling, describe
@@ -78,6 +78,7 @@ class CallRunner:
         setup = self._next()
         if not isinstance(setup, messages.ToolSetup):
             return
+        set_argv(setup.argv)
         sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
         try:
             tool: Tool[..., Any] = load(setup.tool)
