@@ -165,8 +165,8 @@ def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
         put(f"scored    again, by {printable(last.reward, 80)}{part}")
     if not shown.asked:
         print_summary(shown.summary)
-        sections.insert(0, "")
-    put("\n\n".join(sections))
+    if sections:
+        put(("" if shown.asked else "\n") + "\n\n".join(sections))
 
 
 def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trunkline import errors
 from trunkline.controller.component import Component
@@ -65,6 +65,9 @@ def reported(fatal: Fatal) -> TrunklineError:
     if isinstance(kind, type) and issubclass(kind, TrunklineError):
         return kind(fatal.message)
     return InfrastructureError(fatal.message)
+
+
+_CUT: Final = frozenset({"budget", "deadline"})
 
 
 class ProgressCounter(Component):
@@ -130,7 +133,7 @@ class ProgressCounter(Component):
         shot, scored = self._progress, self._job.reward is not None
         whole = sum([kept(done.tree.error, done.rollouts, scored=scored) for done in finished])
         self._task_queue.done(len(finished), kept=whole)
-        self.cut = self.cut or any(done.tree.ended in {"budget", "deadline"} for done in finished)
+        self.cut = self.cut or not _CUT.isdisjoint([done.tree.ended for done in finished])
         for done in finished:
             self.broke |= done.tree.error is not None
             if done.task in self._taken:

@@ -30,7 +30,6 @@ from trunkline.store.stats.tasks import (
     tried,
     usage_of,
 )
-from trunkline.store.stats.where import is_empty
 from trunkline.tree.answers import normalise
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
@@ -346,8 +345,9 @@ class _RolloutTotals:
     def add(self, tasks: Sequence[tuple[int, Sequence[RolloutRow]]]) -> None:
         """Add some tasks, each with all of its rollouts."""
         rollouts = [row for _, rows in tasks for row in rows]
+        known = self.terminations[Termination.RETRIED]
         self._count(rollouts)
-        if any(row.termination == Termination.RETRIED for row in rollouts):
+        if self.terminations[Termination.RETRIED] > known:
             tasks = [(task, [row for row in rows if not self._is_retried(row)]) for task, rows in tasks]
         self._add_single([rows[0] for _, rows in tasks if rows and not rows[1:]])
         for _, rows in tasks:
@@ -397,7 +397,8 @@ class _RolloutTotals:
         self.llm_micros += sum([row.llm_micros for row in rows])
         self.tool_micros += sum([row.tool_micros for row in rows])
         self.usage += usage_of(rows)
-        self.empty += sum([is_empty(row) for row in rows])
+        answers = [row.answer or "" for row in rows if row.termination == Termination.ANSWER]
+        self.empty += answers.count("") + sum([answer.isspace() for answer in answers if not "!" <= answer[:1] <= "~"])
         self.terminations.update(["growing" if row.termination is None else row.termination for row in rows])
         for row in rows:
             if row.note:
