@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trunkline.runner.dynamic_sampling import asample_groups, sample_groups
     from trunkline.runner.plan import plan
     from trunkline.runner.pool import Pool
-    from trunkline.runner.result import Run
+    from trunkline.runner.result import Run, open  # noqa: A004
     from trunkline.runner.run import arun, run, stream
     from trunkline.scoring import aggregators, filters, metrics, rewards
     from trunkline.scoring.aggregators.aggregate import aggregate
@@ -67,7 +67,7 @@ runner.amend: arescore rescore
 runner.dynamic_sampling: asample_groups sample_groups
 runner.plan: plan
 runner.pool: Pool
-runner.result: Run
+runner.result: Run open
 runner.run: arun run stream
 scoring.aggregators: aggregators=
 scoring.aggregators.aggregate: aggregate
@@ -213,6 +213,7 @@ __all__ = [
     "load_tasks",
     "metrics",
     "observability",
+    "open",
     "plan",
     "programs",
     "rescore",

@@ -33,8 +33,9 @@ from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import CACHED
 from trunkline.scoring.rewards.base import full_name
 from trunkline.scoring.rewards.reading import read_rewards
-from trunkline.store.export.export import FORMATS
+from trunkline.store.export.export import NAMES
 from trunkline.store.export.export import export as write
+from trunkline.store.export.tables import LEVELS
 from trunkline.store.export.target import STDOUT
 from trunkline.store.reader import RunReader
 from trunkline.types import UNSCORED, Usage
@@ -403,14 +404,20 @@ _EPILOG = """\b
 Formats:
   messages      JSON lines of chat messages, for fine-tuning and for reading
   parallelmuse  JSON lines as ParallelMuse's scripts have them
-  parquet       typed columns (extra: parquet)"""
+  parquet       typed columns (extra: parquet)
+  csv           a table for spreadsheets
+
+\b
+With --level, parquet and csv are tables with a row for each task, rollout, model turn or request."""
 
 
 def summary_line(found: Exported, where: str) -> str:
     """What was written to a file or standard output, and what was left out and why, in one line."""
     place = "" if where == STDOUT else f" to {where}"
-    line = f"wrote {counted(found.records, 'record')} of {counted(found.tasks, 'task')}{place} as {found.format}"
-    if found.rollouts != found.records:
+    kind = "record" if found.level is None else found.level
+    of = "" if kind == "task" else f" of {counted(found.tasks, 'task')}"
+    line = f"wrote {counted(found.records, kind)}{of}{place} as {found.format}"
+    if found.level is None and found.rollouts != found.records:
         line += f", which stand for {counted(found.rollouts, 'rollout')}"
     if found.left_out:
         total = sum(found.left_out.values())
@@ -426,9 +433,10 @@ def summary_line(found: Exported, where: str) -> str:
 @click.option(
     "--format",
     "-f",
-    type=click.Choice(list(FORMATS)),
+    type=click.Choice(NAMES),
     help="What to write.  [default: what the name of the file says; messages for .jsonl]",
 )
+@click.option("--level", type=click.Choice(list(LEVELS)), help="A table of these.  [default: rollout for csv]")
 @click.option("--out", "-o", default=STDOUT, type=click.Path(), help="The file.  [default: -, standard output]")
 @click.option("--task", "tasks", multiple=True, metavar="ID", help="Only this task; repeatable.")
 @click.option("--ended", is_flag=True, help="Leave out rollouts that still grow.")
@@ -440,7 +448,7 @@ def export(run: str, **given: Any) -> None:
     """Write the rollouts of RUN for other programs: a record for each, with its weight where several are the same."""
     out = given["out"]
     if given["format"] is None and out == STDOUT:
-        raise ConfigError(f"name a file with --out, or a --format: {', '.join(FORMATS)}")
+        raise ConfigError(f"name a file with --out, or a --format: {', '.join(NAMES)}")
     try:
         found = write(run, **given)
     except BrokenPipeError:

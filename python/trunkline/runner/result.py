@@ -6,10 +6,12 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trunkline._internal.registry import load_extra
 from trunkline._internal.text import duration
 from trunkline.errors import TrunklineError
+from trunkline.store.export.tables import to_arrow
 from trunkline.store.reader import RunReader
 from trunkline.tree.html import interval, table
 
@@ -32,13 +34,29 @@ class TemporaryRunDir:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
+def open(path: str | Path) -> Run:  # noqa: A001 - trunkline.open
+    """Open the run of a file: the object that :func:`trunkline.run` returned for it.
+
+    The run may still be running; its ``state`` is then ``running``.
+
+    Args:
+        path: The run file.
+
+    Raises:
+        RunFileError: There is no file, or it is not a run.
+        DamagedRunFile: Its log is missing or damaged.
+    """
+    with RunReader.open(path) as reader:
+        return Run(reader.path, reader.meta.get("state", "unknown"))
+
+
 class Run:
-    """A run that is over: its file, read on demand. Trees are rebuilt one at a time, so memory stays that of one tree.
+    """A run: its file, read on demand. Trees are rebuilt one at a time, so memory stays that of one tree.
 
     Args:
         path: The run file.
         state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept), ``budget`` or ``deadline`` (tasks
-            were not begun, or tries were cut, for want of budget or time) or ``interrupted``.
+            were not begun, or tries were cut, for want of budget or time), ``interrupted``, or ``running``.
         folder: Where the file is, when it has no other home; the file goes with this object.
     """
 
@@ -101,6 +119,35 @@ class Run:
         """Recompute the figures of each finished task from its rows."""
         with RunReader.open(self.path) as reader:
             return reader.by_task()
+
+    def to_arrow(self, level: str = "rollout") -> Any:
+        """Return a ``pyarrow.Table`` (extra ``arrow``).
+
+        The guide to tables lists the columns and their types. The table is in memory as a whole, unlike with
+        :func:`trunkline.export`, which writes any run with the memory of one batch.
+
+        Args:
+            level: What a row is: ``task``, ``rollout``, ``turn`` (a model turn) or ``call`` (a request).
+
+        Raises:
+            ConfigError: There is no such level, or pyarrow is missing.
+            UsageError: The run is scored again in part.
+        """
+        return self._arrow(level, "arrow", "to_arrow")
+
+    def to_pandas(self, level: str = "rollout") -> Any:
+        """Return a ``pandas.DataFrame`` (extra ``pandas``): :meth:`to_arrow` as pandas converts it."""
+        load_extra("pandas", "pandas", "to_pandas")
+        return self._arrow(level, "pandas", "to_pandas").to_pandas()
+
+    def to_polars(self, level: str = "rollout") -> Any:
+        """Return a ``polars.DataFrame`` (extra ``polars``): :meth:`to_arrow` as polars converts it."""
+        polars = load_extra("polars", "polars", "to_polars")
+        return polars.from_arrow(self._arrow(level, "polars", "to_polars"))
+
+    def _arrow(self, level: str, extra: str, what: str) -> Any:
+        with RunReader.open(self.path) as reader:
+            return to_arrow(reader, level, extra, what)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.state})"

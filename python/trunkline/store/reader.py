@@ -305,6 +305,11 @@ class RunReader:
         rows = self._query("SELECT task, record FROM tasks ORDER BY task")
         return [self._task(*row) for row in rows[: self._size]]
 
+    def each_task(self) -> Iterator[tuple[int, Task]]:
+        """All tasks with their numbers, without reading all of them first."""
+        for batch in self._batches("SELECT task, record FROM tasks ORDER BY task"):
+            yield from ((self._known("tasks", number), self._task(number, record)) for number, record in batch)
+
     def records(self) -> list[tuple[str, bytes]]:
         """All tasks as they are stored, each with its id, in their order."""
         rows = self._query("SELECT id, record FROM tasks ORDER BY task")

@@ -210,7 +210,7 @@ def test_fields_are_those_that_are_described(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "csv"}, "no export format 'csv'; there is messages, parallelmuse, parquet"),
+        ({"format": "tsv"}, "no export format 'tsv'; there is messages, parallelmuse, parquet, csv"),
         ({"out": "x.txt"}, "which format\\? x.txt does not say"),
         ({"out": "x.parquet", "format": "messages"}, "a file of format messages is not called .parquet"),
         ({"out": "x.jsonl", "format": "parquet"}, "a file of format parquet is not called .jsonl"),

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import check_bool, short_repr
+from trunkline._internal.validation import check_bool, check_choice, short_repr
 from trunkline.errors import ConfigError
 from trunkline.store.export.formats import Chat, ParallelMuse
 from trunkline.store.export.parquet import Columns, Table
+from trunkline.store.export.tables import LEVELS, columns_of, write_table
 from trunkline.store.export.target import STDOUT, Leaf, Lines, Shape, check_target, leaves, standard_output, target
 from trunkline.store.reader import RunReader
 
@@ -65,7 +66,11 @@ class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
 FORMATS: Final[dict[str, type[Shape]]] = {"messages": Chat, "parallelmuse": ParallelMuse, "parquet": Table}
 """The formats by name."""
 
-_SUFFIXES: Final = {".jsonl": "messages", ".ndjson": "messages", ".parquet": "parquet"}
+CSV: Final = "csv"
+NAMES: Final = (*FORMATS, CSV)
+"""The names of all formats; ``csv`` has no records of rollouts and is a table of a level."""
+
+_SUFFIXES: Final = {".jsonl": "messages", ".ndjson": "messages", ".parquet": "parquet", ".csv": CSV}
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -78,6 +83,7 @@ class Exported(msgspec.Struct, frozen=True):
         tasks: Tasks that these are of.
         left_out: Rollouts of the tasks that were asked for and that are in no record, by reason.
         chosen: Tries of the run that were asked again because of their result.
+        level: What a row of the table is; None for records of rollouts. ``rollouts`` is 0 where a row is no rollout.
     """
 
     format: str
@@ -86,21 +92,23 @@ class Exported(msgspec.Struct, frozen=True):
     tasks: int
     left_out: dict[str, int]
     chosen: int = 0
+    level: str | None = None
 
 
 def guess(out: str | Path, format: str | None) -> str:
     """Return the format of an export: as given, or by the file's suffix."""
     suffix = Path(out).suffix.lower()
-    listed = ", ".join(FORMATS)
+    listed = ", ".join(NAMES)
     if format is None:
         if suffix not in _SUFFIXES:
             raise ConfigError(f"which format? {printable(str(out))} does not say; there is {listed}")
         return _SUFFIXES[suffix]
-    if not isinstance(format, str) or format not in FORMATS:
+    if not isinstance(format, str) or format not in NAMES:
         raise ConfigError(f"no export format {short_repr(format)}; there is {listed}")
     if str(out) == STDOUT and format == "parquet":
         raise ConfigError("parquet is no format for standard output: name a file")
-    if suffix in _SUFFIXES and (format == "parquet") != (suffix == ".parquet"):
+    tabular = format if format in {"parquet", CSV} else "messages"
+    if suffix in _SUFFIXES and tabular != _SUFFIXES[suffix]:
         raise ConfigError(f"{printable(str(out))}: a file of format {format} is not called {suffix}")
     return format
 
@@ -109,6 +117,22 @@ def _listed(name: str, given: object, what: str) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
         raise ConfigError(f"{name} must be a list of {what}, not {short_repr(given)}")
     return tuple(given)
+
+
+def _level(level: str | None, format: str, choice: ExportSelection) -> str | None:
+    """Return the level of a table; None for records of rollouts."""
+    if level is None:
+        level = "rollout" if format == CSV else None
+    if level is None:
+        return None
+    check_choice("level", level, *LEVELS)
+    if format not in {CSV, "parquet"}:
+        raise ConfigError(f"level={level} is a table: write it as csv or parquet, not {format}")
+    if choice.ended or choice.scored or choice.min_reward is not None:
+        raise ConfigError(
+            f"ended, scored and min_reward choose records of rollouts; a table of level {level} has all rows"
+        )
+    return level
 
 
 def _kept(shape: Shape, format: str, only: Collection[str]) -> tuple[str, ...]:
@@ -151,6 +175,7 @@ def export(
     min_reward: float | None = None,
     only: Sequence[str] = (),
     force: bool = False,
+    level: str | None = None,
 ) -> Exported:
     """Write the rollouts of a run to a file that other programs read.
 
@@ -165,13 +190,16 @@ def export(
         run: The run file.
         out: The file to write; ``-`` for standard output, which ``parquet`` cannot go to.
         format: ``messages`` (JSON lines of chat messages), ``parallelmuse`` (JSON lines as ParallelMuse's scripts have
-            them) or ``parquet``; guessed from the file's name when not given.
+            them), ``parquet`` or ``csv``; guessed from the file's name when not given.
         tasks: Ids of the tasks to write; all when not given.
         ended: Leave out rollouts that still grow.
         scored: Leave out rollouts without a reward.
         min_reward: Leave out rollouts without a reward, or with one that is less.
         only: The fields to write; all when not given. ``["messages"]`` makes records of nothing but messages.
         force: Replace a file that is there.
+        level: Write a table with a row for each ``task``, ``rollout``, ``turn`` or ``call``, as ``csv`` or ``parquet``
+            (the guide to tables lists the columns); ``rollout`` for ``csv`` when not given. Of the other choices,
+            ``tasks`` and ``only`` go with it. In ``csv``, text that a spreadsheet would compute gets an apostrophe.
 
     Returns:
         How much was written, and what was left out and why.
@@ -184,15 +212,23 @@ def export(
     """
     named, wanted = guess(out, format), _listed("only", only, "fields")
     choice = ExportSelection(tasks=_listed("tasks", tasks, "ids"), ended=ended, scored=scored, min_reward=min_reward)
+    level = _level(level, named, choice)
     to_stdout = str(out) == STDOUT
     with RunReader.open(run) as reader, contextlib.ExitStack() as stack:
         reader.require_one_reward()
-        shape = FORMATS[named](reader.settings)
-        fields = _kept(shape, named, wanted)
+        if level is None:
+            shape = FORMATS[named](reader.settings)
+            fields = _kept(shape, named, wanted)
+        else:
+            columns_of(level, wanted)
         if to_stdout:
             stream = stack.enter_context(standard_output())
         else:
             stream = stack.enter_context(target(check_target(out, Path(run), force=force), force=force))
+        if level is not None:
+            records, written = write_table(reader, level, named, stream, choice.tasks, wanted)
+            rollouts = records if level == "rollout" else 0
+            return Exported(named, records, rollouts, written, {}, reader.chosen(), level)
         sink: Columns | Lines
         if named == "parquet":
             sink = Columns(stream, fields)
