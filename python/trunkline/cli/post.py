@@ -406,6 +406,7 @@ Formats:
   parallelmuse  JSON lines as ParallelMuse's scripts have them
   parquet       typed columns (extra: parquet)
   csv           a table for spreadsheets
+  Others may come with installed packages (entry points of the group trunkline.exporters).
 
 \b
 With --level, parquet and csv are tables with a row for each task, rollout, model turn or request."""
@@ -433,7 +434,7 @@ def summary_line(found: Exported, where: str) -> str:
 @click.option(
     "--format",
     "-f",
-    type=click.Choice(NAMES),
+    metavar="FORMAT",
     help="What to write.  [default: what the name of the file says; messages for .jsonl]",
 )
 @click.option("--level", type=click.Choice(list(LEVELS)), help="A table of these.  [default: rollout for csv]")

@@ -96,7 +96,7 @@ def test_mistakes_are_one_line(cities: Path, tmp_path: Path):
         (("nowhere.run", "-f", "messages"), "nowhere.run: no such run file"),
         ((cities,), "name a file with --out, or a --format: messages, parallelmuse, parquet, csv"),
         ((cities, "-f", "parquet"), "parquet is no format for standard output: name a file"),
-        ((cities, "-f", "tsv"), "'tsv' is not one of 'messages', 'parallelmuse', 'parquet', 'csv'"),
+        ((cities, "-f", "tsv"), "no export format 'tsv'; there is messages, parallelmuse, parquet, csv"),
         ((cities, "-o", "x.jsonl"), "x.jsonl: it is there already; force=True (--force) replaces it"),
         ((cities, "-o", "\x1b[31m.txt"), "\\x1b[31m.txt does not say"),
         ((cities, "-o", cities, "-f", "messages", "--force"), "that is the run itself"),

@@ -168,3 +168,34 @@ def test_refusals_say_what_to_do(path, tmp_path, monkeypatch):
 def test_an_opened_run_is_the_one_that_was_returned(path):
     run = tl.open(path)
     assert (type(run), run.path, run.state, len(run)) == (tl.Run, path, "interrupted", 4)
+
+
+def lengths(trees, stream):
+    for tree in trees:
+        stream.write(f"{tree.task.id} {len(tree)}\n".encode())
+
+
+def broken(trees, stream):
+    stream.write(b"half")
+    raise ValueError(f"no {next(iter(trees)).task.id}")
+
+
+def test_a_package_brings_a_format(path, tmp_path, monkeypatch):
+    info = tmp_path / "site" / "formats-1.dist-info"
+    info.mkdir(parents=True)
+    names = ("lengths = {0}:lengths", "broken = {0}:broken", "absent = {0}:absent", "csv = {0}:broken")
+    lines = "\n".join(names).format(__name__)
+    (info / "entry_points.txt").write_text(f"[trunkline.exporters]\n{lines}\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    out = tmp_path / "x.txt"
+    for name, says in (("broken", "ValueError: no d6"), ("absent", "absent")):
+        with pytest.raises(ConfigError, match=rf"export format {name} \(.*{says}"):
+            tl.export(path, out, format=name)
+        assert not out.exists()
+    with pytest.raises(ConfigError, match="min_reward and only are no choices of the format lengths"):
+        tl.export(path, out, format="lengths", scored=True)
+    written = tl.export(path, out, format="lengths", tasks=["e6", "broken"])
+    trees = [tl.open(path)[name] for name in ("e6", "broken")]
+    assert out.read_text() == "".join(f"{tree.task.id} {len(tree)}\n" for tree in trees)
+    assert (written.tasks, written.rollouts) == (2, sum(len(tree.rollouts) for tree in trees))
+    assert tl.export(path, tmp_path / "a.csv").level == "rollout"

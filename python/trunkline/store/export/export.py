@@ -6,14 +6,15 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Collection
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.text import printable
+from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import check_bool, check_choice, short_repr
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, TrunklineError
 from trunkline.store.export.formats import Chat, ParallelMuse
 from trunkline.store.export.parquet import Columns, Table
 from trunkline.store.export.tables import LEVELS, columns_of, write_table
@@ -21,7 +22,10 @@ from trunkline.store.export.target import STDOUT, Leaf, Lines, Shape, check_targ
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from typing import BinaryIO
+
+    from trunkline.tree.views import Tree
 
 
 class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,9 @@ CSV: Final = "csv"
 NAMES: Final = (*FORMATS, CSV)
 """The names of all formats; ``csv`` has no records of rollouts and is a table of a level."""
 
+GROUP: Final = "trunkline.exporters"
+"""The group of entry points by which packages bring formats: functions of the trees of a run and of a binary stream."""
+
 _SUFFIXES: Final = {".jsonl": "messages", ".ndjson": "messages", ".parquet": "parquet", ".csv": CSV}
 
 
@@ -95,14 +102,22 @@ class Exported(msgspec.Struct, frozen=True):
     level: str | None = None
 
 
+def _installed() -> dict[str, EntryPoint]:
+    """The formats of installed packages by name; none takes the place of one of ours."""
+    return {found.name: found for found in entry_points(group=GROUP) if found.name not in NAMES}
+
+
 def guess(out: str | Path, format: str | None) -> str:
     """Return the format of an export: as given, or by the file's suffix."""
     suffix = Path(out).suffix.lower()
-    listed = ", ".join(NAMES)
+    installed = _installed()
+    listed = ", ".join((*NAMES, *installed))
     if format is None:
         if suffix not in _SUFFIXES:
             raise ConfigError(f"which format? {printable(str(out))} does not say; there is {listed}")
         return _SUFFIXES[suffix]
+    if isinstance(format, str) and format in installed:
+        return format
     if not isinstance(format, str) or format not in NAMES:
         raise ConfigError(f"no export format {short_repr(format)}; there is {listed}")
     if str(out) == STDOUT and format == "parquet":
@@ -133,6 +148,29 @@ def _level(level: str | None, format: str, choice: ExportSelection) -> str | Non
             f"ended, scored and min_reward choose records of rollouts; a table of level {level} has all rows"
         )
     return level
+
+
+def _write_installed(
+    entry: EntryPoint, reader: RunReader, choice: ExportSelection, stream: BinaryIO
+) -> tuple[int, int]:
+    """Let a package's exporter write; returns the rollouts and the tasks that it read."""
+    rollouts = tasks = 0
+
+    def trees() -> Iterator[Tree]:
+        nonlocal rollouts, tasks
+        for name in choice.ids(reader):
+            tree = reader.tree(name)
+            rollouts += tree.core.rollouts
+            tasks += 1
+            yield tree
+
+    try:
+        entry.load()(trees(), stream)
+    except (TrunklineError, OSError):
+        raise
+    except Exception as problem:
+        raise ConfigError(f"export format {entry.name} ({entry.value}): {describe_error(problem)}") from problem
+    return rollouts, tasks
 
 
 def _kept(shape: Shape, format: str, only: Collection[str]) -> tuple[str, ...]:
@@ -190,7 +228,9 @@ def export(
         run: The run file.
         out: The file to write; ``-`` for standard output, which ``parquet`` cannot go to.
         format: ``messages`` (JSON lines of chat messages), ``parallelmuse`` (JSON lines as ParallelMuse's scripts have
-            them), ``parquet`` or ``csv``; guessed from the file's name when not given.
+            them), ``parquet`` or ``csv``; guessed from the file's name when not given. Also a format of an installed
+            package: an entry point of the group ``trunkline.exporters``, a function ``exporter(trees, stream)`` that
+            gets an iterator of :class:`trunkline.Tree` and a binary stream. Only ``tasks`` goes with it.
         tasks: Ids of the tasks to write; all when not given.
         ended: Leave out rollouts that still grow.
         scored: Leave out rollouts without a reward.
@@ -216,7 +256,11 @@ def export(
     to_stdout = str(out) == STDOUT
     with RunReader.open(run) as reader, contextlib.ExitStack() as stack:
         reader.require_one_reward()
-        if level is None:
+        entry = _installed().get(named)
+        if entry is not None:
+            if choice.ended or choice.scored or choice.min_reward is not None or wanted:
+                raise ConfigError(f"ended, scored, min_reward and only are no choices of the format {named}")
+        elif level is None:
             shape = FORMATS[named](reader.settings)
             fields = _kept(shape, named, wanted)
         else:
@@ -225,6 +269,9 @@ def export(
             stream = stack.enter_context(standard_output())
         else:
             stream = stack.enter_context(target(check_target(out, Path(run), force=force), force=force))
+        if entry is not None:
+            rollouts, written = _write_installed(entry, reader, choice, stream)
+            return Exported(named, rollouts, rollouts, written, {}, reader.chosen())
         if level is not None:
             records, written = write_table(reader, level, named, stream, choice.tasks, wanted)
             rollouts = records if level == "rollout" else 0
