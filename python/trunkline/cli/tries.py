@@ -34,7 +34,7 @@ _TEXT = 2_000  # characters of a message without --full
 _CATEGORY = 30  # cells of a category's name
 
 
-class Choice(NamedTuple):
+class TryFilter(NamedTuple):
     """Which tries are looked at: those for which all of these hold."""
 
     wrong: bool = False
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
         return bool(self.wrong or self.errors or self.empty or self.where or self.by)
 
 
-def show_tries(reader: RunReader, choice: Choice, *, as_json: bool) -> None:
+def show_tries(reader: RunReader, choice: TryFilter, *, as_json: bool) -> None:
     """Print the tries that are chosen, a line each, or how they did by category."""
     tasks = reader.tasks()
     metadata = list(dict.fromkeys(name for task in tasks for name in task.metadata))
@@ -64,7 +64,7 @@ def show_tries(reader: RunReader, choice: Choice, *, as_json: bool) -> None:
 
 
 def _chosen(
-    reader: RunReader, tasks: Sequence[Task], choice: Choice, test: Callable[[dict[str, Any]], bool] | None
+    reader: RunReader, tasks: Sequence[Task], choice: TryFilter, test: Callable[[dict[str, Any]], bool] | None
 ) -> Iterator[tuple[Task, list[RolloutRow]]]:
     """Yield tasks with the rollouts that are chosen, one task after the other."""
     for number, rows in each_task(reader.rollouts()):
@@ -123,7 +123,7 @@ def _try(task: Task, row: RolloutRow) -> Line:
     return cells, {name: fields[name] for name in FIELDS if name in fields} | {"metadata": task.metadata}
 
 
-def _list(lines: Iterator[Line], one: str, many: str, choice: Choice, as_json: bool) -> None:
+def _list(lines: Iterator[Line], one: str, many: str, choice: TryFilter, as_json: bool) -> None:
     """Print so many lines, and how many more there are; as JSON all of them."""
     if as_json:
         found = [data for _, data in lines]
