@@ -194,6 +194,8 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
             put("\n".join("→ " + line for line in _lines(calls, full=full)))
     put(f"\n── end {'─' * 40}")
     ended = "growing" if rollout.termination is None else rollout.termination.value
+    if ended == Termination.ANSWER and not (rollout.answer or "").strip():
+        ended = "empty"
     put(f"outcome    {ended}")
     if rollout.answer is not None:
         put(f"answer     {printable(rollout.answer)}")
