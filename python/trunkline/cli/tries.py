@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trunkline.store.reader import RunReader
     from trunkline.store.schema import RolloutRow
-    from trunkline.tree.views import Tree
+    from trunkline.tree.views import Trajectory, Tree
     from trunkline.types import Task
 
 _QUESTION = 60  # cells of a question that a line shows
@@ -193,10 +193,7 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
         if calls := call_text(message):
             put("\n".join("→ " + line for line in _lines(calls, full=full)))
     put(f"\n── end {'─' * 40}")
-    ended = "growing" if rollout.termination is None else rollout.termination.value
-    if ended == Termination.ANSWER and not (rollout.answer or "").strip():
-        ended = "empty"
-    put(f"outcome    {ended}")
+    put(f"outcome    {_outcome(rollout)}")
     if rollout.answer is not None:
         put(f"answer     {printable(rollout.answer)}")
     if tree.task.reference:
@@ -210,6 +207,13 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
         put(f"           {part.reward} {'-' if part.value is None else f'{part.value:g}'} {part.why}".rstrip())
     for verdict in read(rollout.note):
         put(f"verdict    {verdict.filter}: {verdict.action} {verdict.reason}".rstrip())
+
+
+def _outcome(rollout: Trajectory) -> str:
+    if rollout.termination is None:
+        return "growing"
+    blank = rollout.termination == Termination.ANSWER and not (rollout.answer or "").strip()
+    return "empty" if blank else rollout.termination.value
 
 
 def _lines(text: str, *, full: bool) -> list[str]:
