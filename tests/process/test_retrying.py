@@ -223,3 +223,21 @@ def test_what_cannot_be_asked_again_is_said_before_anything_changes(tmp_path: Pa
             sown(tmp_path / "new", server, retry="broken", resume=False)
     told = trunkline(tmp_path, "resume", "r", "--retry", "empty")
     assert "there is no such try to ask again" in told.stderr
+
+
+def test_a_tree_for_which_nothing_was_paid_begins_with_a_larger_budget(tmp_path: Path):
+    out, ward = tmp_path / "r", Ward()
+    ward.ill = False
+    with serving(ward) as server:
+        options = {"strategy": tl.TreeGRPO(trees=2, forks=1), "llm": tl.LLM(server.url, max_concurrency=1)}
+        cut = sown(out, server, budget="rollouts=5", **options)
+        assert cut.summary().refused
+        begun = {tree.task.id for tree in cut if tree.rollouts}
+        went_on = sown(out, server, budget="rollouts=1000", **options)
+        whole(out)
+        fresh = sown(tmp_path / "fresh", server, **options)
+    assert went_on.state == "done"
+    assert begun != set(CAPITALS)
+    for tree in fresh:
+        if tree.task.id not in begun:
+            assert went_on[tree.task.id].digest() == tree.digest()

@@ -32,7 +32,7 @@ from trunkline.cli.tables import (
     times_table,
 )
 from trunkline.cli.tree_view import picture
-from trunkline.cli.tries import Choice, check_choice, show_transcript, show_tries
+from trunkline.cli.tries import TryFilter, check_choice, show_transcript, show_tries
 from trunkline.scoring.confidence import CONFIDENCES, entropy
 from trunkline.store.log import refuse
 from trunkline.store.reader import RunReader
@@ -216,7 +216,7 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
 def show(run: str, **given: Any) -> None:
     """Print the summary of RUN and one of its trees, or in its place what is asked for."""
     check_choice(given)
-    choice = Choice(*(given.pop(name) for name in Choice._fields))
+    choice = TryFilter(*(given.pop(name) for name in TryFilter._fields))
     number, full, as_json = given.pop("rollout"), given.pop("full"), given["json"]
     if not choice and number is None:
         return show_run(run, **given)

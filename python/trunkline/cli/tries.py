@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trunkline.store.reader import RunReader
     from trunkline.store.schema import RolloutRow
-    from trunkline.tree.views import Tree
+    from trunkline.tree.views import Trajectory, Tree
     from trunkline.types import Task
 
 _QUESTION = 60  # cells of a question that a line shows
@@ -34,7 +34,7 @@ _TEXT = 2_000  # characters of a message without --full
 _CATEGORY = 30  # cells of a category's name
 
 
-class Choice(NamedTuple):
+class TryFilter(NamedTuple):
     """Which tries are looked at: those for which all of these hold."""
 
     wrong: bool = False
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
         return bool(self.wrong or self.errors or self.empty or self.where or self.by)
 
 
-def show_tries(reader: RunReader, choice: Choice, *, as_json: bool) -> None:
+def show_tries(reader: RunReader, choice: TryFilter, *, as_json: bool) -> None:
     """Print the tries that are chosen, a line each, or how they did by category."""
     tasks = reader.tasks()
     metadata = list(dict.fromkeys(name for task in tasks for name in task.metadata))
@@ -64,7 +64,7 @@ def show_tries(reader: RunReader, choice: Choice, *, as_json: bool) -> None:
 
 
 def _chosen(
-    reader: RunReader, tasks: Sequence[Task], choice: Choice, test: Callable[[dict[str, Any]], bool] | None
+    reader: RunReader, tasks: Sequence[Task], choice: TryFilter, test: Callable[[dict[str, Any]], bool] | None
 ) -> Iterator[tuple[Task, list[RolloutRow]]]:
     """Yield tasks with the rollouts that are chosen, one task after the other."""
     for number, rows in each_task(reader.rollouts()):
@@ -123,7 +123,7 @@ def _try(task: Task, row: RolloutRow) -> Line:
     return cells, {name: fields[name] for name in FIELDS if name in fields} | {"metadata": task.metadata}
 
 
-def _list(lines: Iterator[Line], one: str, many: str, choice: Choice, as_json: bool) -> None:
+def _list(lines: Iterator[Line], one: str, many: str, choice: TryFilter, as_json: bool) -> None:
     """Print so many lines, and how many more there are; as JSON all of them."""
     if as_json:
         found = [data for _, data in lines]
@@ -193,8 +193,7 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
         if calls := call_text(message):
             put("\n".join("→ " + line for line in _lines(calls, full=full)))
     put(f"\n── end {'─' * 40}")
-    ended = "growing" if rollout.termination is None else rollout.termination.value
-    put(f"outcome    {ended}")
+    put(f"outcome    {_outcome(rollout)}")
     if rollout.answer is not None:
         put(f"answer     {printable(rollout.answer)}")
     if tree.task.reference:
@@ -208,6 +207,13 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
         put(f"           {part.reward} {'-' if part.value is None else f'{part.value:g}'} {part.why}".rstrip())
     for verdict in read(rollout.note):
         put(f"verdict    {verdict.filter}: {verdict.action} {verdict.reason}".rstrip())
+
+
+def _outcome(rollout: Trajectory) -> str:
+    if rollout.termination is None:
+        return "growing"
+    blank = rollout.termination == Termination.ANSWER and not (rollout.answer or "").strip()
+    return "empty" if blank else rollout.termination.value
 
 
 def _lines(text: str, *, full: bool) -> list[str]:

@@ -25,10 +25,17 @@ _FORMS: Final = "a trunkline.Reply, a chat completion as a dict or as bytes of J
 async def complete(llm: Any, request: Request) -> Reply:
     """Ask an LLM; ConfigError for what is no form of a reply, LLMError for a form that holds no usable reply."""
     start = time.perf_counter_ns()
-    if inspect.iscoroutinefunction(llm.complete):
-        made = await llm.complete(request)
-    else:
-        made = await in_thread(partial(llm.complete, request))
+    made = await (in_thread(partial(llm.complete, request)) if is_sync(llm) else llm.complete(request))
+    return received(made, llm, request, start)
+
+
+def is_sync(llm: Any) -> bool:
+    """Whether calls of an LLM are made in threads."""
+    return not inspect.iscoroutinefunction(llm.complete)
+
+
+def received(made: object, llm: Any, request: Request, start: int) -> Reply:
+    """Read what an LLM returned for a request that was sent at this reading of ``time.perf_counter_ns``."""
     if isinstance(made, Reply):
         return made
     name = type(llm).__name__

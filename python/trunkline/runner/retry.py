@@ -108,12 +108,13 @@ class Retry(NamedTuple):
         return found
 
     def _unpaid(self, reader: RunReader, trees: Mapping[int, TreeRow]) -> dict[int, int]:
-        """Chains that no budget paid for, by task; of other strategies it is not known where they were to start."""
+        """Rollouts that no budget paid for, by task: chains, and all of a tree; of others it is not known where."""
         strategy = reader.settings.get("strategy")
         plain = isinstance(strategy, dict) and strategy.get("kind") == "Chain"
-        if "cut" not in self.words or not plain:
+        if "cut" not in self.words:
             return {}
-        return {task: tree.refused for task, tree in trees.items() if tree.refused and tree.ended in SPENT}
+        cut = {task: tree for task, tree in trees.items() if tree.refused and tree.ended in SPENT}
+        return {task: tree.refused for task, tree in cut.items() if plain or not tree.rollouts}
 
 
 def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[int, int, bytes | None]]:
@@ -131,7 +132,10 @@ def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[
 
 
 def _open(core: CoreTree, again: Reopened, kept: str) -> None:
-    """Open the next draw where each try began, or a chain, and note what stands in whose place."""
+    """Open the next draw where each try began, or a chain, and note what stands in whose place.
+
+    A tree without a rollout has its strategy ahead of it: what ended it is taken back.
+    """
     checkpoint, first = Checkpoint.of(core, CarriedOver()), core.rollouts
     forks, places = [], {}
     for number in again.tries:
@@ -139,7 +143,7 @@ def _open(core: CoreTree, again: Reopened, kept: str) -> None:
         places[number] = core.fork(facts.point, 1, None, facts.subgroup)
         if (record := checkpoint.fork(number)) is not None:
             forks.append(msgspec.structs.replace(record, first=places[number], n=1))
-    if again.unpaid:
+    if again.unpaid and first:
         core.fork(core.rollout(0).point, again.unpaid)
     for number, by in places.items():
         facts = core.rollout(number)

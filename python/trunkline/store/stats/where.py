@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 Fields = Mapping[str, Any]
-Value = Callable[[Fields], Any]
+FieldReader = Callable[[Fields], Any]
 
 FIELDS: Final = {
     "task": "the task's id",
@@ -124,7 +124,7 @@ class _Reader:
         self._text = text
         self._metadata = metadata
 
-    def value(self, node: ast.expr, depth: int) -> Value:  # noqa: PLR0911 - one for each kind of node
+    def value(self, node: ast.expr, depth: int) -> FieldReader:  # noqa: PLR0911 - one for each kind of node
         if depth > _DEEPEST:
             raise ConfigError(f"{short_repr(self._text)} is nested too deeply")
         below = depth + 1
@@ -157,7 +157,7 @@ class _Reader:
                 return lambda fields: fields["metadata"].get(name)
         raise self._foreign(node)
 
-    def _named(self, name: str) -> Value:
+    def _named(self, name: str) -> FieldReader:
         if name not in FIELDS and name not in self._metadata:
             raise self._unknown(name, [*FIELDS, *self._metadata])
         return lambda fields: fields.get(name)
@@ -175,7 +175,7 @@ class _Reader:
         )
 
 
-def _comparison(values: list[Value], operators: list[Callable[[Any, Any], Any]]) -> Value:
+def _comparison(values: list[FieldReader], operators: list[Callable[[Any, Any], Any]]) -> FieldReader:
     def holds(fields: Fields) -> bool:
         left = values[0](fields)
         for compare, value in zip(operators, values[1:], strict=True):
