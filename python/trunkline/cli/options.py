@@ -22,9 +22,29 @@ from trunkline.scoring.rewards.reading import NONE
 from trunkline.strategies.stopping import ANSWER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trunkline.tree.views import Trajectory
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under titles: ``groups`` has the flags of each, in order."""
+
+    def __init__(self, *given: Any, groups: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each group; those of no group come last."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        left = {flag: option for option in options for flag in option.opts}
+        for title, flags in (*self._groups.items(), ("Other options", " ".join(left))):
+            chosen = [option for flag in flags.split() if (option := left.get(flag)) is not None]
+            left = {flag: option for flag, option in left.items() if option not in chosen}
+            rows = [row for option in dict.fromkeys(chosen) if (row := option.get_help_record(ctx)) is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 BASE_URL: Final = click.option(

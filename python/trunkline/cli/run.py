@@ -20,6 +20,7 @@ from trunkline.cli.options import (
     MAX_RETRIES,
     PRICE,
     TIMEOUT,
+    GroupedCommand,
     StopWhen,
     reward_option,
 )
@@ -64,7 +65,22 @@ _AS_GIVEN: Final = (
 """Options that are those of the run, by the same names."""
 
 
-@click.command()
+_GROUPS: Final = {
+    "Questions and model": "--limit --model --base-url --llm --api-key-env --price",
+    "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
+    "Teams and programs": "--team --role --program",
+    "Sampling": "--max-tokens --temperature --top-p --logprobs --top-logprobs --seed --send-seed --cache",
+    "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
+    "Rewards and filters": "--reward --filter --groups --max-tasks",
+    "Limits": "--budget --task-budget --fail-on-error --timeout --max-retries --grace",
+    "Throughput": "--workers --max-concurrency --rpm --tpm --pool --address",
+    "Run file": "--out --fresh --force --durable --dry-run",
+    "Watching": "--json --log --log-level --metrics --otel",
+}
+"""The options of ``run`` by what they are about."""
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("questions", type=click.Path(), required=False)
 @click.option(
     "--model", "-m", required=True, help="Model name, as the endpoint knows it; of a team, that of its roles."

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import sqlite3
 import subprocess
@@ -166,3 +167,15 @@ def test_long_work_with_large_files_says_what_it_is(tmp_path: Path, monkeypatch:
     with output.telling("reading", file):
         assert told.wait(60)
     assert said == ["reading"]
+
+
+def test_help_lists_every_option_of_run_once_and_in_a_group():
+    from click.testing import CliRunner
+
+    from trunkline.cli.run import run
+
+    text = CliRunner().invoke(run, ["--help"]).output
+    shown = re.findall(r"^  (?:-\w, )*(--[\w-]+)", text, re.MULTILINE)
+    flags = [next(flag for flag in one.opts if flag.startswith("--")) for one in run.params if one.name != "questions"]
+    assert sorted(shown) == sorted([*flags, "--help"])
+    assert re.findall(r"--[\w-]+", text.split("Other options:")[1]) == ["--help"]
