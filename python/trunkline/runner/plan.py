@@ -32,6 +32,7 @@ from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.continue_from import SourceRun
+from trunkline.runner.control import ControlSocket
 from trunkline.runner.options import Options, with_defaults
 from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
@@ -46,7 +47,7 @@ from trunkline.team.team import Team
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trunkline.agent import Agent
     from trunkline.observability.observers import Observer
@@ -345,6 +346,7 @@ class PreparedRun(RunSpec):
             memory=self._memory,
             observers=self._observers,
         )
+        self.interrupt: Callable[[bool], None] = lambda at_once: self.controller.stop_soon(at_once=at_once)
 
     def _open(self) -> RunWriter:
         """Create the run's file, or open it to resume it."""
@@ -398,7 +400,12 @@ class PreparedRun(RunSpec):
             if self.controller.task_queue.open:
                 if sent := await ready(self._job):
                     self._writer.note(PROBES, msgspec.to_builtins([*self._writer.progress.probes, *sent]))
-                await self.controller.run()
+                with (
+                    nullcontext()
+                    if self._folder
+                    else ControlSocket(self.path, self.interrupt, self.controller.snapshot)
+                ):
+                    await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
         except asyncio.CancelledError:
             self._state = "interrupted"
