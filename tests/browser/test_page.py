@@ -88,6 +88,10 @@ class Page:
     def narrow(self) -> bool:
         return bool(self.script("return document.documentElement.scrollWidth > innerWidth"))
 
+    def gaps(self) -> bool:
+        """Whether a value that is missing stands on the page as a word."""
+        return bool(self.script(r"return /\b(null|undefined|NaN)\b|\[object /.test(document.body.innerText)"))
+
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
 
@@ -135,6 +139,7 @@ def test_tasks_are_sorted_filtered_searched_and_turned(page: Page, address: str)
     page.keys("/").keys("OF red").has("44 tasks", "#total")
     page.choose("#text", "second 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
     assert page.complaints() == []
+    assert not page.gaps()
 
 
 def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> None:
@@ -163,6 +168,7 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
     assert page.script("return document.activeElement.dataset.id") == "t004", "back where one was"
     page.keys("j\ue007").has("accepted: Ada", "#detail").has("t005", "#detail")
     assert page.complaints() == []
+    assert not page.gaps()
 
 
 def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
@@ -172,6 +178,7 @@ def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
     page.until(lambda: len(page.all("#pair .detail")) == 2)
     page.click("[data-tab=tasks]").choose("#run", "1").has("130 tasks", "#total")
     assert page.complaints() == []
+    assert not page.gaps()
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -191,6 +198,7 @@ def test_nothing_that_a_model_said_is_markup(
             for one in page.all("#detail details:not([open]) summary"):
                 page.script("arguments[0].click()", one)
         assert HOSTILE[:60] in page.script("return document.body.textContent")
+        assert not page.gaps()
         assert page.script("return document.querySelectorAll('img, iframe, object, embed, form, base').length") == 0
         assert page.script("return document.querySelectorAll('script').length") == (1 if how == "served" else 2)
         assert page.script("return window.broken === undefined")
@@ -247,6 +255,7 @@ def test_a_run_grows_on_the_page_and_is_drained_by_a_button(
         writer.finish("interrupted")
         page.has("interrupted", "#head").until(lambda: not page.all("[data-action]"))
     assert page.complaints() == []
+    assert not page.gaps()
 
 
 def test_the_file_has_no_buttons_and_runs_of_other_users_neither(page: Page, folder: Path, server: ViewServer) -> None:

@@ -50,7 +50,8 @@ SELECT t.task AS task, t.id AS id, t.record AS record, e.ended AS ended, e.error
     coalesce(sum({_EMPTY}), 0) AS empty, avg(r.turns) AS turns, sum(r.prompt) AS prompt, sum(r.generated) AS generated,
     sum(r.tools) AS tools, sum(r.tool_errors) AS tool_errors, sum(r.llm_micros + r.tool_micros) / 1e6 AS seconds,
     ',' || group_concat(DISTINCT coalesce(r.termination, 'growing')) || ',' AS ends
-FROM tasks t LEFT JOIN trees e USING (task) LEFT JOIN rollouts r USING (task) GROUP BY t.task
+FROM tasks t LEFT JOIN trees e USING (task) LEFT JOIN rollouts r USING (task) WHERE t.task BETWEEN ? AND ?
+GROUP BY t.task
 """  # noqa: S608
 
 SORTS: Final = (
@@ -208,15 +209,19 @@ class RunData:
         with self._lock:
             self._connection.create_function("in_task", 1, _in_task(query.text), deterministic=True)
             self._connection.create_function("in_turns", 1, _in_turns(query.text), deterministic=True)
+            ((total,),) = self._rows("SELECT count(*) FROM tasks")
+            first, last, skipped = 0, total - 1, query.page * query.size
+            if not where and query.sort == "task":
+                # The rows of a page are those of its tasks: the others are not looked at.
+                first = skipped if not query.descending else total - skipped - query.size
+                last, skipped = first + query.size - 1, 0
+            elif where:
+                ((total,),) = self._rows(f"SELECT count(*) FROM ({_TASKS}){where}", first, last, *values)  # noqa: S608
             order = f"{query.sort} {'DESC' if query.descending else 'ASC'} NULLS LAST, task"
             rows = self._rows(
                 f"SELECT * FROM ({_TASKS}){where} ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608 - known names
-                *values,
-                query.size,
-                query.page * query.size,
+                *(first, last, *values, query.size, skipped),
             )
-            count = f"SELECT count(*) FROM ({_TASKS}){where}" if where else "SELECT count(*) FROM tasks"  # noqa: S608
-            ((total,),) = self._rows(count, *values)
             return {"total": total, "page": query.page, "size": query.size, "rows": [self._row(row) for row in rows]}
 
     def _row(self, row: tuple[Any, ...]) -> dict[str, JSON]:

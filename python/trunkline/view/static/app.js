@@ -33,13 +33,18 @@ function fill(made, given, children) {
   made.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
 }
 
+const put = (place, ...children) => place.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
 const known = (value) => value !== null && value !== undefined;
 const count = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "–");
 const fixed = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
 const share = (value) => (known(value) ? `${(value * 100).toFixed(1)} %` : "–");
 const duration = (value) => (!known(value) ? "–" : value >= 90 ? `${count(value / 60)} min` : `${fixed(value, 1)} s`);
 const big = (value) => (!known(value) ? "–" : value >= 1e6 ? `${fixed(value / 1e6, 1)} M` : count(value));
-const range = (found) => (found ? `${share(found.value)} [${(found.low * 100).toFixed(1)}, ${(found.high * 100).toFixed(1)}]` : "–");
+const ends = (low, high, shown) => (known(low) && known(high) ? ` [${shown(low)}, ${shown(high)}]` : "");
+const percent = (value) => (value * 100).toFixed(1);
+const range = (found) => (found ? share(found.value) + ends(found.low, found.high, percent) : "–");
+const broke = (rollout) => FAILED.has(rollout.termination);
+const tone = (rollout) => (broke(rollout) ? "bad" : known(rollout.reward) ? sign(rollout.reward) : "soft");
 const sign = (reward) => (!known(reward) ? "" : reward >= 1 ? "good" : reward <= 0 ? "bad" : "warn");
 
 // Where the data comes from: the server, or the file itself.
@@ -197,7 +202,7 @@ async function press(run, action) {
 
 function tabs() {
   const names = ["tasks", "summary", ...(state.runs.length > 1 ? ["compare"] : [])];
-  $("tabs").replaceChildren(
+  put($("tabs"), 
     ...names.map((name) => h("button", {
       "data-tab": name, "aria-current": state.tab === name ? "page" : null, onclick: guarded(() => show(name)),
     }, name[0].toUpperCase() + name.slice(1))),
@@ -227,7 +232,7 @@ async function show(tab) {
 
 async function tasks() {
   const list = h("section", { class: "list panel" }, filters(), h("div", { id: "rows" }));
-  $("main").replaceChildren(h("div", { class: "split", id: "split" }, list));
+  put($("main"), h("div", { class: "split", id: "split" }, list));
   await load();
   if (state.open) await openTask(state.open.id);
 }
@@ -301,7 +306,7 @@ function rows() {
     query.page += by;
     return load();
   });
-  $("rows").replaceChildren(
+  put($("rows"), 
     h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, state.rows.map(row)))),
     state.rows.length ? null : h("p", { class: "soft" }, "No task is like that."),
     h("div", { class: "pages" },
@@ -343,7 +348,7 @@ async function openTask(id) {
   const again = state.open?.id === id;
   state.open = tree;
   if (!again || state.rollout >= tree.rollouts.length) {
-    const wrong = tree.rollouts.find((one) => one.error || (known(one.reward) && one.reward < 1));
+    const wrong = tree.rollouts.find((one) => broke(one) || (known(one.reward) && one.reward < 1));
     state.rollout = (wrong ?? tree.rollouts[0])?.id ?? 0;
   }
   $("split")?.classList.add("open");
@@ -373,13 +378,13 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
       chosen.rollout = number;
       draw(at);
     };
-    made.replaceChildren(
+    put(made, 
       h("div", { class: "top" }, h("h2", {}, h("span", { class: "id" }, tree.id)),
         close ? h("button", { id: "close", onclick: close, title: "Esc" }, "close") : null),
       h("div", { class: "run" }, tree.reference.length ? h("span", { class: "soft" }, "accepted: ", h("b", {}, tree.reference.join(" | "))) : null),
       picture(tree, rollout, pick),
       h("div", { class: "rollouts", role: "group", "aria-label": "Tries" }, tree.rollouts.slice(0, 200).map((one) => h("button", {
-        "aria-pressed": one.id === chosen.rollout, "data-rollout": one.id, class: one.error ? "bad" : sign(one.reward), onclick: () => pick(one.id),
+        "aria-pressed": one.id === chosen.rollout, "data-rollout": one.id, class: tone(one), onclick: () => pick(one.id),
       }, label(one)))),
       ...(rollout ? [outcome(rollout), transcript(tree, rollout, node)] : [h("p", { class: "soft" }, "Nothing has grown yet.")]),
     );
@@ -391,8 +396,8 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
 
 function label(rollout) {
   const ended = rollout.termination ?? "growing";
-  const mark = rollout.error ? "✕" : known(rollout.reward) ? (rollout.reward >= 1 ? "✓" : "·") : "?";
-  return `${mark} ${rollout.id}  ${fixed(rollout.reward)}${ended === "answer" ? "" : `  ${ended.replaceAll("_", " ")}`}`;
+  const mark = broke(rollout) ? "✕" : known(rollout.reward) ? (rollout.reward >= 1 ? "✓" : "·") : "–";
+  return `${mark} ${rollout.id}  ${known(rollout.reward) ? fixed(rollout.reward) : ""}${ended === "answer" ? "" : `  ${ended.replaceAll("_", " ")}`}`;
 }
 
 function picture(tree, rollout, pick) {
@@ -443,7 +448,7 @@ function picture(tree, rollout, pick) {
       ? s("rect", { class: kind, x: x - 5, y: y - 5, width: 10, height: 10, transform: `rotate(45 ${x} ${y})`, onclick: through }, title)
       : s("circle", { class: kind, cx: x, cy: y, r: node.kind === "turn" ? 4.5 : 3, onclick: through }, title));
     (ends.get(node.id) ?? []).forEach((one, nth) => texts.push(s("text", {
-      class: `leaf ${one.error ? "bad" : sign(one.reward)} ${one.id === rollout?.id ? "on" : ""}`, x: x + 10, y: y + 4 + nth * 20, onclick: () => pick(one.id),
+      class: `leaf ${tone(one)} ${one.id === rollout?.id ? "on" : ""}`, x: x + 10, y: y + 4 + nth * 20, onclick: () => pick(one.id),
     }, label(one))));
   }
   const left = tree.nodes.length - nodes.length;
@@ -462,7 +467,7 @@ function outcome(rollout) {
   ];
   const error = rollout.error;
   return h("div", {}, h("table", { class: "figures" }, h("tbody", {}, made.map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", {}, value))))),
-    error ? h("pre", { class: "error" }, [`${error.kind ?? ""} ${error.message}`, error.blame, ...(error.tries ?? []), error.evidence].filter(Boolean).join("\n")) : null);
+    error ? h("pre", { class: broke(rollout) ? "error" : "error soft" }, [`${error.kind ?? ""} ${error.message}`, error.blame, ...(error.tries ?? []), error.evidence].filter(Boolean).join("\n")) : null);
 }
 
 function transcript(tree, rollout, here) {
@@ -516,7 +521,7 @@ function shaded(node) {
 // Totals; where time and tokens went.
 
 async function summary() {
-  $("main").replaceChildren(h("p", { class: "soft" }, "reading all rows …"));
+  put($("main"), h("p", { class: "soft" }, "reading all rows …"));
   const found = state.summaries[state.run] ?? await source.summary(state.run);
   if (!state.runs[state.run].live) state.summaries[state.run] = found;
   if (state.tab !== "summary") return;
@@ -525,7 +530,7 @@ async function summary() {
   const spent = (rows) => h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "calls", "failed", "time", "share"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
     h("tbody", {}, rows.map((one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "num" }, count(one.calls)), h("td", { class: one.failed ? "num bad" : "num" }, count(one.failed)), h("td", { class: "num" }, duration(one.seconds)), h("td", { class: "num" }, share(one.share)))))));
   const usage = found.usage;
-  $("main").replaceChildren(h("div", { class: "grid" },
+  put($("main"), h("div", { class: "grid" },
     block("Results", [
       ["accuracy", range(found.accuracy)], [`best of ${found.tries}`, range(found.best_of_n)], ["majority", range(found.majority)],
       ["tasks solved", `${count(found.solved)} of ${count(found.finished)}`],
@@ -562,12 +567,12 @@ function block(title, rows) {
 // Two runs side by side.
 
 async function comparison() {
-  $("main").replaceChildren(h("p", { class: "soft" }, "comparing …"));
+  put($("main"), h("p", { class: "soft" }, "comparing …"));
   let found;
   try {
     found = await source.compare();
   } catch (problem) {
-    $("main").replaceChildren(h("p", { class: "bad" }, problem.message));
+    put($("main"), h("p", { class: "bad" }, problem.message));
     return;
   }
   const paired = found.paired;
@@ -577,10 +582,10 @@ async function comparison() {
     $("pair").replaceChildren(...trees.map((tree) => detail(tree, { rollout: tree.rollouts[0]?.id ?? 0 })));
     $("pair").scrollIntoView({ block: "start" });
   });
-  $("main").replaceChildren(h("div", { class: "grid" },
+  put($("main"), h("div", { class: "grid" },
     block("What changed", [
       [`${found.metric} of A`, range(found.a.estimate)], [`${found.metric} of B`, range(found.b.estimate)],
-      ["B less A", `${points(paired.difference)} [${points(paired.low)}, ${points(paired.high)}] points, p = ${paired.p.toFixed(4)}`],
+      ["B less A", `${points(paired.difference)}${ends(paired.low, paired.high, points)} points, p = ${fixed(paired.p, 4)}`],
       ["tasks", `${count(paired.tasks)}: ${count(paired.better)} better, ${count(paired.worse)} worse, ${count(paired.same)} the same`],
       ["tokens out, A and B", `${count(found.a.usage.generated)}, ${count(found.b.usage.generated)}`],
       ["only in A, only in B", `${count(found.only_a.length)}, ${count(found.only_b.length)}`],
