@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pydoc
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -245,6 +246,15 @@ def test_public_names_have_docstrings():
     found = dict(public_objects())
     assert len(found) > 200
     assert [name for name, member in found.items() if not (member.__doc__ or "").strip()] == []
+
+
+def test_help_on_a_group_lists_its_names_and_calls_it_as_users_do():
+    for group in (tl.aggregators, tl.llms, tl.observability, tl.programs, tl.rewards, tl.runs, tl.strategies, tl.teams):
+        assert dir(group) == sorted(group.__all__)
+        called = next(name for name in GROUPS if getattr(tl, name) is group)
+        text = pydoc.plain(pydoc.render_doc(group))
+        assert f"``trunkline.{called}``" in text.split("PACKAGE CONTENTS")[0]
+        assert [name for name in group.__all__ if name not in text] == []
 
 
 def structs_of(hint: object) -> Iterator[type[msgspec.Struct]]:

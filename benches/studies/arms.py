@@ -44,11 +44,11 @@ class Arm(NamedTuple):
     Attributes:
         name: What the tables call it.
         strategy: The policy, with its size.
-        guide: What it is shown as reward while it selects. It must not look at accepted answers, unless ``labels``.
+        guide: What it is shown as reward while it selects. It must not look at reference answers, unless ``labels``.
         needs: What it must know of what was sampled: nothing, ``logprobs``, or token ``ids``, whose prompts are then
             sent as ids, too.
         blind: Whether where it forks depends on nothing that was said.
-        labels: Whether it selects by accepted answers; the tables say so, and no check of the null applies.
+        labels: Whether it selects by reference answers; the tables say so, and no check of the null applies.
         again: Whether its draws are those of another run seed: the control, repeated.
     """
 

@@ -111,7 +111,7 @@ async def grow(
 
 
 def label(tree: Tree) -> None:
-    """Score every rollout of a tree by the accepted answers; what was cut off or broke has no score."""
+    """Score every rollout of a tree by the reference answers; what was cut off or broke has no score."""
     for rollout in tree.rollouts:
         scored = rollout.termination not in UNSCORED
         tree.core.score(rollout.id, exact_match(rollout) or 0.0 if scored else math.nan)

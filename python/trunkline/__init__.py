@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from trunkline import team as teams
     from trunkline._core import __version__
     from trunkline.agent import Agent
-    from trunkline.errors import ToolError, TrunklineError
+    from trunkline.errors import RunFailed, ToolError, TrunklineError
     from trunkline.llm.batch.batcher import BatchLLM
     from trunkline.llm.config import LLM
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.llm.types import Reply, Request
     from trunkline.rollout import programs
     from trunkline.rollout.budget import Budget
     from trunkline.runner.amend import arescore, rescore
@@ -51,12 +52,13 @@ if TYPE_CHECKING:
 _HOMES: Final = """
 _core: __version__
 agent: Agent
-errors: ToolError TrunklineError errors=
+errors: RunFailed ToolError TrunklineError errors=
 llm: llms=
 llm.batch.batcher: BatchLLM
 llm.config: LLM
 llm.request: Sampling
 llm.token_ids.base: TokenMode
+llm.types: Reply Request
 observability: observability=
 rollout.budget: Budget
 rollout.programs: programs=
@@ -180,8 +182,11 @@ __all__ = [
     "Environment",
     "Node",
     "Pool",
+    "Reply",
+    "Request",
     "Role",
     "Run",
+    "RunFailed",
     "RunReader",
     "Sampling",
     "Task",
@@ -225,7 +230,3 @@ __all__ = [
 ]
 
 __getattr__ = exports(__name__, _HOMES, _RENAMED)
-
-
-def __dir__() -> list[str]:
-    return __all__

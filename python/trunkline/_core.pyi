@@ -414,7 +414,10 @@ class CoreTree:
         """
 
     def close(self, rollout: int, termination: str, answer: str | None = None, error: str | None = None, /) -> None:
-        """End a rollout; raises if it has ended already."""
+        """End a rollout; raises if it has ended already.
+
+        With ``"retried"``, one that has ended is noted as replaced by another draw; its answer and error stay.
+        """
     def score(self, rollout: int, reward: float, /) -> None:
         """Set the reward of an ended rollout; NaN means unscored."""
     def note(self, rollout: int, text: str, /) -> None:

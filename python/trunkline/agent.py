@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from trunkline._core import ReplyOptions
+from trunkline._internal.old_names import warn_renamed
+from trunkline._internal.registry import load_named
 from trunkline._internal.text import format_error, scrub
 from trunkline._internal.text import redact as hide_secrets
 from trunkline._internal.validation import check_bool, check_int, check_optional, check_text, check_that, short_repr
@@ -21,7 +22,7 @@ from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
-from trunkline.tools.tool import Tool, check_environment
+from trunkline.tools.tool import Tool, check_environment, load_tools
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.records import number_of, versioned
 
@@ -137,7 +138,9 @@ class _OldNames(msgspec.StructMeta):
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         if "void" in options:
-            warnings.warn("Agent(void=) is called on_void_turn= now", DeprecationWarning, stacklevel=2)
+            warn_renamed("Agent(void=) is called on_void_turn= now")
+            if "on_void_turn" in options:
+                raise TypeError("Agent: void is the old name of on_void_turn: give on_void_turn alone")
             options["on_void_turn"] = options.pop("void")
         return super().__call__(*values, **options)
 
@@ -147,7 +150,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
 
     Attributes:
         model: The model's name, as the endpoint knows it.
-        tools: What a turn may call.
+        tools: What a turn may call: functions with ``@tool``, or texts as on the command line: ``"module"``,
+            ``"module:name"`` or ``"file.py:name"``.
         system: System prompt; none is sent when empty.
         sampling: Sampling parameters of every turn.
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
@@ -163,14 +167,15 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         on_void_turn: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells
             the model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
-            :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one.
+            :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one; or its
+            name, ``"module:Class"``.
 
     Raises:
         ConfigError: If a field has a value it cannot have.
     """
 
     model: str
-    tools: Sequence[Tool] = ()
+    tools: Sequence[Any] = ()
     system: str = ""
     sampling: Sampling = Sampling()
     max_turns: int = 30
@@ -190,7 +195,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         check_that(isinstance(self.sampling, Sampling), "Agent: sampling must be a Sampling", self.sampling)
         check_int("Agent: max_turns", self.max_turns, 1)
         check_optional(check_int, "Agent: max_tool_calls", self.max_tool_calls, 0)
-        check_that(isinstance(self.tools, list | tuple), "Agent: tools must be a list of tools", self.tools)
+        tools = [self.tools] if isinstance(self.tools, str) else self.tools
+        check_that(isinstance(tools, list | tuple), "Agent: tools must be a list of tools", self.tools)
+        if any(isinstance(tool, str) for tool in tools):
+            msgspec.structs.force_setattr(self, "tools", load_tools(tools, "Agent: tools"))
+        if isinstance(self.environment, str):
+            msgspec.structs.force_setattr(self, "environment", load_named(self.environment, "Agent: environment"))
         check_that(self.malformed in {"return", "repair"}, "Agent: malformed must be return or repair", self.malformed)
         check_that(self.on_void_turn in {"tell", "stop"}, "Agent: on_void_turn must be tell or stop", self.on_void_turn)
         Toolbox(self.tools, repair=self.malformed == "repair")

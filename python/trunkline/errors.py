@@ -22,15 +22,18 @@ TrunklineError
 |   |   + ReplayDiverged         run again, a program did something else than its record says
 |   + CallFailed                 what a program called through its rollout raised
 |   + UnknownEffect              a tool with side effects may have run, and is not run again
++ RunFailed                      more rollouts broke than fail_on_error allows; has the run
 + CoreError                      the native core refused an operation
     + TreeError                  on a tree: bad id, finished rollout, corrupt delta
     + ArgumentError (ValueError) a number, option or column that the core cannot work with
     + ReplyError (ValueError)    bytes that are no chat completion, and where
+
+BrokenRolloutsWarning (UserWarning) is no error: a run in which rollouts broke ends with it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentError",
     "BadRequest",
+    "BrokenRolloutsWarning",
     "CallFailed",
     "ConfigError",
     "ContentFiltered",
@@ -55,6 +59,7 @@ __all__ = [
     "ReplayDiverged",
     "ReplyError",
     "RolloutError",
+    "RunFailed",
     "RunFileError",
     "StrategyError",
     "ToolError",
@@ -142,6 +147,23 @@ class WorkerError(InfrastructureError):
 
 class StrategyError(TrunklineError):
     """A strategy failed in the middle of a task. It ends that task, and no other."""
+
+
+class RunFailed(TrunklineError):
+    """More rollouts of a run broke than its option ``fail_on_error`` allows; raised after the run file was closed.
+
+    Args:
+        message: How many broke, the most frequent causes, and how to retry them.
+        run: The run, a :class:`trunkline.Run`, with all that did not break.
+    """
+
+    def __init__(self, message: str, run: Any) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class BrokenRolloutsWarning(UserWarning):
+    """Rollouts of a run broke; the message has the most frequent causes and how to retry them."""
 
 
 class RolloutError(TrunklineError):

@@ -40,6 +40,7 @@ class Termination(StrEnum):
     CENSORED = "censored"
     CANCELLED = "cancelled"
     LOST = "lost"
+    RETRIED = "retried"
 
 
 FAILED = frozenset(
@@ -54,12 +55,12 @@ FAILED = frozenset(
 )
 """Rollouts that broke: data with a typed error, never scored as 0."""
 
-UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CANCELLED}
+UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CANCELLED, Termination.RETRIED}
 """Rollouts that no reward function sees."""
 
 
 def accepted(name: str, value: object) -> tuple[str, ...]:
-    """Read accepted answers, given as text, a number, or a list of them; return each once, as text.
+    """Read reference answers, given as text, a number, or a list of them; return each once, as text.
 
     None and blank text are no answer. Messages call the value ``name``.
 
@@ -88,7 +89,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: Unique within a run, and not blank.
         messages: What the model is shown first, in the OpenAI chat form; at least one.
-        reference: The accepted answers; empty when there is none to compare with.
+        reference: The reference answers; empty when there is none to compare with.
         metadata: All else that the row carried; kept, never shown to the model.
 
     Raises:
@@ -122,7 +123,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             if not isinstance(message, dict):
                 raise self._fault(f"messages[{position}]", message, "a dict with role and content")
         if isinstance(reference, str):
-            raise self._fault("reference", reference, f"the accepted answers: give a tuple, ({quoted(reference, 30)},)")
+            raise self._fault(
+                "reference", reference, f"the reference answers: give a tuple, ({quoted(reference, 30)},)"
+            )
         if isinstance(reference, list):
             msgspec.structs.force_setattr(self, "reference", tuple(reference))
         elif not isinstance(reference, tuple):
@@ -144,7 +147,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             question: The user's message.
-            answer: The accepted answer, text or a number; or a list or tuple of all that are accepted.
+            answer: The reference answer, text or a number; or a list or tuple of all that are accepted.
             id: The task's id; the question itself when not given.
 
         Raises:

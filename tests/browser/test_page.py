@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from viewed_runs import HOSTILE, Try, add, served, write_run
 
+from trunkline.controller.control_socket import ControlSocket
 from trunkline.observability.observers import Progress
-from trunkline.runner.control import ControlSocket
 from trunkline.types import Task
 from trunkline.view.page import write_page
 from trunkline.view.server import ViewServer

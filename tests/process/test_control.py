@@ -16,9 +16,9 @@ from commands import trunkline
 from foreign import Server, capital_cities, serving
 
 import trunkline as tl
+from trunkline.controller.control_socket import ControlSocket, ask, is_own
 from trunkline.errors import UsageError
 from trunkline.observability.observers import Progress
-from trunkline.runner.control import ControlSocket, ask, is_own
 from trunkline.runner.run import Interrupted
 from trunkline.store.reader import RunReader
 

@@ -12,11 +12,11 @@ from foreign import error, message, serving
 from goers import Few, More, Squeamish
 from judges import Pairs
 
-from trunkline.cli.live import judge
 from trunkline.controller import scheduler as dispatch
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
 from trunkline.observability.observers import Progress
+from trunkline.runner.broken import judge
 from trunkline.runner.plan import plan
 from trunkline.runner.result import Run
 from trunkline.runner.run import run, stream

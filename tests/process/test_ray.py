@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from atlas import CAPITALS, agent, tasks
+from atlas import CAPITALS, agent, size_of_the_last_argument, tasks
 from foreign import capital_cities, held_until, serving
 from trunkline_children import actors
 
@@ -148,6 +149,13 @@ def test_what_an_actor_cannot_import_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.undo()
     with pytest.raises(CrossingError, match=r"reward 'liked'.*'only_here'"):
         run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), reward=only_here.liked, pool=ray_pool)
+
+
+def test_actors_have_the_arguments_of_the_run(monkeypatch: pytest.MonkeyPatch, ray_pool: Pool):
+    monkeypatch.setattr(sys, "argv", ["mine", "--of-this-run"])
+    with serving(capital_cities) as server:
+        result = run(agent(), tasks()[:1], llm=llm(server.url), reward=size_of_the_last_argument, pool=ray_pool)
+    assert result["France"].reward == len("--of-this-run")
 
 
 def test_another_address_than_the_one_that_is_connected_is_refused_each_time():

@@ -324,8 +324,8 @@ def test_a_plan_of_a_run_that_is_there_says_how_far_it_is(tmp_path: Path):
         undo(path, "Japan")
         held = path.read_bytes()
         llm = LLM(server.url)
-        outline = plan(agent(), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
-        assert (outline.finished, outline.settings["seed"]) == (4, 7)
+        planned = plan(agent(), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
+        assert (planned.finished, planned.settings["seed"]) == (4, 7)
     assert path.read_bytes() == held
 
 

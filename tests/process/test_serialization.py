@@ -199,4 +199,4 @@ def test_every_field_of_an_agent_reaches_the_worker_and_the_run_file():
     assert list(there.agent.tools) == list(sent.tools)
     assert msgspec.structs.replace(there.agent, tools=()) == msgspec.structs.replace(sent, tools=())
     assert (there.strategy, there.reward, there.llms, there.seed) == (Chain(3), exact_match, job.llms, 4)
-    assert set(settings(job)["agent"]) == set(sent.__struct_fields__)
+    assert set(settings(job)["agent"]) == {field.encode_name for field in msgspec.structs.fields(sent)}

@@ -10,8 +10,8 @@ from atlas import agent, tasks
 from foreign import capital_cities, error, serving
 
 import trunkline.observability.observers as stall
-from trunkline.cli.live import ProgressLine
 from trunkline.llm.config import LLM
+from trunkline.observability.live import ProgressLine
 from trunkline.observability.observers import Progress, StallDetector, explain, pause_of
 from trunkline.protocol.messages import EndpointState, OldestRollout, WorkerState
 from trunkline.runner.run import run

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from atlas import CAPITALS, agent, blocking, hoard, tasks
+from atlas import CAPITALS, agent, blocking, hoard, holding, tasks
 from foreign import capital_cities, held_until, serving
 from trunkline_children import children
 
 import trunkline.controller.controller as controller
 import trunkline.controller.supervisor as pulse
+from trunkline._internal.frames import users_function
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
 from trunkline.observability.observers import Progress
@@ -25,7 +26,6 @@ from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
-from trunkline.worker.health import blocking_function
 
 
 def many(count: int) -> list[Task]:
@@ -113,12 +113,27 @@ def test_a_tool_that_blocks_the_loop_is_named_and_its_worker_lives(tmp_path: Pat
     assert max(lags) > 1.0
 
 
+def test_a_sync_tool_that_holds_the_interpreter_is_not_told_to_be_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with serving(capital_cities) as server:
+        llm = LLM(server.url, max_concurrency=4)
+        result = run(agent(tools=[holding]), tasks()[:1], llm=llm, workers=1, out=tmp_path / "r")
+    assert result["France"].answer == "Paris"
+    said = [line for line in caplog.messages if "interpreter" in line or "blocks the event loop of" in line]
+    assert said
+    for line in said:
+        assert line.startswith("worker 0: holding (")
+        assert "runs in a thread and kept Python's interpreter to itself" in line
+        assert "@tool(isolated=True)" in line
+
+
 def test_the_code_of_the_loop_itself_is_no_culprit():
     frames: list[str | None] = []
 
     async def look() -> None:
         def inside() -> None:
-            frames.append(blocking_function(__import__("sys")._getframe()))
+            frames.append(users_function(__import__("sys")._getframe()))
 
         asyncio.get_running_loop().call_soon(inside)
         await asyncio.sleep(0)

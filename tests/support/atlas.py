@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -49,6 +50,18 @@ async def blocking(country: str) -> str:
 
 
 @tool(name="lookup")
+def holding(country: str) -> str:
+    """Look a country up in C code that keeps the interpreter to itself meanwhile.
+
+    Args:
+        country: Its name.
+    """
+    for _ in range(3):
+        ctypes.PyDLL(None).usleep(1_300_000)
+    return f"capital: {CAPITALS[country]}"
+
+
+@tool(name="lookup")
 def starter(country: str) -> str:
     """Start a program and wait for it.
 
@@ -69,6 +82,11 @@ def loud(country: str) -> str:
     sys.stderr.write(f"\x1b]0;{country}\x07\n")
     sys.stdout.write(f"\x1b[2J{country}\n" * 200_000)
     return f"capital: {CAPITALS[country]}"
+
+
+def size_of_the_last_argument(trajectory: object) -> float:
+    """The bytes of the last argument that the controller was started with, as this process has it."""
+    return float(len(os.fsencode(sys.argv[-1])))
 
 
 _HOARD: list[bytes] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ending(answer: str | None, *references: str, termination: str = "answer", **metadata: Any) -> Trajectory:
-    """The one rollout of a task with some accepted answers, which answered so."""
+    """The one rollout of a task with some reference answers, which answered so."""
     asked = {"role": "user", "content": "?"}
     tree = Tree(Task(id="t", messages=[asked], reference=references, metadata=metadata))
     point = tree.core.append(0, 1, json.dumps(asked).encode())

@@ -67,6 +67,8 @@ def grove(tries: Sequence[Try], id: str = "q", accepted: str = "yes", *, before:
             core.turn(rollout, said("assistant", text), agent, model, finish, 10, 0, generated, 0, 1)
             for number in range(0 if last else seen):
                 core.observe(rollout, said("user", f"seen {text}" + f" {number}" * (number > 0)), agent, 1)
+        if one.ended == "retried":
+            core.close(rollout, "llm_error")
         core.close(rollout, one.ended, one.turns[-1] if one.ended == "answer" and one.turns else None)
         if not math.isnan(one.reward):
             core.score(rollout, one.reward)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import signal
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 import uvloop
 
@@ -43,6 +46,35 @@ async def off_the_loop(function: Callable[[], object]) -> None:
         function()
     else:
         await running
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Call a function that may never return in a daemon thread of its own; what ends threads is a RuntimeError."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Callable[[], T]] = loop.create_future()
+
+    def settle(outcome: Callable[[], T]) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    def work() -> None:
+        try:
+            value = function()
+            outcome = lambda: value  # noqa: E731
+        except BaseException as problem:  # noqa: BLE001
+            outcome = partial(_raise, problem)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, outcome)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work,), name="trunkline-call", daemon=True).start()
+    return (await future)()
+
+
+def _raise(problem: BaseException) -> NoReturn:
+    if isinstance(problem, Exception):
+        raise problem
+    raise RuntimeError(f"it raised {type(problem).__name__}") from problem
 
 
 def in_a_loop() -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
+
+from trunkline._internal.old_names import warn_renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
 def exports(package: str, homes: str, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package.
+    """Make the ``__getattr__`` of a package, and have ``dir`` and ``help`` list its ``__all__``.
 
     Args:
         package: Its ``__name__``.
@@ -26,21 +27,24 @@ def exports(package: str, homes: str, renamed: Mapping[str, str] | None = None) 
         for name, equals, other in (word.partition("=") for word in names.split()):
             found[name] = f"trunkline.{module}", other if equals else name
 
+    own = vars(sys.modules[package])
+    own["__dir__"] = lambda: own["__all__"]
+
     def getattr_(name: str) -> Any:
         if renamed is not None and name in renamed:
             new = renamed[name]
-            warnings.warn(f"{package}.{name} is called trunkline.{new} now", DeprecationWarning, stacklevel=2)
+            warn_renamed(f"{package}.{name} is called trunkline.{new} now")
             value: Any = sys.modules["trunkline"]
             for part in new.split("."):
                 value = getattr(value, part)
             return value
         if name not in found:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         home, attribute = found[name]
         value = importlib.import_module(home)
         if attribute:
             value = getattr(value, attribute)
-        setattr(sys.modules[package], name, value)
+        own[name] = value
         return value
 
     return getattr_

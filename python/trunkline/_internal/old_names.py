@@ -7,9 +7,10 @@ modules and names that a run file or a command line can hold are here.
 from __future__ import annotations
 
 import re
-import warnings
 from functools import cache
 from typing import Any
+
+from trunkline._internal.frames import warn_user
 
 _MODULES = """
 agent: rollout.agent rollout.speech
@@ -172,7 +173,12 @@ def old_method(old: str, new: str) -> property:
     """Return an attribute that leads from the old name of a public method to its new one, with a warning."""
 
     def lead(self: Any) -> Any:
-        warnings.warn(f"{type(self).__name__}.{old} is called {new} now", DeprecationWarning, stacklevel=2)
+        warn_renamed(f"{type(self).__name__}.{old} is called {new} now")
         return getattr(self, new)
 
     return property(lead)
+
+
+def warn_renamed(text: str) -> None:
+    """Warn of an old name at the line of the caller's own that uses it."""
+    warn_user(text, DeprecationWarning)

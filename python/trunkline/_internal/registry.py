@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -17,7 +17,7 @@ import msgspec
 
 from trunkline._internal.old_names import current_name
 from trunkline._internal.text import describe_error, printable
-from trunkline._internal.validation import short_repr
+from trunkline._internal.validation import did_you_mean, short_repr
 from trunkline.errors import ConfigError, UsageError
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self._former = dict(former or {})
 
     def __getitem__(self, name: str) -> T:
-        entry: T = self._loaded(self._entries, name)
+        entry: T = self._loaded(self._entries, self._called(name))
         return entry
 
     def __setitem__(self, name: str, entry: T) -> None:
@@ -58,20 +58,19 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries or name in self._former
+        return self._called(name) in self._entries
 
     def __str__(self) -> str:
         return ", ".join(self._entries)
 
     def unknown(self, name: str, *further: str) -> str:
         """Return the error text for an unknown name: all known names, and the one that is spelled almost like it."""
-        near = get_close_matches(name, [*self._entries, *further], 1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        return f"{short_repr(name)} is none of {', '.join((*self._entries, *further))}{meant}"
+        known = (*self._entries, *further)
+        return f"{short_repr(name)} is none of {', '.join(known)}{did_you_mean(name, known)}"
 
     def find(self, name: str, *, options: bool = False) -> Any:
         """Return the entry of a name, or its class with options; ConfigError if unknown or not importable."""
-        name = self._former.get(name, name)
+        name = self._called(name)
         if name not in self._entries:
             raise ConfigError(f"{self._kind}: {self.unknown(name)}")
         return self._loaded(self._configured if options and name in self._configured else self._entries, name)
@@ -115,6 +114,13 @@ class Registry(MutableMapping[str, T], Generic[T]):
         except Exception as problem:
             raise ConfigError(f"{option} {name}: {describe_error(problem)}") from problem
 
+    def _called(self, name: Any) -> Any:
+        """The entry's own spelling: an underscore is as good as a hyphen, and names of earlier releases lead on."""
+        if name in self._entries or not isinstance(name, str):
+            return name
+        name = self._former.get(name, name)
+        return next((one for one in self._entries if one.replace("_", "-") == name.replace("_", "-")), name)
+
     def _loaded(self, entries: dict[str, Any], name: str) -> Any:
         entry = entries[name]
         if isinstance(entry, str):
@@ -127,12 +133,18 @@ class Registry(MutableMapping[str, T], Generic[T]):
 
 
 def load_named(name: str, what: str) -> Any:
-    """Import ``module:attribute``, also from the current folder; ConfigError names option, module and problem."""
+    """Import ``module:attribute``, also from the current folder, or ``file.py:attribute``; ConfigError says why not."""
     module_name, _, attribute = name.partition(":")
+    file = None
+    if module_name.endswith(".py"):
+        file = Path(module_name).absolute()
+        if not file.is_file():
+            raise ConfigError(f"{what} {name!r}: there is no such file")
+        module_name = file.stem
     if not module_name or not re.fullmatch(r"[\w.]+", module_name):
         raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
     with contextlib.suppress(OSError):
-        here = str(Path.cwd())
+        here = str(Path.cwd() if file is None else file.parent)
         if here not in sys.path:
             sys.path.insert(0, here)
     try:
@@ -140,6 +152,8 @@ def load_named(name: str, what: str) -> Any:
         found = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {describe_error(error)}") from error
+    if file is not None and not file.samefile(getattr(found, "__file__", None) or os.devnull):
+        raise ConfigError(f"{what} {name!r}: Python has another module called {module_name!r}: rename the file")
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
             raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")
@@ -175,9 +189,9 @@ def _read(text: str, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
-        key = key.strip()
+        key = key.strip().replace("-", "_")
         if not equals or key not in known:
-            there = f"its options are {', '.join(known)}" if known else "it has no options"
+            there = f"its options are {', '.join(known)}{did_you_mean(key, known)}" if known else "it has no options"
             raise ConfigError(f"{what}: {part.strip()!r} is no option=value that it knows; {there}")
         if key in values:
             raise ConfigError(f"{what}: option {key} is given twice")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -23,7 +24,7 @@ from trunkline._internal.text import describe_error
 from trunkline.errors import CrossingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _SCRIPT = "__trunkline_main__"
 _SCRIPTS = {"__main__", _SCRIPT}
@@ -75,9 +76,7 @@ def load(serialized: SerializedObject) -> Any:
         try:
             module = importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            raise CrossingError(
-                f"{serialized.what}: the worker cannot import {name!r}: {describe_error(error)}"
-            ) from error
+            raise CrossingError(f"{serialized.what}: {_not_imported(repr(name), error)}") from error
     found = resolve(module, qualname)
     if found is None:
         raise CrossingError(
@@ -153,6 +152,20 @@ def _pack_field(what: str, by_value: bool, value: object) -> msgspec.msgpack.Ext
 
 def _load_field(code: int, data: memoryview) -> Any:
     return load(msgspec.msgpack.decode(data, type=SerializedObject))
+
+
+def packed_argv() -> list[bytes]:
+    """Return ``sys.argv`` as it crosses: a script that is imported in another process finds its own, as it may expect.
+
+    An argument need not be UTF-8.
+    """
+    return [os.fsencode(word) for word in getattr(sys, "argv", ()) if isinstance(word, str)]
+
+
+def set_argv(argv: Sequence[bytes]) -> None:
+    """Take over the ``sys.argv`` of another process, if it had one."""
+    if argv:
+        sys.argv = [os.fsdecode(word) for word in argv]
 
 
 def resolve(module: ModuleType, qualname: str) -> Any:
@@ -236,6 +249,15 @@ def _cloudpickle(what: str) -> ModuleType:
         ) from None
 
 
+def _not_imported(module: str, error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return (
+            f"{module} ended itself ({describe_error(error)}) when a worker imported it; put what it does when it is "
+            'run, such as parsing arguments, under  if __name__ == "__main__":'
+        )
+    return f"the worker cannot import {module}: {describe_error(error)}"
+
+
 def _script_module(path: str, what: str) -> ModuleType:
     """Import the user's script under another name, once."""
     loaded = sys.modules.get(_SCRIPT)
@@ -252,7 +274,7 @@ def _script_module(path: str, what: str) -> ModuleType:
     except CrossingError:
         raise
     except (Exception, SystemExit) as error:
-        raise CrossingError(f"{what}: the worker cannot import the script {path}: {describe_error(error)}") from error
+        raise CrossingError(f"{what}: {_not_imported(f'the script {path}', error)}") from error
     finally:
         _state["importing"] = False
     return module

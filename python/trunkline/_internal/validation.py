@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec
 
 from trunkline._internal.text import printable
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
 P = ParamSpec("P")
 
@@ -110,6 +111,12 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` for the known name that is spelled almost like one; empty without any."""
+    near = get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 def check_choice(name: str, value: object, *words: str) -> None:
     """Check a setting that must be one of some words."""
     if value not in words:
@@ -136,7 +143,8 @@ def parse_amounts(given: str, names: Collection[str], *, what: str, foreign: str
     for part in given.split(","):
         name, _, amount = (piece.strip() for piece in part.partition("="))
         if name not in names or name in found:
-            raise ConfigError(f"{short_repr(name)} {'is there twice' if name in found else foreign}; write {write}")
+            wrong = "is there twice" if name in found else foreign + did_you_mean(name, names)
+            raise ConfigError(f"{short_repr(name)} {wrong}; write {write}")
         try:
             found[name] = float(amount)
         except ValueError:

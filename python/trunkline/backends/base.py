@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
+from trunkline._internal.serialization import packed_argv
 from trunkline.llm.config import LLM
 from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import pack_job, parties
@@ -77,7 +78,7 @@ class RemoteBackend(Generic[H]):
         """Return how many engines a job needs, and the message that begins it."""
         number = max(parties(llm, self.workers) for llm in job.llms.values() if isinstance(llm, LLM))
         level = logging.getLogger("trunkline").getEffectiveLevel()
-        return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
+        return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level, packed_argv()))
 
     def _give(self, worker_id: int, begin: bytes) -> int:
         self._begins[worker_id] = begin

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
+from trunkline._internal.frames import users_traceback
 from trunkline._internal.text import printable
+from trunkline._internal.validation import did_you_mean
 from trunkline.errors import InfrastructureError, TrunklineError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _COMMANDS = {
     "view": ("trunkline.cli.view:view", "Show a run as a web page, or write it as one file."),
     "ctl": ("trunkline.cli.view:ctl", "Drain or stop a run that is under way."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
+    "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),
     "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),
     "report": ("trunkline.cli.post:report", "Write what each try came to into a run that is over."),
     "answers": ("trunkline.cli.post:answers", "Make one answer of what the tries of each question answered."),
@@ -45,7 +47,8 @@ _EPILOG = """\b
 Exit codes:
   0    done
   1    more rollouts broke than --fail-on-error allows, fewer groups were kept than --groups,
-       or the run's budget or time left tasks that were not begun, or a reward scored nothing
+       or the run's budget or time left tasks that were not begun or cut tries, or a reward
+       scored nothing
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
   70   an unexpected error, in trunkline or in code that it was given: the traceback says where
@@ -62,6 +65,8 @@ class _Lazy(click.Group):
         if cmd_name == "bench":
             ctx.fail("bench is no command of the package any more: in a clone of the project, python benches/study.py")
         if cmd_name not in _COMMANDS:
+            if (near := did_you_mean(cmd_name, _COMMANDS)) and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {printable(repr(cmd_name))}{near}")
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
@@ -95,6 +100,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "TRUNKLINE",
         "max_content_width": 110,
+        "token_normalize_func": lambda token: token.replace("_", "-"),
     },
 )
 @click.option(
@@ -139,9 +145,8 @@ def run_app(command: click.Command = app) -> NoReturn:
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__cause__ or stop.__context__
         _say(str(cause or "") or "interrupted")
         code = 128 + int(getattr(cause, "signum", 2))
-    except Exception:  # noqa: BLE001 - with 1, which Python exits with, it would pass for problems found
-        with contextlib.suppress(OSError, ValueError):
-            traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - with 1, which Python exits with, it would pass for problems found
+        _say(*users_traceback(error).splitlines())
         code = _UNEXPECTED
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)
@@ -193,7 +198,7 @@ def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:
     return 1
 
 
-def _say(line: str) -> None:
-    """Print one line to stderr, escaped and never wrapped; without a stderr, nowhere."""
+def _say(*lines: str) -> None:
+    """Print lines to stderr, escaped and never wrapped; without a stderr, nowhere."""
     with contextlib.suppress(OSError, ValueError):
-        click.echo(printable(line), err=True)
+        click.echo("\n".join(map(printable, lines)), err=True)

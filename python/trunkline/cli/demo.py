@@ -17,10 +17,10 @@ import msgspec
 from trunkline._internal.child import Child
 from trunkline._internal.text import printable
 from trunkline.agent import Agent
-from trunkline.cli.live import drive, watching_options
 from trunkline.cli.options import API_KEY_ENV, run_path
 from trunkline.cli.output import put, tell
 from trunkline.cli.tables import labelled
+from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import InfrastructureError
 from trunkline.llm.capabilities import ABILITIES
 from trunkline.llm.capabilities import probe as find_out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import Counter
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -13,22 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from trunkline._internal.registry import load_named
 from trunkline._internal.text import describe_error
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price, read_price
 from trunkline.rollout.budget import Budget, read_budget
 from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.scoring.rewards import REWARDS
-from trunkline.scoring.rewards.base import short_name
-from trunkline.scoring.rewards.grading import WeightedRewards
+from trunkline.scoring.rewards.reading import NONE
 from trunkline.strategies.stopping import ANSWER
-from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from trunkline.scoring.rewards import Reward
     from trunkline.tree.views import Trajectory
 
 
@@ -60,10 +55,10 @@ class Threshold(click.ParamType[float]):
         return number
 
 
-class Settled(click.ParamType["str | float"]):
-    """The condition that settles a task: its answer, or a reward."""
+class StopWhen(click.ParamType["str | float"]):
+    """The condition on which a task stops: its answer is decided, or a reward is reached."""
 
-    name = "settled"
+    name = "stop-when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
         """Read ``answer``, or a reward."""
@@ -103,25 +98,6 @@ FAIL_ON_ERROR: Final = click.option(
 )
 
 
-def load_tools(names: tuple[str, ...], what: str = "--tools") -> list[Tool]:
-    """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken."""
-    tools: list[Tool] = []
-    for name in names:
-        found = load_named(name, what)
-        if ":" not in name:
-            found = [value for value in vars(found).values() if isinstance(value, Tool)]
-            if not found:
-                raise ConfigError(f"{what} {name!r}: the module defines no tool; decorate its functions with @tool")
-        listed = list(found) if isinstance(found, list | tuple) else [found]
-        for item in listed:
-            if not isinstance(item, Tool):
-                raise ConfigError(
-                    f"{what} {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
-                )
-        tools += listed
-    return tools
-
-
 def run_path(out: str | None, label: str) -> Path:
     """The path of a run file: as given, or ``runs/TIME-LABEL.run``."""
     if out is not None:
@@ -139,67 +115,17 @@ def safe_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"
 
 
-_NONE: Final = "none"
-_OPTION: Final = "--reward"
-
-
 def reward_option(*, default: str, required: bool = False) -> Callable[[Any], Any]:
-    """The option whose values :func:`read_rewards` reads; ``default`` is for the help."""
+    """The option of rewards; ``default`` is for the help."""
     return click.option(
-        _OPTION,
+        "--reward",
         "rewards",
         multiple=True,
         required=required,
         metavar="NAME[:OPTION=VALUE,...][@WEIGHT]",
-        help=f"{REWARDS}, {_NONE}, or your own as MODULE:ATTR; repeatable, for a weighted sum: "
+        help=f"{REWARDS}, {NONE}, or your own as MODULE:ATTR; repeatable, for a weighted sum: "
         f"--reward f1@0.5 --reward exact_match@0.5{default and f'.  [default: {default}]'}",
     )
-
-
-def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
-    """Make the reward that values of ``--reward`` stand for.
-
-    Each is ``NAME``, ``NAME:OPTION=VALUE,...`` or ``MODULE:ATTR``, with ``@WEIGHT`` at its end or without; several are
-    a sum, each times its weight, of 1 where none is given. ``none`` is no reward.
-    """
-    read = [_weight(one) for one in names or [default]]
-    if any(text == _NONE for text, _ in read):
-        if read != [(_NONE, None)]:
-            raise ConfigError(f"{_OPTION} {_NONE} leaves everything unscored: give it alone, and without a weight")
-        return None
-    if len(read) == 1 and read[0][1] is None:
-        return _reward(read[0][0])
-    seen: Counter[str] = Counter()
-    rewards: dict[str, Reward] = {}
-    weights: dict[str, float] = {}
-    for text, weight in read:
-        made = _reward(text)
-        name = text.partition(":")[0]
-        name = name if name in REWARDS else short_name(made)
-        seen[name] += 1
-        name += f" {seen[name]}" if seen[name] > 1 else ""
-        rewards[name] = made
-        weights[name] = 1.0 if weight is None else weight
-    return WeightedRewards(rewards, weights)
-
-
-def _weight(given: str) -> tuple[str, float | None]:
-    """Split the weight off a value; text behind an ``@`` that is no number belongs to an option."""
-    text, at, number = given.rpartition("@")
-    try:
-        return (text, float(number)) if at else (given, None)
-    except ValueError:
-        return given, None
-
-
-def _reward(given: str) -> Reward:
-    name, _, options = given.partition(":")
-    if not name or (name not in REWARDS and not options):
-        raise ConfigError(f"{_OPTION} {REWARDS.unknown(given, _NONE)}; your own is written module:attribute")
-    made: Any = REWARDS.make(given, _OPTION)
-    if not callable(made) or isinstance(made, type):
-        raise ConfigError(f"{_OPTION} {given!r}: {type(made).__name__} is not callable")
-    return made  # type: ignore[no-any-return]
 
 
 def read_confidence(given: str) -> Callable[[Trajectory], float]:

@@ -177,52 +177,52 @@ _EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))
 """Settings that every team has."""
 
 
-def print_outline(outline: Plan, *, as_json: bool = False) -> None:
+def print_plan(plan: Plan, *, as_json: bool = False) -> None:
     """Print on stdout what a run would do, as a table or as one JSON object."""
     if as_json:
-        put(json.dumps(msgspec.to_builtins(outline), indent=2))
+        put(json.dumps(msgspec.to_builtins(plan), indent=2))
         return
-    put(labelled((label, printable(value)) for label, value in _rows(outline)))
+    put(labelled((label, printable(value)) for label, value in _rows(plan)))
 
 
-def _rows(outline: Plan) -> Iterator[tuple[str, str]]:
-    agent, strategy, team = (outline.settings[part] for part in ("agent", "strategy", "team"))
+def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    agent, strategy, team = (plan.settings[part] for part in ("agent", "strategy", "team"))
     yield "dry run", "nothing was sent, and no file made"
-    refill = outline.settings["refill"]
+    refill = plan.settings["refill"]
     groups = f" at most, until {refill['groups']:,} groups were kept" if refill else ""
-    yield "tasks", f"{outline.tasks:,}{groups}"
-    if outline.taken is not None:
-        yield "continues", taken_over(outline.taken)
-    llm, others = outline.settings["llm"], outline.settings["llms"] or {}
+    yield "tasks", f"{plan.tasks:,}{groups}"
+    if plan.taken is not None:
+        yield "continues", taken_over(plan.taken)
+    llm, others = plan.settings["llm"], plan.settings["llms"] or {}
     yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
     yield from ((f"llm {name}", _where(other)) for name, other in others.items())
-    yield from [("tools", _tools(agent) or "none")] if team is None else _team(outline.settings["program"], team)
+    yield from [("tools", _tools(agent) or "none")] if team is None else _team(plan.settings["program"], team)
     yield "strategy", strategy["kind"] + _options(strategy["options"])
-    yield "rollouts per task", outline.formula
-    yield "rollouts", f"{outline.tasks * outline.rollouts:,} at most"
-    yield "model turns", f"{outline.calls:,} at most  ({agent['max_turns']} per rollout)"
-    if outline.generated is None:
+    yield "rollouts per task", plan.formula
+    yield "rollouts", f"{plan.tasks * plan.rollouts:,} at most"
+    yield "model turns", f"{plan.calls:,} at most  ({agent['max_turns']} per rollout)"
+    if plan.generated is None:
         yield "generated tokens", "no bound: set --max-tokens"
     else:
-        yield "generated tokens", f"{outline.generated:,} at most  ({outline.generated // outline.calls:,} per turn)"
+        yield "generated tokens", f"{plan.generated:,} at most  ({plan.generated // plan.calls:,} per turn)"
     for label, name in (("budget of the run", "budget"), ("budget of a task", "task_budget")):
-        if given := outline.settings[name]:
+        if given := plan.settings[name]:
             yield label, ", ".join(f"{currency} {limit:,g}" for currency, limit in given.items())
-    stopping = outline.settings["stopping"]
+    stopping = plan.settings["stopping"]
     if stopping["enough"] is not None:
-        yield "enough", f"{stopping['enough']} of {outline.rollouts}, the others: {stopping['tail']}"
+        yield "enough", f"{stopping['enough']} of {plan.rollouts}, the others: {stopping['tail']}"
     if stopping["settled"] is not None:
-        yield "settled", f"{stopping['settled']}"
-    if outline.settings["program"] and team is None:
-        yield "program", outline.settings["program"]
-    yield "reward", outline.settings["reward"] or "none: rollouts stay unscored"
-    for judging in outline.settings["filters"]:
+        yield "stop when", f"{stopping['settled']}"
+    if plan.settings["program"] and team is None:
+        yield "program", plan.settings["program"]
+    yield "reward", plan.settings["reward"] or "none: rollouts stay unscored"
+    for judging in plan.settings["filters"]:
         yield "filter", judging["kind"] + _options(judging["options"])
-    yield "workers", f"{outline.workers}" if outline.workers else "none but this process"
-    seed = outline.settings["seed"]
+    yield "workers", f"{plan.workers}" if plan.workers else "none but this process"
+    seed = plan.settings["seed"]
     yield "seed", "drawn when the run starts" if seed is None else f"{seed}"
-    there = "" if outline.finished is None else f", which would be resumed: {outline.finished:,} tasks are finished"
-    yield "run file", (outline.out or "a temporary one") + there
+    there = "" if plan.finished is None else f", which would be resumed: {plan.finished:,} tasks are finished"
+    yield "run file", (plan.out or "a temporary one") + there
 
 
 def _where(llm: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ import msgspec
 from click.core import ParameterSource
 
 from trunkline._internal.text import counted, describe_error, format_error, printable
-from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, read_rewards, reward_option
+from trunkline.cli.options import API_KEY_ENV, BASE_URL, MAX_RETRIES, TIMEOUT, reward_option
 from trunkline.cli.output import put, silence, tell, write_json
-from trunkline.cli.tables import grid, labelled, share
+from trunkline.cli.tables import chosen_tries, grid, labelled, share
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
@@ -32,6 +32,7 @@ from trunkline.scoring.reports.extractive import LEAST, LIMIT
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import CACHED
 from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.reading import read_rewards
 from trunkline.store.export.export import FORMATS
 from trunkline.store.export.export import export as write
 from trunkline.store.export.target import STDOUT
@@ -60,7 +61,7 @@ def score(ctx: click.Context, /, run: str, **given: Any) -> None:
     Interrupted, it continues when it is called again. The earlier rewards stay in the notes of the tries. The run's
     filters judge again; where it has any, code that RUN names is imported: only for files that you trust.
     """
-    reward = read_rewards(given["rewards"])
+    reward = read_rewards(given["rewards"], "--reward")
     if reward is None:
         raise ConfigError("--reward none scores nothing: name a reward")
     out = given["out"]
@@ -197,7 +198,7 @@ class TaskAnswer(msgspec.Struct, frozen=True):
     answer: str | None  # the answer; None where no try gave one
     votes: int  # tries that gave it
     voters: int  # tries that gave any answer
-    correct: bool | None  # whether it is an accepted one; None without accepted answers, or where every try broke
+    correct: bool | None  # whether it is a reference answer; None without reference answers, or where every try broke
     decision: Decision  # the aggregator's decision with its evidence
     failed: bool = False  # whether the aggregator failed
 
@@ -244,7 +245,7 @@ async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> TaskAnswer:
 
 
 def _correct(tree: Tree, answer: str | None) -> bool | None:
-    """Whether an answer is an accepted one, spelled as votes are counted; None where nothing was measured."""
+    """Whether an answer is a reference answer, spelled as votes are counted; None where nothing was measured."""
     accepted = {key_of(reference) for reference in tree.task.reference}
     tried = any((ended := one.termination) is not None and ended not in UNSCORED for one in tree.rollouts)
     if not accepted or not tried:
@@ -311,7 +312,7 @@ def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
         put(_summary(found, measured, spent, target))
         if labels:
             put(
-                f"labels    {source} comes from the run's reward ({printable(labels, 60)}), which had the accepted "
+                f"labels    {source} comes from the run's reward ({printable(labels, 60)}), which had the reference "
                 "answers at hand: if it read them, this accuracy is not to be had without them"
             )
         if weighs != "confidence" and ctx.get_parameter_source("by") is not ParameterSource.DEFAULT:
@@ -380,7 +381,7 @@ def _summary(found: list[TaskAnswer], measured: Estimate | None, spent: Usage, t
     lines = [f"answers   {answered:,} of {len(found):,} tasks, {tied:,} tied"]
     if measured is not None:
         span = "" if measured.low is None else f" (95 %: {measured.low:.3f} to {measured.high:.3f})"
-        lines.append(f"accuracy  {measured.value:.3f}{span} of {measured.tasks:,} tasks with accepted answers")
+        lines.append(f"accuracy  {measured.value:.3f}{span} of {measured.tasks:,} tasks with reference answers")
     for name, said_of in (
         ("fallback", [one.decision.why for one in found if one.decision.fallback]),
         ("failed", [one.decision.why for one in found if one.failed]),
@@ -415,6 +416,8 @@ def summary_line(found: Exported, where: str) -> str:
         total = sum(found.left_out.values())
         reasons = ", ".join(f"{number:,} {why}" for why, number in found.left_out.items())
         line += f"; left out {counted(total, 'rollout')}: {reasons}"
+    if found.chosen:
+        line += f"; {chosen_tries(found.chosen)}"
     return line
 
 

@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from trunkline._internal.registry import load_named
 from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
-from trunkline.cli.live import drive, watching_options
 from trunkline.cli.options import (
     API_KEY_ENV,
     BASE_URL,
@@ -21,13 +20,12 @@ from trunkline.cli.options import (
     MAX_RETRIES,
     PRICE,
     TIMEOUT,
-    Settled,
-    load_tools,
-    read_rewards,
+    StopWhen,
     reward_option,
 )
-from trunkline.cli.output import print_outline, tell
+from trunkline.cli.output import print_plan, tell
 from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
+from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS
@@ -37,9 +35,11 @@ from trunkline.llm.types import Limits
 from trunkline.protocol.job import likeliest_of
 from trunkline.runner.plan import RunSpec, plan
 from trunkline.runner.pool import Pool
+from trunkline.runner.retry import Retry, asked_again
 from trunkline.runner.stored_job import stored_job
 from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
+from trunkline.scoring.rewards.reading import NONE, read_rewards
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.lock import set_aside
 from trunkline.store.reader import RunReader
@@ -47,6 +47,7 @@ from trunkline.strategies import STRATEGIES
 from trunkline.strategies.base import Strategy
 from trunkline.team import TEAMS
 from trunkline.team.team import Team
+from trunkline.tools.tool import load_tools
 
 if TYPE_CHECKING:
     from trunkline.protocol.job import Job
@@ -71,7 +72,7 @@ _AS_GIVEN: Final = (
 @BASE_URL
 @click.option("--llm", "llms", multiple=True, metavar="NAME=URL[,OPTION=VALUE,...]", help=HELP)
 @API_KEY_ENV
-@click.option("--tools", multiple=True, metavar="MODULE[:ATTR]", help="Tools of the agent; repeatable.")
+@click.option("--tools", multiple=True, metavar="MODULE[:ATTR]|FILE.py[:ATTR]", help="Tools of the agent; repeatable.")
 @click.option("--environment", metavar="MODULE:ATTR", help="Class of the environment that the tools work on.")
 @click.option("--system", default="", help="System prompt.")
 @click.option(
@@ -223,7 +224,7 @@ _AS_GIVEN: Final = (
     "--stop-when",
     "--settled",
     "stop_when",
-    type=Settled(),
+    type=StopWhen(),
     metavar="answer|R",
     help="Start no more tries of a question whose answer can no longer change, or once one has a reward of R.",
 )
@@ -251,11 +252,12 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     tasks = _tasks(questions, given["continue_from"], given["limit"])
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
+    # Exact match by default, where there is anything to match.
+    default = "exact_match" if any(task.reference for task in tasks) else NONE
     options: dict[str, Any] = {
         "llm": _llms(ctx, given, agent),
         "strategy": strategy,
-        # Exact match by default, where there is anything to match.
-        "reward": read_rewards(given["rewards"], "exact_match" if any(task.reference for task in tasks) else "none"),
+        "reward": read_rewards(given["rewards"] or [default], "--reward"),
         "program": given["program"] and load_named(given["program"], "--program"),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
@@ -273,9 +275,9 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     if anew and earlier.is_file() and path.samefile(earlier):
         raise click.UsageError(f"--from and --out name one file, {path}: give --fresh another --out")
     if given["dry_run"] or anew:
-        outline = plan(agent, tasks, **options | ({"out": None} if anew else {}))
+        planned = plan(agent, tasks, **options | ({"out": None} if anew else {}))
     if given["dry_run"]:
-        print_outline(msgspec.structs.replace(outline, out=str(path)) if anew else outline, as_json=given["as_json"])
+        print_plan(msgspec.structs.replace(planned, out=str(path)) if anew else planned, as_json=given["as_json"])
         return
     if anew and (aside := set_aside(path)) is not None:
         tell(f"--fresh: the run at {path} is now {aside}")
@@ -291,7 +293,7 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
     if given["role"]:
         raise click.UsageError(f"--role {given['role'][0]} changes a role of a team: name one with --team")
     return Agent(
-        tools=load_tools(given["tools"]),
+        tools=load_tools(given["tools"], "--tools"),
         dialect=_dialect(given["dialect"]),
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         sampling=sampling,
@@ -404,6 +406,13 @@ _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "
 @click.option("--max-retries", type=int, help="Retries of a model call.  [default: as before]")
 @click.option("--price", type=PRICE, metavar="prompt=P,generated=G[,cached=C]", help="What a million tokens cost.")
 @click.option("--budget", type=BUDGET, metavar="WHAT=N,...", help="The most the run may spend.  [default: as before]")
+@click.option(
+    "--retry",
+    multiple=True,
+    metavar="broken|cut|empty|ID,...",
+    help="Ask tries of finished questions again, by their next draws: those that broke, that the run's budget or time "
+    "cut, that gave no answer, or those of a question ID or one of them, ID#2; repeatable. With another --budget: cut.",
+)
 @click.option("--force", is_flag=True, help="Go on from what is whole where a part of RUN is lost.")
 @click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
 @FAIL_ON_ERROR
@@ -418,8 +427,10 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     path = Path(run).absolute()
     with RunReader.open(path, partial=given["force"]) as reader:
         meta, settings = reader.meta, reader.settings
+        retry = Retry.read([part for text in given["retry"] for part in text.split(",")] or None)
+        again = None if retry is None else asked_again(retry.choose(reader))
     job, stored = stored_job(path, meta)
-    said = run_file_status(path, resume=True, forced=given["force"])
+    said = run_file_status(path, resume=True, forced=given["force"], again=again)
     options: dict[str, Any] = {
         **{name: getattr(job, name) for name in _OF_JOB},
         **msgspec.structs.asdict(job.stopping),
@@ -433,6 +444,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
         "durable": stored.durable if given["durable"] is None else given["durable"],
         "out": path,
         "resume": "force" if given["force"] else True,
+        "retry": retry and [*retry.words, *retry.ids],
     }
     threshold, as_json = given["fail_on_error"], given["as_json"]
     ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,12 +12,13 @@ import msgspec
 
 from trunkline._internal.text import cells, counted, printable
 from trunkline.cli.options import read_confidence
-from trunkline.cli.output import plain, put, summary_data, task_data, telling, tree_data, write_json
+from trunkline.cli.output import plain, put, summary_data, task_data, tell, telling, tree_data, write_json
 from trunkline.cli.tables import (
     TableRow,
     agents_table,
     calibration_table,
     calls_table,
+    chosen_tries,
     cost,
     interval,
     is_share,
@@ -30,12 +32,15 @@ from trunkline.cli.tables import (
     times_table,
 )
 from trunkline.cli.tree_view import picture
+from trunkline.cli.tries import TryFilter, check_choice, show_transcript, show_tries
 from trunkline.scoring.confidence import CONFIDENCES, entropy
 from trunkline.store.log import refuse
 from trunkline.store.reader import RunReader
+from trunkline.store.recover import recover as salvage
 from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
 from trunkline.store.stats.metrics import calibrated, run_metrics
+from trunkline.store.stats.where import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,6 +114,7 @@ def show_run(
             other,
             reader.profile() if time or several else None,
             None if named is None else reader.tree(named),
+            task is not None or tasks or calls or time or metrics or confidence is not None,
         )
     if json:
         write_json(_data(shown, time=time))
@@ -130,6 +136,7 @@ class _Shown(NamedTuple):
     instead: str
     spent: Profile | None
     tree: Tree | None
+    asked: bool
 
 
 def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
@@ -148,16 +155,18 @@ def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
 
 
 def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
-    """Print the totals, and below them what else was asked for."""
-    put(f"run file  {printable(shown.path)}")
-    if shown.rescorings:
-        last = shown.rescorings[-1]
-        part = "" if last.finished else ", in part: trunkline score continues it"
+    """Print the totals, or in their place what was asked for."""
+    sections = list(_sections(shown, calls=calls, time=time))
+    last = shown.rescorings[-1] if shown.rescorings else None
+    part = "" if last is None or last.finished else ", in part: trunkline score continues it"
+    if not shown.asked:
+        put(f"run file  {printable(shown.path)}")
+    if last is not None and (part or not shown.asked):
         put(f"scored    again, by {printable(last.reward, 80)}{part}")
-    print_summary(shown.summary)
-    for text in _sections(shown, calls=calls, time=time):
-        put("")
-        put(text)
+    if not shown.asked:
+        print_summary(shown.summary)
+    if sections:
+        put(("" if shown.asked else "\n") + "\n\n".join(sections))
 
 
 def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
@@ -173,8 +182,8 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
         yield times_table(shown.spent) if time else agents_table(shown.spent.agents)
     if shown.tree is not None:
         width = shutil.get_terminal_size((100, 24)).columns
-        accepted = ", ".join(printable(answer, 60) for answer in shown.tree.task.reference[:5])
-        yield picture(shown.tree, width=width, max_lines=_LINES) + (f"\naccepted: {accepted}" if accepted else "")
+        reference = ", ".join(printable(answer, 60) for answer in shown.tree.task.reference[:5])
+        yield picture(shown.tree, width=width, max_lines=_LINES) + (f"\nreference: {reference}" if reference else "")
 
 
 @click.command()
@@ -190,10 +199,33 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
     help=f"Show whether surer tries are right: by {CONFIDENCES}, or by your own function of a rollout. "
     "logprob needs token ids (TokenMode), entropy --top-logprobs.",
 )
+@click.option("--rollout", type=click.IntRange(0), metavar="N", help="With --task: what was said in one try.")
+@click.option("--full", is_flag=True, help="With --rollout: long texts whole.")
+@click.option("--wrong", is_flag=True, help="Tasks that no try solved, with what was answered.")
+@click.option("--errors", is_flag=True, help="Tries that broke, and why.")
+@click.option("--empty", is_flag=True, help="Tries that ended with an answer without text.")
+@click.option(
+    "--where",
+    metavar="EXPR",
+    help="Tries for which it holds, such as \"outcome == 'max_turns' and turns > 5\"; names are "
+    f"{', '.join(FIELDS)}, and those of the tasks' metadata.",
+)
+@click.option("--by", metavar="FIELD", help="Accuracy by a field of the tasks' metadata, or of the tries.")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Most lines; 0 for all.")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 def show(run: str, **given: Any) -> None:
-    """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
-    show_run(run, **given)
+    """Print the summary of RUN and one of its trees, or in its place what is asked for."""
+    check_choice(given)
+    choice = TryFilter(*(given.pop(name) for name in TryFilter._fields))
+    number, full, as_json = given.pop("rollout"), given.pop("full"), given["json"]
+    if not choice and number is None:
+        return show_run(run, **given)
+    with telling(f"reading all rows of {run}", run, quiet=as_json), RunReader.open(run, partial=True) as reader:
+        if number is not None:
+            show_transcript(reader.tree(given["task"]), number, full=full, as_json=as_json)
+        else:
+            show_tries(reader, choice, as_json=as_json)
+    return refuse(reader.path, reader.loss, partial=False)
 
 
 _NAME: Final = 40  # cells of a task's id that are shown
@@ -248,6 +280,8 @@ def _spent(label: str, side: Side) -> Iterator[TableRow]:
     yield f"tokens of {label}", counts if usage.prompt or usage.generated else no_tokens(usage)
     if side.spent is not None:
         yield f"price of {label}", cost(side.spent)
+    if side.chosen:
+        yield f"retried in {label}", chosen_tries(side.chosen, side.first_try)
 
 
 def _changes(found: Comparison, most: int) -> Iterator[str]:
@@ -299,11 +333,14 @@ def _table(found: Comparison, most: int) -> str:
     help="How many of the tasks that changed to show.",
 )
 @click.option("--common", is_flag=True, help="Leave out tasks of the same id and another prompt or answer.")
+@click.option(
+    "--allow-selected", is_flag=True, help="Compare also where tries were asked again because of their result."
+)
 @click.option("--json", is_flag=True, help="Print one JSON object, with all tasks that changed.")
-def compare(a: str, b: str, metric: str, tasks: int, common: bool, json: bool) -> None:
+def compare(a: str, b: str, metric: str, tasks: int, common: bool, allow_selected: bool, json: bool) -> None:
     """Compare the runs A and B task by task: what B is better at, and whether by more than chance."""
     with telling(f"reading all rows of {a} and {b}", a, b, quiet=json):
-        found = compared(a, b, metric, common=common)
+        found = compared(a, b, metric, common=common, allow_selected=allow_selected)
     if json:
         data = plain(found)
         for name, side in (("a", found.a), ("b", found.b)):
@@ -329,3 +366,21 @@ def check(ctx: click.Context, run: str) -> None:
     if problems:
         ctx.exit(1)
     put(f"{printable(run)}: {counted(tasks, 'task')}, every row follows from the deltas")
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.argument("out", type=click.Path())
+def recover(run: str, out: str) -> None:
+    """Write what is whole of the damaged RUN into the new file OUT, and say what is lost. RUN is not changed.
+
+    A task that lost its last part goes on from what is left of it: trunkline resume OUT.
+    """
+    with telling(f"reading all of {run}", run):
+        found = salvage(run, out)
+    for what in found.lost:
+        put(f"lost: {what}")
+    more = f", {counted(found.begun, 'one', 'ones')} that have begun" if found.begun else ""
+    put(f"{printable(out)}: {counted(found.tasks, 'task')}, {found.finished:,} finished{more}")
+    if found.finished < found.tasks:
+        tell(f"go on with it: trunkline resume {shlex.quote(out)}")

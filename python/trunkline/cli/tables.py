@@ -99,8 +99,14 @@ def _three_decimals(value: float) -> str:
     return f"{value:.3f}"
 
 
+def chosen_tries(chosen: int, first: Estimate | None = None) -> str:
+    """How many tries were asked again because of their result, and the accuracy of one try without that."""
+    said = f"{counted(chosen, 'try', 'tries')} asked again because of their result"
+    return said if first is None else f"{said}; first-try accuracy {share(first, '-')}"
+
+
 def _scores(summary: Summary) -> Iterator[TableRow]:
-    missing = f"0 of {summary.rollouts:,} scored"
+    missing = f"0 of {summary.rollouts - summary.retried:,} scored"
     yield "accuracy of one try", share(summary.accuracy, missing)
     if summary.accuracy is None:
         return
@@ -109,8 +115,10 @@ def _scores(summary: Summary) -> Iterator[TableRow]:
         best += f"  ({summary.short:,} of {summary.finished:,} tasks have fewer than {summary.tries} scored tries)"
     yield f"best of {summary.tries}", best
     yield f"majority of {summary.tries}", share(summary.majority, missing)
-    if summary.scored < summary.rollouts:
-        yield "scored", f"{summary.scored:,} of {summary.rollouts:,} rollouts"
+    if summary.scored < summary.rollouts - summary.retried:
+        yield "scored", f"{summary.scored:,} of {summary.rollouts - summary.retried:,} rollouts"
+    if summary.chosen:
+        yield "chosen", chosen_tries(summary.chosen, summary.first_try)
 
 
 def _diversity(summary: Summary) -> Iterator[TableRow]:
@@ -270,7 +278,11 @@ def rows_of(summary: Summary) -> list[TableRow]:
     if workers := _workers(summary.events):
         rows.append(("workers", workers))
     rows.extend(_endings(summary))
-    ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
+    endings = dict(summary.terminations)
+    if summary.empty:
+        endings["answer"] -= summary.empty
+        endings["empty answer"] = summary.empty
+    ended = ", ".join(f"{word} {count:,}" for word, count in endings.items() if count)
     rows.append(("rollouts", f"{summary.rollouts:,}" + (f"  ({ended})" if ended else "")))
     if summary.failed:
         rows.append(("rollouts that broke", f"{summary.failed:,}, not scored"))

@@ -10,7 +10,7 @@ import msgspec
 from trunkline._internal.registry import read_value
 from trunkline._internal.text import printable
 from trunkline._internal.validation import short_repr
-from trunkline.cli.options import load_tools, run_path, safe_name
+from trunkline.cli.options import run_path, safe_name
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
 from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS
@@ -21,6 +21,7 @@ from trunkline.runner.resume import ResumableRun
 from trunkline.team import TEAMS
 from trunkline.team.role import Role
 from trunkline.team.team import GUIDE_NAMES, Team, change
+from trunkline.tools.tool import load_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -159,7 +160,7 @@ def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
     """The setting of a team that takes the tools: ``tools``, or ``tool`` where it takes one."""
     if not names or not issubclass(kind, Team):
         return {}
-    tools: Sequence[Tool[..., Any]] = load_tools(names)
+    tools: Sequence[Tool[..., Any]] = load_tools(names, "--tools")
     takes = {field.name for field in msgspec.structs.fields(kind)}
     if "tools" in takes:
         return {"tools": tools}
@@ -220,7 +221,7 @@ def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: 
         fields = [f"{prefix}{name}" for name in hints] + ([] if prefix else [f"{_SAMPLING}temperature and the like"])
         raise ConfigError(f"--role {text!r}: a role has no such field; those that can be given are {', '.join(fields)}")
     if field == "tools":
-        return load_tools(tuple(value.split("/")), f"--role {text!r}: tools")
+        return load_tools(value.split("/"), f"--role {text!r}: tools")
     if field == "dialect" and value not in DIALECTS:
         raise ConfigError(f"--role {text!r}: dialects are {DIALECTS}")
     return read_value(value, f"--role {text!r}: {field}", hints[field])
@@ -241,14 +242,16 @@ def find_run(out: str | None, model: str, fingerprints: Callable[[], list[str]],
     return (None if fresh else _newest(labels)) or run_path(None, labels[0]), not fresh
 
 
-def run_file_status(path: Path, *, resume: bool, forced: bool = False) -> str:
-    """A line that says whether a run begins, resumes or is finished."""
+def run_file_status(path: Path, *, resume: bool, forced: bool = False, again: str | None = None) -> str:
+    """A line that says whether a run begins, resumes or is finished, and which tries it asks ``again``."""
     there = ResumableRun.at(path, partial=forced) if resume else None
     name = printable(str(path))
     if there is None:
         return f"begins {name}"
     done = f"{there.finished:,} of {there.size:,} tasks are finished"
-    return f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}"
+    if again is not None:
+        done += f"; asks again {again}" if again else "; there is no such try to ask again"
+    return f"{'finished' if there.state in _OVER and not again else 'resumes'} {name}: {done}"
 
 
 def _newest(labels: list[str]) -> Path | None:

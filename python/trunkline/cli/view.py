@@ -71,7 +71,7 @@ def ctl(run: str, action: str) -> None:
 
     drain is one Ctrl-C: nothing new begins, requests in flight may return. stop is two: they are not waited for.
     """
-    from trunkline.runner.control import ask
+    from trunkline.controller.control_socket import ask
 
     found = ask(run, action)
     if action == "progress":

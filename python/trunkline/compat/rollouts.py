@@ -235,7 +235,7 @@ async def run_parallel_rollouts(
               what is in ``extra_body``, a dict.
             * ``seed``: seed of all draws; drawn at random when None. ``strategy``: where tries start, in place of
               ``Chain(num_rollouts)``; it must make as many. ``reward`` and ``reference``: a reward function, and the
-              accepted answers that it compares with. ``budget``, ``cache``: as of :func:`trunkline.run`.
+              reference answers that it compares with. ``budget``, ``cache``: as of :func:`trunkline.run`.
             * ``out``: path of a run file to keep, for ``trunkline show`` and training; nothing stays on disk without.
             * ``max_concurrency``: requests in flight at once, 64.
 

@@ -82,8 +82,8 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         there, send = writer.progress, backend.send
         self.task_queue = TaskQueue(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
-        self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
-        self._observers = ObserverHub(self.snapshot, watch, observers)
+        self.progress = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
+        self._observers = ObserverHub(self.progress, watch, observers)
         self._registry = WorkerRegistry()
         self._dispatcher = TaskDispatcher(
             tasks, self.task_queue, self._registry, writer, self._taken, send, begun=there.begun
@@ -98,18 +98,18 @@ class Controller:
             lambda cut: self._inbox.put_nowait((-1, cut)),
         )
         self.coordinator = WeightCoordinator(job.weights, send, lambda versions: writer.note("weights", [*versions]))
-        self._progress = ProgressCounter(
-            job, tasks, writer, self.task_queue, self._taken, refill, self.snapshot, self._observers
+        self._counter = ProgressCounter(
+            job, tasks, writer, self.task_queue, self._taken, refill, self.progress, self._observers
         )
         self._supervisor = Supervisor(backend, self._registry, writer, memory)
-        self._quarantine = Quarantine(job, tasks, writer, self._progress.lost)
+        self._quarantine = Quarantine(job, tasks, writer, self._counter.lost)
         self._components = Components(
             [
                 self._dispatcher,
                 self._run_limits,
                 self._lease_server,
                 self.coordinator,
-                self._progress,
+                self._counter,
                 self._supervisor,
                 self._quarantine,
             ]
@@ -122,8 +122,13 @@ class Controller:
             CutTasks: lambda _, message: self._send_all(message),
             Log: relog,
         }
-        self.snapshot.engines = self._supervisor.engines
-        self.finished = self._progress.finished
+        self.progress.engines = self._supervisor.engines
+        self.finished = self._counter.finished
+
+    @property
+    def broke(self) -> bool:
+        """Whether a rollout or a whole task broke, as far as this controller has seen."""
+        return self.progress.failed > 0 or self._counter.broke
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the run to end early; with ``at_once``, without waiting for requests and tool calls in flight."""
@@ -141,8 +146,8 @@ class Controller:
 
     @property
     def ended(self) -> str | None:
-        """``deadline`` or ``budget`` where tasks were not begun because of it."""
-        return self._run_limits.word if self.task_queue.left else None
+        """``deadline`` or ``budget`` where that kept tasks from being begun, or cut tries."""
+        return self._run_limits.word if self.task_queue.left or self._counter.cut else None
 
     async def run(self) -> None:
         """Run until every needed task is done, the run is stopped, or its budget or time is used up.
@@ -228,9 +233,9 @@ class Controller:
             self._supervisor.heartbeats.seen(worker_id)
             if (handler := self._handlers.get(type(message))) is not None:
                 handler(worker_id, message)
-        if (rejected := self._progress.rejected) is not None:
+        if (rejected := self._counter.rejected) is not None:
             self._fail(EndpointError(rejected))
-        self.snapshot.workers = len(self._registry.ready)
+        self.progress.workers = len(self._registry.ready)
         self._run_limits.note(self._writer)
         self._observers.show(self._supervisor.heartbeats.silent)
 
@@ -243,7 +248,7 @@ class Controller:
             [(delta.task, delta.seq, delta.data) for _, batch in batches for delta in batch.deltas],
             [(done.task, done.tree, done.rollouts) for _, batch in batches for done in batch.done],
         )
-        self.snapshot.called(rows)
+        self.progress.called(rows)
         took = time.monotonic() - begun
         for worker_id, batch in batches:
             self._backend.send(worker_id, Ack(batch.batch))

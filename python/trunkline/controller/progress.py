@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trunkline import errors
 from trunkline.controller.component import Component
@@ -67,8 +67,11 @@ def reported(fatal: Fatal) -> TrunklineError:
     return InfrastructureError(fatal.message)
 
 
+_CUT: Final = frozenset({"budget", "deadline"})
+
+
 class ProgressCounter(Component):
-    """Counts committed work in the run's snapshot, and tells observers of it."""
+    """Counts committed work of a run, and tells observers of it."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class ProgressCounter(Component):
         task_queue: TaskQueue,
         taken: Mapping[int, TakenRow],
         refill: Refill | None,
-        snapshot: Progress,
+        progress: Progress,
         observers: ObserverHub,
     ) -> None:
         self._job = job
@@ -90,19 +93,21 @@ class ProgressCounter(Component):
         self._served = set(writer.progress.served)
         self._estimated = Counter(writer.progress.estimated)
         self._rejections = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
-        self._snapshot = snapshot
+        self._progress = progress
+        self.cut = False  # whether a budget or a deadline cut tries
         self._observers = observers
         self.finished: asyncio.Queue[list[str] | None] = asyncio.Queue()
+        self.broke = False
 
     @property
     def rejected(self) -> str | None:
         """Why the settings must be wrong: every request so far was refused in the same way; None if not."""
-        return None if self._snapshot.calls else self._rejections.reason
+        return None if self._progress.calls else self._rejections.reason
 
     def on_commit(self, worker_id: int, batch: Batch, seconds: float) -> None:
         if batch.progressed:
             self._observers.grew()
-        shot = self._snapshot
+        shot = self._progress
         shot.calls += sum([delta.turns for delta in batch.deltas])
         shot.rollouts_done += sum([delta.rollouts for delta in batch.deltas])
         new = set(batch.served) - self._served
@@ -117,18 +122,20 @@ class ProgressCounter(Component):
             self._done(batch.done)
 
     def on_lost(self, worker_id: int, death: Death) -> None:
-        self._snapshot.died += not death.expected()
+        self._progress.died += not death.expected()
 
     def lost(self, done: Done) -> None:
-        self._snapshot.lost += 1
-        self._snapshot.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
+        self._progress.lost += 1
+        self._progress.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
         self._done([done])
 
     def _done(self, finished: Sequence[Done]) -> None:
-        shot, scored = self._snapshot, self._job.reward is not None
+        shot, scored = self._progress, self._job.reward is not None
         whole = sum([kept(done.tree.error, done.rollouts, scored=scored) for done in finished])
         self._task_queue.done(len(finished), kept=whole)
+        self.cut = self.cut or not _CUT.isdisjoint([done.tree.ended for done in finished])
         for done in finished:
+            self.broke |= done.tree.error is not None
             if done.task in self._taken:
                 self._discount(self._taken[done.task])
             for row in done.rollouts:
@@ -138,16 +145,17 @@ class ProgressCounter(Component):
         shot.kept = self._task_queue.kept
         if shot.groups is None:
             # The tasks' rollouts replace the most that their strategy could have made.
-            shot.rollouts += sum([len(done.rollouts) for done in finished]) - self._most * len(finished)
+            tries = [row.termination != Termination.RETRIED for done in finished for row in done.rollouts]
+            shot.rollouts += sum(tries) - self._most * len(finished)
         self.finished.put_nowait([self._tasks[done.task].id for done in finished])
         self._observers.completed(finished)
 
     def _discount(self, before: TakenRow) -> None:
-        self._snapshot.failed -= before.failed
-        self._snapshot.rollouts -= before.rollouts if self._snapshot.groups is None else 0
+        self._progress.failed -= before.failed
+        self._progress.rollouts -= before.rollouts if self._progress.groups is None else 0
 
     def _failed(self, task: int, row: RolloutRow) -> None:
-        self._snapshot.failed += 1
+        self._progress.failed += 1
         if row.termination == Termination.BAD_REQUEST and not row.turns:
             before = self._taken.get(task)
             if before is None or row.rollout >= before.rollouts:

@@ -1,4 +1,4 @@
-"""Everything between a turn and the model that makes it: messages, requests, transports, replies."""
+"""What makes a model's turns (``trunkline.llms``): endpoints, engines, sampling, token ids, limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
     from trunkline.llm.token_ids.renderers import tokens_with
-    from trunkline.llm.types import Limits, Routing, ToolCall
+    from trunkline.llm.types import Limits, Reply, ReplyChoice, Request, Routing, ToolCall
 
 __all__ = [
     "LLM",
@@ -30,6 +30,9 @@ __all__ = [
     "Parsed",
     "Price",
     "Prompt",
+    "Reply",
+    "ReplyChoice",
+    "Request",
     "Routing",
     "Sampling",
     "SearchR1",
@@ -51,6 +54,6 @@ llm.pricing: Price
 llm.request: Sampling
 llm.token_ids.base: TokenMode
 llm.token_ids.renderers: tokens_with
-llm.types: Limits Routing ToolCall
+llm.types: Limits Reply ReplyChoice Request Routing ToolCall
 """,
 )

@@ -75,7 +75,7 @@ class _Varargs(msgspec.StructMeta):
 
 
 class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
-    """One or more OpenAI-compatible endpoints that complete, as data; ``trunkline.LLM``.
+    """The model's server: one or more OpenAI-compatible endpoints, as data.
 
     Args:
         base_urls: Base URLs such as ``http://localhost:8000/v1``; a tree stays with one of them. Without any,
@@ -90,7 +90,8 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
         deadline: Seconds that the attempts and waits of one call may take together.
         siblings: Whether draws of one state go out as one request with ``n``. Where a server takes no notice of it or
             refuses it, that is noticed, and they go out one by one from then on.
-        price: What tokens cost: one :class:`Price` for all endpoints, or one for each base URL. Kept by base URL.
+        price: What tokens cost: one :class:`Price` for all endpoints, also as a text such as
+            ``"prompt=0.15,generated=0.6"`` (of a million tokens), or one for each base URL. Kept by base URL.
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen, where there are several.
         tokens: Whether and how token ids and log-probs are asked for and kept on the tree; None for not at all.
@@ -127,7 +128,7 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
             max_retries: int = 5,
             deadline: float = 3600.0,
             siblings: bool = True,
-            price: Price | Mapping[str, Price] | None = None,
+            price: Price | str | Mapping[str, Price] | None = None,
             limits: Limits = ...,
             routing: Routing = ...,
             tokens: TokenMode | None = None,

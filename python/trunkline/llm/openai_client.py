@@ -34,8 +34,6 @@ def as_llm(candidate: object) -> LLMClient:
     """Check a user's LLM; an OpenAI client is wrapped."""
     complete = getattr(candidate, "complete", None)
     if callable(complete) and not isinstance(candidate, type):
-        if not inspect.iscoroutinefunction(complete):
-            raise ConfigError(f"{type(candidate).__name__}.complete must be an async function")
         if hasattr(candidate, "max_concurrency"):
             check_int(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
         one_price(f"{type(candidate).__name__}.price", getattr(candidate, "price", None))
@@ -44,7 +42,7 @@ def as_llm(candidate: object) -> LLMClient:
     if not _is_client(candidate):
         raise ConfigError(
             f"{type(candidate).__name__} is no LLM: give trunkline.LLM(url), an openai.AsyncOpenAI client, "
-            "a batch engine as trunkline.BatchLLM(engine), or an object with async complete(request)"
+            "a batch engine as trunkline.BatchLLM(engine), or an object with complete(request)"
         )
     return ClientLLM(candidate)
 

@@ -67,9 +67,15 @@ def prices_by_url(given: Any, urls: Sequence[str], normal: Callable[[str], str])
     """The prices of endpoints by URL, from a Price or a mapping."""
     if given is None:
         return {}
+    if isinstance(given, str):
+        given = read_price(given)
     if isinstance(given, Price):
         return dict.fromkeys(urls, given)
-    check_that(isinstance(given, Mapping), "price must be a Price, or a mapping from base URLs to Prices", given)
+    check_that(
+        isinstance(given, Mapping),
+        "price must be a Price, a text such as prompt=0.15,generated=0.6, or a mapping from base URLs to Prices",
+        given,
+    )
     prices = {normal(url): price for url, price in given.items()}
     for url, price in prices.items():
         if url not in urls:

@@ -120,7 +120,8 @@ def part(request: Request, first: int, n: int) -> Request:
     seed = None if request.seed is None else request.seed + first
     take = request.take and _read_part(request.take, first, n)
     body = request.body[: request.constant] + draws(seed, n, request.route)
-    return msgspec.structs.replace(request, content=body, n=n, seed=seed, take=take)
+    rollouts = request.rollouts[first : first + n]
+    return msgspec.structs.replace(request, content=body, n=n, seed=seed, take=take, rollouts=rollouts)
 
 
 def unseeded(request: Request) -> Request:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_that
+
+if TYPE_CHECKING:
+    from trunkline.types import Message
 
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
@@ -42,9 +45,9 @@ class ReplyChoice(msgspec.Struct):
     """
 
     content: str
-    reasoning: str | None
-    tool_calls: list[ToolCall]
-    finish: str
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = []
+    finish: str = "stop"
     token_ids: list[TokenId] | None = None
     logprobs: list[float | None] | None = None
 
@@ -72,11 +75,11 @@ class Reply(msgspec.Struct):
     """
 
     choices: list[ReplyChoice]
-    prompt: int
-    cached: int
-    generated: int
-    attempts: int
-    micros: int
+    prompt: int = -1
+    cached: int = -1
+    generated: int = -1
+    attempts: int = 1
+    micros: int = 0
     served: str = ""
     endpoint: str = ""
     queue: int = 0
@@ -129,6 +132,8 @@ class Request(msgspec.Struct):
         role: The agent that asks.
         step: Turns of the rollout that something was observed after, where a program asks; else all its turns.
         asked: Turns of that role before this one in the step, where a program asks.
+        task: The id of the task; empty where no rollout asks, as for a judge.
+        rollouts: Numbers of the rollouts in their tree that wait for the draws, in the order of these.
     """
 
     content: bytes | list[bytes]
@@ -144,6 +149,19 @@ class Request(msgspec.Struct):
     role: str = ""
     step: int = 0
     asked: int = 0
+    task: str = ""
+    rollouts: list[int] = []
+
+    @property
+    def rollout(self) -> int | None:
+        """The number in its tree of the rollout that waits for the first draw; None where no rollout asks."""
+        return self.rollouts[0] if self.rollouts else None
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation, as the body has it; empty where the body has a prompt instead."""
+        found: list[Message] = msgspec.json.decode(self.body).get("messages", [])
+        return found
 
     @property
     def body(self) -> bytes:
@@ -157,7 +175,9 @@ class Request(msgspec.Struct):
 class LLMClient(Protocol):
     """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator.
 
-    A user's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for
+    A user's own needs :meth:`complete` alone, which may be sync: then each call has a thread. It may return, in place
+    of a :class:`Reply`, a chat completion as a dict or as bytes of JSON, read as a server's would be, or a text, which
+    is the whole reply. Anything else ends the run at once. One that may be asked for
     several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
     request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
     growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its tokens cost.

@@ -1,4 +1,4 @@
-"""Logging, observers, Prometheus, OpenTelemetry."""
+"""How a run is watched (``trunkline.observability``): its progress, logs, Prometheus, OpenTelemetry."""
 
 from __future__ import annotations
 

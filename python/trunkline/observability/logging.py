@@ -8,13 +8,13 @@ import logging
 import queue
 import threading
 import time
-import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import msgspec
 
+from trunkline._internal.frames import users_traceback
 from trunkline._internal.text import printable, scrub, without_key, without_secrets
 from trunkline._internal.tool_output import direct_stderr
 from trunkline._internal.validation import short_repr
@@ -67,8 +67,8 @@ def conceal(*llms: object) -> None:
 
 def trace_of(record: logging.LogRecord) -> str | None:
     """Return the end of a record's traceback; None without one."""
-    if record.exc_info and record.exc_info[0] is not None:
-        return "".join(traceback.format_exception(*record.exc_info))[-_LONGEST:]
+    if record.exc_info and record.exc_info[1] is not None:
+        return users_traceback(record.exc_info[1])[-_LONGEST:]
     return record.exc_text or None
 
 

@@ -129,10 +129,10 @@ class Observer(Protocol):
     def completed(self, done: Done) -> None:
         """A task is over, and in the run file."""
 
-    def look(self, snapshot: Progress) -> None:
+    def look(self, progress: Progress) -> None:
         """A second has passed."""
 
-    def end(self, snapshot: Progress) -> None:
+    def end(self, progress: Progress) -> None:
         """The run is over."""
 
 
@@ -151,36 +151,36 @@ class StallDetector:
     def __init__(self) -> None:
         self._next = STALLED
 
-    def look(self, snapshot: Progress) -> None:
+    def look(self, progress: Progress) -> None:
         """Look at a run; once a second is enough."""
-        if snapshot.quiet < STALLED:
+        if progress.quiet < STALLED:
             self._next = STALLED
-        elif snapshot.quiet >= self._next:
-            self._next = 2 * snapshot.quiet
-            logger.warning("%s", explain(snapshot))
+        elif progress.quiet >= self._next:
+            self._next = 2 * progress.quiet
+            logger.warning("%s", explain(progress))
 
 
-def explain(snapshot: Progress) -> str | None:
+def explain(progress: Progress) -> str | None:
     """Say why there is no progress, in one printable line; None where there is."""
-    if snapshot.quiet < STALLED:
+    if progress.quiet < STALLED:
         return None
-    idle = "no request and no tool call is in flight" if snapshot.engines else "no worker has reported its status yet"
-    reasons = list(_reasons(snapshot)) or [idle]
-    retries = [state.retry for state in snapshot.engines.values() if state.retry is not None]
+    idle = "no request and no tool call is in flight" if progress.engines else "no worker has reported its status yet"
+    reasons = list(_reasons(progress)) or [idle]
+    retries = [state.retry for state in progress.engines.values() if state.retry is not None]
     if retries:
         reasons.append(f"next retry in {max(0.0, min(retries)):.0f} s")
-    return f"no progress for {snapshot.quiet:.0f} s: " + "; ".join(reasons)
+    return f"no progress for {progress.quiet:.0f} s: " + "; ".join(reasons)
 
 
-def pause_of(snapshot: Progress) -> float:
+def pause_of(progress: Progress) -> float:
     """Return the seconds for which all endpoints that are not out for good get no request; 0 where one does."""
-    states = snapshot.engines.values()
+    states = progress.engines.values()
     pauses = [one.pause for state in states for one in state.endpoints if one.pause or not one.shut]
     return min(pauses, default=0.0)
 
 
-def _reasons(snapshot: Progress) -> Iterator[str]:
-    states = snapshot.engines.values()
+def _reasons(progress: Progress) -> Iterator[str]:
+    states = progress.engines.values()
     out: dict[str, int] = defaultdict(int)
     waiting: dict[str, int] = defaultdict(int)
     shut: dict[str, EndpointState] = {}
@@ -206,10 +206,10 @@ def _reasons(snapshot: Progress) -> Iterator[str]:
     if tools:
         longest = max(states, key=lambda state: state.tool_seconds)
         yield f"{counted(tools, 'tool call runs', 'tool calls run')}, {longest.tool} for {longest.tool_seconds:.0f} s"
-    for worker_id, silent in snapshot.silent.items():
+    for worker_id, silent in progress.silent.items():
         if silent >= _SILENT:
             yield f"worker {worker_id} has not answered for {silent:.0f} s"
-    if snapshot.workers == 0:
+    if progress.workers == 0:
         yield "no worker is up"
 
 
@@ -217,9 +217,9 @@ class ObserverHub:
     """Fan-out of run events to observers: progress callback, Prometheus, OpenTelemetry."""
 
     def __init__(
-        self, snapshot: Progress, watch: Callable[[Progress], None] | None, observers: Sequence[Observer]
+        self, progress: Progress, watch: Callable[[Progress], None] | None, observers: Sequence[Observer]
     ) -> None:
-        self._snapshot = snapshot
+        self._progress = progress
         self._watch = watch
         self._observers = observers
         self._stall_detector = StallDetector()
@@ -248,11 +248,11 @@ class ObserverHub:
     def look(self) -> None:
         """A second has passed."""
         for observer in self._observers:
-            observer.look(self._snapshot)
+            observer.look(self._progress)
 
     def show(self, silent: Mapping[int, float]) -> None:
-        """Update the snapshot, with the seconds of workers that are silent, and show it."""
-        shot, now = self._snapshot, time.monotonic()
+        """Note the seconds that the run and its silent workers take, and show it."""
+        shot, now = self._progress, time.monotonic()
         shot.seconds, shot.quiet, shot.silent = now - self._began, now - self._grown, dict(silent)
         self._stall_detector.look(shot)
         if self._watch is not None:
@@ -261,4 +261,4 @@ class ObserverHub:
     def end(self) -> None:
         """The run is over."""
         for observer in self._observers:
-            observer.end(self._snapshot)
+            observer.end(self._progress)

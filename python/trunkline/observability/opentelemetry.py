@@ -69,10 +69,10 @@ class Tracing:
             self._fail(span, "lost")
             span.end()
 
-    def look(self, snapshot: Progress) -> None:
+    def look(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
 
-    def end(self, snapshot: Progress) -> None:
+    def end(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`; open spans end as unfinished."""
         for span in self._open.values():
             span.set_attribute("trunkline.unfinished", True)

@@ -126,23 +126,23 @@ class PrometheusServer:
             if before is None or row.rollout >= before.rollouts:
                 self._rollouts.labels(termination=row.termination or "none").inc()
 
-    def look(self, snapshot: Progress) -> None:
+    def look(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
-        self._deaths.inc(snapshot.died - self._before.died)
-        self._before.died = snapshot.died
-        self._workers.set(snapshot.workers)
-        self._quiet.set(snapshot.quiet)
-        for worker_id in self._worker_ids - snapshot.engines.keys():
+        self._deaths.inc(progress.died - self._before.died)
+        self._before.died = progress.died
+        self._workers.set(progress.workers)
+        self._quiet.set(progress.quiet)
+        for worker_id in self._worker_ids - progress.engines.keys():
             for gauge in self._gauges.values():
                 gauge.remove(str(worker_id))
-        self._worker_ids = set(snapshot.engines)
-        for worker_id, state in snapshot.engines.items():
+        self._worker_ids = set(progress.engines)
+        for worker_id, state in progress.engines.items():
             for name, gauge in self._gauges.items():
                 gauge.labels(worker=str(worker_id)).set(getattr(state, name))
 
-    def end(self, snapshot: Progress) -> None:
+    def end(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
-        self.look(msgspec.structs.replace(snapshot, engines={}, workers=0))
+        self.look(msgspec.structs.replace(progress, engines={}, workers=0))
 
     def _called(self, call: CallRow) -> None:
         endpoint = self._label("endpoint", call.endpoint)

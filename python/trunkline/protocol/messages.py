@@ -176,10 +176,11 @@ class Hello(ToWorker):
 
 
 class Begin(ToWorker):
-    """A run begins, with the job that :func:`.job.pack_job` encoded; see ``WorkerReady``."""
+    """A run begins, with the job that :func:`.job.pack_job` encoded, and ``sys.argv``; see ``WorkerReady``."""
 
     job: bytes
     level: int = 30
+    argv: list[bytes] = []
 
 
 class AssignTasks(ToWorker):

@@ -101,10 +101,18 @@ class SpentMark(msgspec.Struct, frozen=True):
     rollout: int
 
 
-Mark = RoundMark | CutMark | RefusedMark | JudgedMark | ServedMark | SpentMark
+class RetryMark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A finished tree grows on, without its strategy, by the first and the number of these rollouts."""
+
+    again: tuple[int, int]
+    forks: tuple[ForkRecord, ...] = ()
+
+
+Mark = RoundMark | CutMark | RefusedMark | JudgedMark | ServedMark | SpentMark | RetryMark
 
 _KINDS: dict[str, type[Mark]] = {
-    kind.__struct_fields__[0]: kind for kind in (RoundMark, CutMark, RefusedMark, JudgedMark, ServedMark, SpentMark)
+    kind.__struct_fields__[0]: kind
+    for kind in (RoundMark, CutMark, RefusedMark, JudgedMark, ServedMark, SpentMark, RetryMark)
 }
 
 
@@ -131,6 +139,7 @@ class Checkpoint:
         "endings",
         "judged",
         "last",
+        "retried",
         "told",
         "unresolved",
     )
@@ -140,6 +149,7 @@ class Checkpoint:
         self.told: set[int] = set()
         self.endings: list[CutMark | RefusedMark] = []
         self.judged = False
+        self.retried = 0
         self.unresolved: dict[int, UnknownEffect] = {}
         self._core = core
         self._forks: dict[int, ForkRecord] = {}
@@ -149,7 +159,7 @@ class Checkpoint:
         self._since: dict[int, Counter[str]] = {}
         self.unresolved = unresolved_effects(core)
         for number, mark in read_marks(core, _KINDS, "the tree"):
-            if isinstance(mark, RoundMark):
+            if isinstance(mark, RoundMark | RetryMark):
                 for fork in mark.forks:
                     self._forks.update(dict.fromkeys(range(fork.first, fork.first + fork.n), fork))
             if number >= taken.marks:
@@ -169,6 +179,12 @@ class Checkpoint:
                 self.endings.append(mark)
             case JudgedMark():
                 self.judged = True
+            case RetryMark():
+                first, count = mark.again
+                self.retried += count
+                self.told.update(range(first))
+                self.endings = []
+                self.judged = False
             case ServedMark():
                 self._served = mark
                 self._spent = sum(self._since.values(), self._spent)

@@ -276,7 +276,7 @@ class TreeRunner:
 
     @property
     def _planned(self) -> int:
-        return self._taken.rollouts + self._settings.strategy.planned
+        return self._taken.rollouts + self._settings.strategy.planned + self._checkpoint.retried
 
     @property
     def ending(self) -> TreeEnding:
@@ -315,8 +315,8 @@ class TreeRunner:
 
     def _moves(self, hook: str, rollouts: Sequence[int]) -> list[Move]:
         settings = self._settings
-        if settings.strategy.hooks[hook] is None:
-            return []
+        if settings.strategy.hooks[hook] is None or self._checkpoint.retried:
+            return []  # what is asked again grows by itself: the strategy was done
         calls = partial(self._sampler.calls, settings.compiled)
         return moves(settings.strategy, hook, View(self.tree, rollouts, settings.seed, self._taken.rollouts, calls))
 

@@ -1,4 +1,4 @@
-"""Runs: options, checks before the first request, run and stream, resume, pools, results."""
+"""What runs take and give (``trunkline.runs``): options, plans, results, and how a run ends early."""
 
 from __future__ import annotations
 

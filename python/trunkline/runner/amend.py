@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from trunkline.scoring.notes import Graded, Verdict, as_noted, graded, why_unsco
 from trunkline.scoring.reports.extractive import Reported, extract_tree
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name
 from trunkline.scoring.rewards.grading import Grader, takes_environment
+from trunkline.scoring.rewards.reading import read_reward
 from trunkline.store.amend import Amender, copied
 from trunkline.store.reader import RunReader
 from trunkline.store.sqlite import is_stub
@@ -82,7 +83,7 @@ def earlier(note: str | None) -> float | None:
     return past[-1].value if past else None
 
 
-def _put(core: CoreTree, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
+def _put(core: CoreTree, rollout: Trajectory, found: list[notes.Entry]) -> None:
     """Write a note that differs from the present one."""
     alone = found[0] if len(found) == 1 else None
     text = alone if isinstance(alone, str) else notes.encode(found) if found else ""
@@ -241,7 +242,7 @@ class _Scoring:
 
 async def arescore(
     path: str | Path,
-    reward: Reward,
+    reward: Reward | str | Sequence[str],
     *,
     out: str | Path | None = None,
     keep_verdicts: bool = False,
@@ -268,9 +269,11 @@ async def arescore(
         RunFileError: It is no run that can be read here, or it is being written; or something else is at ``out``.
         InfrastructureError: The file cannot be written.
     """
-    given: object = reward
+    read = read_reward(reward)
+    given: object = read
     if not callable(given):
         raise ConfigError(f"reward must be a function of a trajectory, not {short_repr(given)}")
+    reward = cast("Reward", read)
     policy_of(reward)
     if takes_environment(reward):
         raise ConfigError(
@@ -293,7 +296,7 @@ async def arescore(
 
 def rescore(
     path: str | Path,
-    reward: Reward,
+    reward: Reward | str | Sequence[str],
     *,
     out: str | Path | None = None,
     keep_verdicts: bool = False,

@@ -6,12 +6,13 @@ import logging
 import math
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack, cast
 
 from trunkline._core import base_seed
 from trunkline._internal.text import printable
 from trunkline._internal.validation import check_bool, check_int, short_repr
 from trunkline.errors import ConfigError, UsageError
+from trunkline.runner.options import read_texts
 from trunkline.runner.plan import check_tasks
 from trunkline.runner.preflight import check_out
 from trunkline.runner.run import arun, run
@@ -23,14 +24,13 @@ from trunkline.strategies.base import Strategy, check_plan
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from trunkline.agent import Agent
-    from trunkline.runner.options import Options
+    from trunkline.runner.options import Options, TaskSource
     from trunkline.runner.result import Run
     from trunkline.team.team import Team
     from trunkline.tree.views import Tree
-    from trunkline.types import Task
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class SampledGroups:
 
 def sample_groups(
     agent: Agent | Team,
-    tasks: Iterable[Task],
+    tasks: TaskSource,
     *,
     tries: int = 2,
     keep_last: bool = False,
@@ -122,7 +122,7 @@ def sample_groups(
 
 async def asample_groups(
     agent: Agent | Team,
-    tasks: Iterable[Task],
+    tasks: TaskSource,
     *,
     tries: int = 2,
     keep_last: bool = False,
@@ -138,7 +138,7 @@ async def asample_groups(
 class _Sampling:
     """State of the tries: ``tasks`` are those of the next one, empty when sampling is over."""
 
-    def __init__(self, tasks: Iterable[Task], tries: int, options: dict[str, Any], *, keep_last: bool) -> None:
+    def __init__(self, tasks: TaskSource, tries: int, options: dict[str, Any], *, keep_last: bool) -> None:
         self.tasks = check_tasks(tasks)
         self._given = _checked(options)
         self._tries = check_int("tries", tries, 1, _MOST)
@@ -207,7 +207,8 @@ def _seed_of(run: Run) -> int:
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the options; ConfigError for those that do not go with sampling."""
-    for name in ("max_tasks", "continue_from"):
+    options = dict(read_texts(cast("Options", options)))
+    for name in ("max_tasks", "continue_from", "retry"):
         if options.get(name) is not None:
             raise ConfigError(f"{name} does not go with sampling groups: leave it out")
     if options.get("reward") is None:

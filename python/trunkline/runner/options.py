@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
+
+from trunkline._internal.old_names import warn_renamed
+from trunkline._internal.registry import load_named
+from trunkline._internal.validation import did_you_mean
+from trunkline.rollout.budget import Budget, read_budget
+from trunkline.scoring.filters import FILTERS
+from trunkline.scoring.rewards.reading import read_reward
+from trunkline.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from trunkline.observability.observers import Progress
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import PrometheusServer
-    from trunkline.rollout.budget import Budget
     from trunkline.runner.result import Run
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.rewards import Reward
     from trunkline.strategies.base import Strategy
+    from trunkline.types import Task
+
+
+TaskSource: TypeAlias = "Iterable[Task] | str | Path"
+"""Tasks, or the path of a data set as :func:`trunkline.load_tasks` takes it."""
 
 
 class Options(TypedDict, total=False):
     """What a run can be told, beside its agent and tasks.
 
+    ``strategy``, ``reward``, ``filters``, ``program`` and budgets may be texts as on the command line, such as
+    ``"tree-grpo:trees=2"``, ``["f1@0.5", "exact_match@0.5"]``, ``"mymodule:program"`` or ``"tokens=1e6,money=5"``.
+
     Attributes:
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
-            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
+            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``complete(request)``. All
             but endpoints stay in this process. Or several of these by their names, which agents and roles give as
             ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; agents that give no name use the empty one.
         strategy: Where rollouts start; one chain a task when None.
@@ -56,6 +70,10 @@ class Options(TypedDict, total=False):
         resume: Resume the run at ``out``, if there is one: finished tasks are not run again, and unfinished ones
             continue from their last turns. Settings that give results their meaning must be the same, and so must
             tasks; the seed is that of the run when None. ``"force"`` resumes with other settings, too.
+        retry: Tries of finished tasks that a resumed run asks again, each by the next draw where it began:
+            ``"broken"``, ``"cut"`` (by the run's budget or a deadline), ``"empty"`` (no answer was in it), ids of tasks
+            (``"q7"``) or of tries (``"q7#2"``), between commas or in a list. The old ones stay on record, unscored.
+            With another ``budget``, ``"cut"`` when None.
         grace: Seconds that requests and tool calls in flight have to return when the run is asked to stop; no new ones
             are started meanwhile.
         worker_memory: Bytes that each worker process may hold; one that holds more gets no new tasks and is replaced.
@@ -67,27 +85,33 @@ class Options(TypedDict, total=False):
         tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
             turns and tool calls (extra: otel).
         watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
+        progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
+            of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
+        fail_on_error: Whether rollouts that broke make the call raise :class:`trunkline.errors.RunFailed`, with the run
+            in it: True if any broke, a share below 1 or a count if more broke than that. False warns with a
+            :class:`trunkline.errors.BrokenRolloutsWarning`, as others do where no more broke than allowed.
     """
 
     llm: Any
-    strategy: Strategy | None
-    reward: Reward | None
+    strategy: Strategy | str | None
+    reward: Reward | str | Sequence[str] | None
     workers: int | None
     seed: int | None
     cache: str | Path | None
     continue_from: str | Path | Run | None
-    budget: Budget | None
-    task_budget: Budget | None
+    budget: Budget | str | None
+    task_budget: Budget | str | None
     enough: int | None
     cut_tail: str
     stop_when: str | float | None
     out: str | Path | None
-    filters: Sequence[Filter]
+    filters: Sequence[Filter | str] | str
     groups: int | None
     max_tasks: int | None
     pool: Any
     durable: bool
     resume: bool | Literal["force"]
+    retry: str | Sequence[str] | None
     grace: float
     worker_memory: int | None
     policy_version: str | None
@@ -96,6 +120,8 @@ class Options(TypedDict, total=False):
     metrics: PrometheusServer | None
     tracing: bool | Tracing
     watch: Callable[[Progress], None] | None
+    progress: Literal["auto", False] | Callable[[Progress], None] | None
+    fail_on_error: float
 
 
 _DEFAULTS: Final[Options] = {
@@ -106,6 +132,7 @@ _DEFAULTS: Final[Options] = {
     "resume": False,
     "grace": 10.0,
     "tracing": False,
+    "fail_on_error": False,
 }
 
 
@@ -123,12 +150,35 @@ def with_defaults(options: Options) -> Options:
     given: dict[str, Any] = {}
     for name, value in options.items():
         if (new := FORMER.get(name)) is not None:
-            warnings.warn(f"the option {name} is called {new} now", DeprecationWarning, stacklevel=3)
+            warn_renamed(f"the option {name} is called {new} now")
             if new in options:
                 raise TypeError(f"{name} is the old name of {new}: give {new} alone")
         given[new or name] = value
     options = cast("Options", given)
     unknown = [name for name in options if name not in _DEFAULTS]
     if unknown:
-        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(_DEFAULTS)}")
-    return {**_DEFAULTS, **options}
+        near = did_you_mean(unknown[0], _DEFAULTS)
+        raise TypeError(f"a run has no option {unknown[0]!r}{near}; it has {', '.join(_DEFAULTS)}")
+    return {**_DEFAULTS, **read_texts(options)}
+
+
+def read_texts(options: Options) -> Options:
+    """Return options with what texts name in their place, as on the command line; ConfigError for unknown names."""
+    read: dict[str, Any] = dict(options)
+    for name, value in options.items():
+        if name == "filters" and isinstance(value, str | list | tuple):
+            listed = [value] if isinstance(value, str) else value
+            read[name] = [FILTERS.make(one, "filters") if isinstance(one, str) else one for one in listed]
+        elif name == "reward":
+            read[name] = read_reward(value)
+        elif name in _READERS and isinstance(value, str):
+            read[name] = _READERS[name](value)
+    return cast("Options", read)
+
+
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "strategy": lambda text: STRATEGIES.make(text, "strategy"),
+    "program": lambda text: load_named(text, "program"),
+    "budget": read_budget,
+    "task_budget": read_budget,
+}

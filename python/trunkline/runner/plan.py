@@ -22,23 +22,28 @@ from trunkline._internal.serialization import importing_script
 from trunkline._internal.text import redact
 from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.backends.local import InlineBackend, LocalBackend
+from trunkline.controller.control_socket import ControlSocket
 from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.cache import Cache, place
+from trunkline.observability.live import check_progress
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
+from trunkline.runner.broken import check_fail_on_error
 from trunkline.runner.continue_from import SourceRun
-from trunkline.runner.control import ControlSocket
-from trunkline.runner.options import Options, with_defaults
+from trunkline.runner.options import Options, TaskSource, with_defaults
 from trunkline.runner.preflight import Plan, check, check_budgets, check_out, formula_of, ready
 from trunkline.runner.result import Run, TemporaryRunDir
 from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
+from trunkline.runner.retry import SPENT, Reopened, Retry, opened
 from trunkline.runner.stored_job import STORED, store_job
 from trunkline.runner.worker_pool import MOST_WORKERS, WorkerPool
+from trunkline.store.datasets.loader import load_tasks
+from trunkline.store.reader import RunReader
 from trunkline.store.stats.calls import PROBES
 from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
@@ -47,7 +52,7 @@ from trunkline.team.team import Team
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from trunkline.agent import Agent
     from trunkline.observability.observers import Observer
@@ -105,7 +110,7 @@ _LEAST_MEMORY = 64 * 1024 * 1024
 class RunSpec:
     """One run with everything checked that needs no request and no file; UsageError for what cannot be done."""
 
-    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> None:
         told = self._told = with_defaults(options)
         self._changed: list[Change] = []
         self._described: dict[str, Any]
@@ -124,6 +129,12 @@ class RunSpec:
         if told["resume"] and self._out is None:
             raise ConfigError(f"resume={told['resume']!r} needs out=PATH, the run file to resume")
         check_bool("durable", told["durable"])
+        self._retry = Retry.read(told["retry"])
+        if self._retry is not None and not told["resume"]:
+            raise ConfigError(f"retry={told['retry']!r} is for a run that is resumed: give resume=True and out=PATH")
+        self.retried: dict[int, Reopened] = {}
+        check_progress(told["progress"])
+        self.threshold = check_fail_on_error(told["fail_on_error"])
         self._resumable = ResumableRun.at(self._out, partial=self._forced) if told["resume"] else None
         if self._resumable is None:
             self._begin(agent, tasks)
@@ -135,7 +146,7 @@ class RunSpec:
         self._grace = check_float("grace", told["grace"], 0, unit="seconds")
         self._memory = _memory(told["worker_memory"], self._backend.workers)
 
-    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None) -> None:
+    def _begin(self, agent: Agent | Team, tasks: TaskSource | None) -> None:
         with nullcontext() if self._continue_from is None else SourceRun(self._continue_from) as earlier:
             if earlier is not None:
                 tasks = earlier.tasks(None if tasks is None else check_tasks(tasks))
@@ -145,13 +156,19 @@ class RunSpec:
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
         self._seed = self._job.seed if self._continue_from else self._told["seed"]
 
-    def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, there: ResumableRun) -> None:
+    def _go_on(self, agent: Agent | Team, tasks: TaskSource | None, there: ResumableRun) -> None:
         """Describe a run that is resumed in its file; its ``continue_from`` run is not read again."""
         self._describe(agent, there.tasks() if tasks is None else check_tasks(tasks), there.seed)
         if self._continue_from is not None:
             self._described["continues"] = there.continues(self._continue_from)
         self._described = there.joined(self._described)
         self._changed = there.compare(self._described, self._tasks, forced=self._forced)
+        retry = self._retry
+        if retry is None and there.state in SPENT and any(change.root == "budget" for change in self._changed):
+            retry = Retry(frozenset({"cut"}), ())  # a larger budget pays for what the old one cut
+        if retry is not None:
+            with RunReader.open(there.path, partial=self._forced) as reader:
+                self.retried = retry.choose(reader)
         self._seed = self._job.seed
 
     def _describe(self, agent: Agent | Team, tasks: list[Task], seed: int | None) -> None:
@@ -168,7 +185,7 @@ class RunSpec:
     @property
     def over(self) -> bool:
         """Whether the resumed run has nothing left to do."""
-        return self._resumable is not None and self._resumable.is_over(self._changed)
+        return self._resumable is not None and not self.retried and self._resumable.is_over(self._changed)
 
     @property
     def fingerprints(self) -> list[str]:
@@ -179,7 +196,7 @@ class RunSpec:
         known = [described, *(described | {"program": name} for name in earlier_names(program))]
         return [fingerprint(one, records) for one in known]
 
-    def outline(self) -> Plan:
+    def plan(self) -> Plan:
         """Return what the run would do; UsageError or RunFileError for what only files or serialization show."""
         if self._resumable is None:
             check_out(self._out)
@@ -210,7 +227,7 @@ class RunSpec:
         )
 
 
-def _job(agent: Agent | Team, told: Options, seed: int | None) -> Job:
+def _job(agent: Agent | Team, told: Any, seed: int | None) -> Job:
     """Make the job of a run; ``seed`` is that of an earlier run, for options without one."""
     program, given = told["program"], told["seed"]
     seed = seed if given is None else given
@@ -261,10 +278,12 @@ def _memory(told: int | None, workers: int) -> int | None:
 _TOGETHER = 64  # tasks that are encoded at once
 
 
-def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
-    """Return tasks as a list; ConfigError for none, duplicate ids, or tasks that cannot be sent or stored."""
-    if isinstance(tasks, Task | str):
-        raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
+def check_tasks(tasks: TaskSource | None) -> list[Task]:
+    """Return tasks as a list, a file's by its path; ConfigError for none, duplicate ids, or what cannot be stored."""
+    if isinstance(tasks, str | os.PathLike):
+        tasks = load_tasks(os.fspath(tasks))
+    if isinstance(tasks, Task):
+        raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; put it in a list")
     listed = list(tasks or ())
     if not listed:
         raise ConfigError("there are no tasks to run")
@@ -320,7 +339,7 @@ logger = logging.getLogger(__name__)
 class PreparedRun(RunSpec):
     """A checked run whose file is created or opened; a UsageError leaves no file and sends nothing."""
 
-    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> None:
         super().__init__(agent, tasks, **options)
         if self._job.cache is not None:
             # Refuses what no worker could open.
@@ -362,6 +381,8 @@ class PreparedRun(RunSpec):
                 state="running" if self._continue_from is None else "beginning",
                 over_stub=bool(self._told["resume"]),
             )
+        with RunReader.open(self.path, partial=self._forced) as reader:
+            reopened = list(opened(reader, self.retried))
         return RunWriter.open(
             self.path,
             durable=durable,
@@ -370,6 +391,7 @@ class PreparedRun(RunSpec):
             changed=[str(change) for change in self._changed],
             forced=any(gives_meaning(change.field) for change in self._changed),
             partial=self._forced,
+            reopened=reopened,
         )
 
     def _take_over(self) -> dict[int, TakenRow]:
@@ -385,6 +407,11 @@ class PreparedRun(RunSpec):
             self._writer.discard()
             raise
         return taken
+
+    @property
+    def suspect(self) -> bool:
+        """Whether rollouts or tasks of the run may have broken."""
+        return self.over or self._resumed or self.controller.broke
 
     @property
     def finished(self) -> list[str]:
@@ -403,7 +430,7 @@ class PreparedRun(RunSpec):
                 with (
                     nullcontext()
                     if self._folder
-                    else ControlSocket(self.path, self.interrupt, self.controller.snapshot)
+                    else ControlSocket(self.path, self.interrupt, self.controller.progress)
                 ):
                     await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
@@ -411,7 +438,7 @@ class PreparedRun(RunSpec):
             self._state = "interrupted"
             raise
         finally:
-            shot = self.controller.snapshot
+            shot = self.controller.progress
             if self._resumed or self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
                 self._writer.finish(self._state)
             else:
@@ -419,7 +446,7 @@ class PreparedRun(RunSpec):
         return self.result()
 
     def _ended(self) -> str:
-        shot = self.controller.snapshot
+        shot = self.controller.progress
         if not self.controller.task_queue.short:
             return "done"
         logger.warning("only %d of %s groups were kept of %d tasks", shot.kept, shot.groups, shot.tasks_done)
@@ -430,7 +457,7 @@ class PreparedRun(RunSpec):
         return Run(self.path, self._state, self._folder)
 
 
-def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Plan:
+def plan(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Plan:
     """Check a run and compute the most that it would do; no request is sent and no file is made.
 
     Args:
@@ -441,4 +468,4 @@ def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Un
     Raises:
         UsageError: If something in it cannot be done.
     """
-    return RunSpec(agent, tasks, **options).outline()
+    return RunSpec(agent, tasks, **options).plan()

@@ -15,14 +15,13 @@ from trunkline.runner.worker_pool import WorkerPool
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from trunkline.agent import Agent
-    from trunkline.runner.options import Options
+    from trunkline.runner.options import Options, TaskSource
     from trunkline.runner.result import Run
     from trunkline.team.team import Team
     from trunkline.tree.views import Tree
-    from trunkline.types import Task
 
 
 class Pool(WorkerPool):
@@ -57,7 +56,7 @@ class Pool(WorkerPool):
         super().__init__(kind, workers, address, runtime_env)
         self._changing = threading.Lock()
 
-    def run(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+    def run(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
         """Run on this pool; see :func:`trunkline.run`.
 
         Raises:
@@ -65,12 +64,12 @@ class Pool(WorkerPool):
         """
         return run(agent, tasks, **_on(self, options))
 
-    async def arun(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+    async def arun(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
         """Run on this pool; see :func:`trunkline.arun`. Cancelling it waits until the engines are at rest."""
         return await arun(agent, tasks, **_on(self, options))
 
     def stream(
-        self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
+        self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[Tree]:
         """Run on this pool and yield each tree once it is complete; see :func:`trunkline.stream`."""
         return stream(agent, tasks, **_on(self, options))

@@ -8,7 +8,10 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trunkline._internal.text import duration
+from trunkline.errors import TrunklineError
 from trunkline.store.reader import RunReader
+from trunkline.tree.html import interval, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +38,7 @@ class Run:
     Args:
         path: The run file.
         state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept), ``budget`` or ``deadline`` (tasks
-            were not begun for want of budget or time) or ``interrupted``.
+            were not begun, or tries were cut, for want of budget or time) or ``interrupted``.
         folder: Where the file is, when it has no other home; the file goes with this object.
     """
 
@@ -43,6 +46,11 @@ class Run:
         self.path = path
         self.state = state
         self._folder = folder
+
+    @property
+    def temporary(self) -> bool:
+        """Whether the run file goes with this object."""
+        return self._folder is not None
 
     def __iter__(self) -> Iterator[Tree]:
         """Yield the tree of each task, in the order of the tasks; refused while the run is scored again in part."""
@@ -96,3 +104,25 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.state})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run's most important figures."""
+        try:
+            found = self.summary()
+        except TrunklineError as error:
+            return table(repr(self), [("unreadable", str(error))])
+        estimates = {
+            "accuracy of one rollout": found.accuracy,
+            f"best of {found.tries}": found.best_of_n,
+            f"majority of {found.tries}": found.majority,
+        }
+        rows = [("tasks", f"{found.finished:,} of {found.tasks:,} finished"), ("rollouts", f"{found.rollouts:,}")]
+        rows += [
+            (name, interval(one.value, one.low, one.high))
+            for name, one in estimates.items()
+            if one is not None and (found.tries > 1 or name.startswith("accuracy"))
+        ]
+        rows += [("ended", ", ".join(f"{count:,} {word}" for word, count in found.terminations.items()))]
+        rows += [("broke", f"{count:,}: {message}") for message, count in found.failures]
+        rows += [("tokens", f"{found.prompt:,} in, {found.usage.generated:,} out"), ("time", duration(found.seconds))]
+        return table(repr(self), rows)

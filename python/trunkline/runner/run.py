@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 import uvloop
 
 from trunkline._internal.aio import LoopTask, LoopThread, close_loop, in_a_loop, wait_uninterrupted
+from trunkline.observability.live import showing
+from trunkline.runner.broken import report
 from trunkline.runner.plan import PreparedRun
 from trunkline.runner.worker_pool import WorkerPool
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from types import FrameType
 
     from trunkline.agent import Agent
-    from trunkline.runner.options import Options
+    from trunkline.runner.options import Options, TaskSource
     from trunkline.runner.result import Run
     from trunkline.team.team import Team
     from trunkline.tree.views import Tree
-    from trunkline.types import Task
 
 
 class CompletionStream:
@@ -104,7 +105,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+def run(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
     Ctrl-C stops the run and keeps its trees: requests and tool calls in flight have ``grace`` seconds to return. A
@@ -120,31 +121,48 @@ def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unp
         EndpointError: If the endpoint refuses every request.
         InfrastructureError: If workers or the run file fail.
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
+        RunFailed: If more rollouts broke than ``fail_on_error`` allows, after the run file was closed.
     """
+    plan, result = run_to_end(agent, tasks, options)
+    _report(plan, result)
+    return result
+
+
+def run_to_end(agent: Agent | Team, tasks: TaskSource | None, options: Options) -> tuple[PreparedRun, Run]:
+    """Run like :func:`run`, with no error and no warning for rollouts that broke."""
     with _planned(agent, tasks, options) as (plan, loop_thread):
         if plan.over:
-            return plan.result()
+            return plan, plan.result()
         if loop_thread is not None:
-            return _drive_in(loop_thread, plan)
+            return plan, _drive_in(loop_thread, plan)
         if not in_a_loop():
-            return _drive(plan)
+            return plan, _drive(plan)
         with contextlib.closing(LoopThread("trunkline-run")) as own:
-            return _drive_in(own, plan)
+            return plan, _drive_in(own, plan)
 
 
-async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+def _report(plan: PreparedRun, result: Run) -> None:
+    """Raise RunFailed or warn where rollouts broke."""
+    if plan.suspect:
+        report(result, plan.threshold)
+
+
+async def arun(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
     """Like :func:`run`, in the running event loop. Cancelling it ends every process it started.
 
     What it raises is the same; on a pool the run is led from the pool's thread, and its processes stay.
     """
     with _planned(agent, tasks, options) as (plan, loop_thread):
         if loop_thread is None:
-            return await plan.execute()
-        return await loop_thread.send(plan.execute()).ended()
+            result = await plan.execute()
+        else:
+            result = await loop_thread.send(plan.execute()).ended()
+    _report(plan, result)
+    return result
 
 
 async def stream(
-    agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
+    agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]
 ) -> AsyncIterator[Tree]:
     """Like :func:`arun`, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
 
@@ -155,6 +173,7 @@ async def stream(
         if plan.over:
             for tree in plan.result():
                 yield tree
+            _report(plan, plan.result())
             return
         completions = CompletionStream(plan, loop_thread)
         try:
@@ -164,23 +183,27 @@ async def stream(
                 yield _tree(plan, done)
         finally:
             await completions.close()
+    _report(plan, plan.result())
 
 
 @contextlib.contextmanager
 def _planned(
-    agent: Agent | Team, tasks: Iterable[Task] | None, options: Options
+    agent: Agent | Team, tasks: TaskSource | None, options: Options
 ) -> Iterator[tuple[PreparedRun, LoopThread | None]]:
     """Provide a prepared run, and the loop thread of its pool if it has one; the pool is locked meanwhile."""
     pool = options.get("pool")
-    if not isinstance(pool, WorkerPool):
-        yield PreparedRun(agent, tasks, **options), None
-        return
-    with pool.lend():
-        known: Options = {"policy_version": pool.weights}
-        plan = PreparedRun(agent, tasks, **(known | options))
-        if not plan.over:
-            pool.lead(plan.controller)
-        yield plan, pool.loop_thread
+    with showing(options.get("progress"), options.get("watch")) as watch:
+        if watch is not None:
+            options = {**options, "watch": watch}
+        if not isinstance(pool, WorkerPool):
+            yield PreparedRun(agent, tasks, **options), None
+            return
+        with pool.lend():
+            known: Options = {"policy_version": pool.weights}
+            plan = PreparedRun(agent, tasks, **(known | options))
+            if not plan.over:
+                pool.lead(plan.controller)
+            yield plan, pool.loop_thread
 
 
 def _tree(plan: PreparedRun, task_id: str) -> Tree:

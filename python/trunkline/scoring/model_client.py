@@ -11,6 +11,7 @@ from trunkline._internal.text import format_error, printable
 from trunkline._internal.validation import check_int, check_that
 from trunkline.errors import LLMError, ReplyError
 from trunkline.llm import messages as chat
+from trunkline.llm import own
 from trunkline.llm import request as body
 from trunkline.llm.config import LLM
 from trunkline.llm.dialects.base import spoken
@@ -56,7 +57,7 @@ class ModelClient:
         request = Request(content, key, seed=seed, constant=len(prompt), model=self.model)
         # A user's own object need not read its replies as our clients do: callers see one error for all of them.
         try:
-            reply = await self._open().complete(request)
+            reply = await own.complete(self._open(), request)
         except ReplyError as problem:
             raise LLMError(
                 f"what {printable(self.model, 60)} answered is no reply: {format_error(problem)}"

@@ -58,6 +58,27 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
         check_optional(check_float, "Graded: weight", self.weight, -_MAX_GRADE, _MAX_GRADE)
 
 
+class Retried(msgspec.Struct, frozen=True, array_like=True, tag="retried"):
+    """How a rollout had ended that was asked again.
+
+    Attributes:
+        was: Its termination before.
+        by: The rollout that stands in its place.
+        chosen: Whether it was asked again because of its result, and not because it broke or was cut.
+        reward: Its reward before; None if it had none.
+    """
+
+    was: str
+    by: int
+    chosen: bool
+    reward: float | None = None
+
+
+def retried(note: str | None) -> Retried | None:
+    """What a note says of a rollout that was asked again; None for others."""
+    return next((entry for entry in entries(note) if isinstance(entry, Retried)), None)
+
+
 def as_graded(part: RewardPart) -> Graded:
     """A part of a reward as notes hold it."""
     return Graded(part.name, part.value, part.weight, part.problem or "")
@@ -71,7 +92,7 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
     return noted
 
 
-_grades_decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])
+_grades_decoder = msgspec.json.Decoder(list[Graded | Retried | dict[str, Any] | str])
 
 
 def graded(note: str | None) -> list[Graded]:
@@ -128,23 +149,23 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
 
 
-_Entry = Verdict | Graded | str
+Entry = Verdict | Graded | Retried | str
 # Verdicts carry no tag, so that old notes are read; what a reward said is a list, which is one by its own.
 _decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
 
-def encode(said: Iterable[_Entry]) -> str:
+def encode(said: Iterable[Entry]) -> str:
     """Write verdicts, grades and remarks as a note."""
     return msgspec.json.encode(list(said)).decode()
 
 
-def entries(note: str | None) -> list[_Entry]:
+def entries(note: str | None) -> list[Entry]:
     """Read a note; a text of another author is an entry of its own."""
     if not note:
         return []
     try:
         found = _decoder.decode(note)
-        return [msgspec.convert(entry, Graded) if isinstance(entry, list) else entry for entry in found]
+        return [msgspec.convert(entry, Graded | Retried) if isinstance(entry, list) else entry for entry in found]
     except _UNREADABLE:
         return [note]
 
@@ -154,7 +175,7 @@ def read(note: str | None) -> list[Verdict]:
     return [entry for entry in entries(note) if isinstance(entry, Verdict)]
 
 
-def note(core: CoreTree, rollout: int, *said: _Entry) -> None:
+def note(core: CoreTree, rollout: int, *said: Entry) -> None:
     """Add verdicts, grades or remarks to a rollout's note."""
     if said:
         first, *rest = [*entries(core.rollout(rollout).note), *said]
@@ -169,10 +190,10 @@ def grade(core: CoreTree, rollout: int, *parts: Graded) -> None:
         core.note(rollout, encode([*left, *parts]) if left or parts else "")
 
 
-def clear(core: CoreTree, rollout: int) -> None:
-    """Remove all verdicts from a rollout's note."""
+def clear(core: CoreTree, rollout: int, kept: str | None = None) -> None:
+    """Remove all verdicts from a rollout's note but those of one source."""
     found = entries(core.rollout(rollout).note)
-    left = [entry for entry in found if not isinstance(entry, Verdict)]
+    left = [entry for entry in found if not isinstance(entry, Verdict) or entry.filter == kept]
     if len(left) < len(found):
         core.note(rollout, encode(left) if left else "")
 

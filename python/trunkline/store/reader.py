@@ -21,6 +21,7 @@ from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
 from trunkline.llm.pricing import MAIN, Price, prices_named
+from trunkline.scoring.notes import retried
 from trunkline.store import schema
 from trunkline.store.check import check
 from trunkline.store.derive import rebuilt
@@ -31,11 +32,11 @@ from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_o
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import CallStats, Spending, spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
-from trunkline.store.stats.summary import Summary, summarise, wall_seconds
+from trunkline.store.stats.summary import Summary, first_try, summarise, wall_seconds
 from trunkline.store.stats.tasks import TaskSummary, by_task
 from trunkline.store.sums import SEALED, Seal, rows_sum
 from trunkline.tree.views import Tree
-from trunkline.types import Task
+from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -589,7 +590,13 @@ class RunReader:
         rollouts = chain.from_iterable(self._rollout_rows(sums))
         taken = list(self.taken())
         events = [event.kind for event in self.events()]
-        return summarise(meta, tasks, rows, rollouts, self.calls(), prices, taken, broken, events)
+        found = summarise(meta, tasks, rows, rollouts, self.calls(), prices, taken, broken, events)
+        return msgspec.structs.replace(found, first_try=first_try(self.rollouts())) if found.chosen else found
+
+    def chosen(self) -> int:
+        """How many tries were asked again because of their result."""
+        notes = self._query("SELECT note FROM rollouts WHERE termination = ?", Termination.RETRIED)
+        return sum((found := retried(note)) is not None and found.chosen for (note,) in notes)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.

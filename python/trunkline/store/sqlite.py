@@ -56,7 +56,10 @@ def as_text(value: JSON) -> str:
 def damaged(path: Path, what: str) -> DamagedRunFile:
     """The error for a damaged file, which points to ``trunkline check``."""
     name = printable(str(path))
-    return DamagedRunFile(f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong")
+    return DamagedRunFile(
+        f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong, and "
+        f"`trunkline recover {name} OUT` writes what is whole into a new file"
+    )
 
 
 @contextlib.contextmanager

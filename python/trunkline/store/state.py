@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from trunkline._internal.text import printable, redact
-from trunkline.errors import TreeError
+from trunkline.errors import RunFileError, TreeError
 from trunkline.scoring.metrics import Estimate
 from trunkline.store import schema
 from trunkline.store.call_table import CallTable
 from trunkline.store.derive import rebuilt
 from trunkline.store.lock import Holder
-from trunkline.store.schema import CallRow, RolloutRow, TakenRow, delta_keys, meta_entry
-from trunkline.store.sqlite import as_text, damaged, keep_log
+from trunkline.store.schema import CallRow, RolloutRow, TakenRow, delta_key, delta_keys, meta_entry
+from trunkline.store.sqlite import as_text, damaged, keep_log, transaction
 from trunkline.store.stats.calls import estimated_usage, probes
 from trunkline.store.stats.tasks import FilterStats, each_task
-from trunkline.store.sums import Seal
-from trunkline.types import FAILED
+from trunkline.store.sums import Seal, unfinished_sums
+from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The names in these statements are our own.
 _TAKEN = f"SELECT task, {', '.join(schema.TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
 _ROLLOUTS = f"SELECT task, {', '.join(schema.ROLLOUT_COLUMNS)} FROM rollouts ORDER BY task"  # noqa: S608
-_ENDS = "SELECT termination, count(*) FROM rollouts WHERE termination IS NOT NULL GROUP BY termination"
+_ENDS = "SELECT termination, count(*) FROM rollouts WHERE termination <> 'retried' GROUP BY termination"
 _CALLS = (
     "SELECT coalesce(sum(draws), 0), coalesce(sum(attempts - 1) FILTER (WHERE attempts > 0), 0), "
     "coalesce(sum(prompt) FILTER (WHERE counted), 0), coalesce(sum(generated) FILTER (WHERE counted), 0) FROM "
@@ -83,13 +83,14 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
         found.ended += count
         found.failed += count if word in FAILED else 0
     ((found.lost,),) = connection.execute("SELECT count(*) FROM events WHERE kind = 'quarantined'")
-    ((found.rollouts,),) = connection.execute("SELECT count(*) FROM rollouts")
+    ((found.rollouts,),) = connection.execute("SELECT count(*) FROM rollouts WHERE termination IS NOT 'retried'")
     ((found.turns, found.retries, found.prompt, found.generated),) = connection.execute(_CALLS)
     if settings.refill is not None:
         found.kept = _kept(connection, scored=settings.reward is not None)
     for task in found.begun:
         core = _rebuild(connection, task)
-        found.ended += core.rollouts - len(core.growing)
+        ended = [core.rollout(number).termination for number in range(core.rollouts)]
+        found.ended += sum(word not in {None, Termination.RETRIED} for word in ended)
     begun, done = set(found.begun), set(found.finished)
     for task, row in found.taken.items():
         # What had ended, or broken, in an earlier run did not do so here.
@@ -115,6 +116,9 @@ def _rebuild(connection: sqlite3.Connection, task: int) -> _core.CoreTree:
     return core
 
 
+_EXTENT = (
+    "SELECT (SELECT count(*) FROM deltas WHERE delta BETWEEN ? AND ?), (SELECT count(*) FROM trees WHERE task = ?)"
+)
 _KEY = "resumed"
 
 _CHECKED = """
@@ -181,6 +185,20 @@ def resume(
     }
     seal = Seal.resumed(connection, facts, without=["finished"])
     return Resumed(found, calls, seconds, seal)
+
+
+def reopen(path: Path, connection: sqlite3.Connection, tasks: Sequence[tuple[int, int, bytes | None]]) -> None:
+    """Make finished tasks unfinished, each with the number of its next delta and that delta: all of them, or none."""
+    with transaction(connection):
+        for task, seq, delta in tasks:
+            ((known, done),) = connection.execute(_EXTENT, (*delta_keys(task), task))
+            if (known, done) != (seq, 1):
+                raise RunFileError(f"{printable(str(path))} was written by another process meanwhile: try again")
+            if delta is not None:
+                connection.execute("INSERT INTO deltas VALUES (?, ?)", (delta_key(task, seq), delta))
+            connection.execute("DELETE FROM rollouts WHERE task = ?", (task,))
+            connection.execute("DELETE FROM trees WHERE task = ?", (task,))
+        Seal.load(connection).with_tables(unfinished_sums(connection)).put(connection, {})
 
 
 def look(connection: sqlite3.Connection) -> None:

@@ -33,7 +33,7 @@ from trunkline.store.sqlite import (
     transaction,
     written,
 )
-from trunkline.store.state import Resumed, RunProgress, resume
+from trunkline.store.state import Resumed, RunProgress, reopen, resume
 from trunkline.store.sums import ROWS_SUM, Seal, rows_sum, taken_rows
 
 if TYPE_CHECKING:
@@ -91,8 +91,12 @@ class RunWriter:
         facts: Mapping[str, JSON] | None = None,
         state: str = "running",
         over_stub: bool = False,
+        began: int | None = None,
     ) -> Self:
-        """Make a new run file with its settings and tasks, and missing directories above it."""
+        """Make a new run file with its settings and tasks, and missing directories above it.
+
+        Calls count from ``began``, in microseconds on the machine's clock; from now when None.
+        """
         path = Path(path)
         if over_stub:
             remove_stub(path)
@@ -125,7 +129,8 @@ class RunWriter:
                     connection.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
                 seal = Seal.new(checksum(rows)).written_back(connection, meta)
             undo.pop_all()
-        return cls(path, connection, lock, Resumed(RunProgress(), CallTable(), 0.0, seal), made=made)
+        passed = 0 if began is None else time.monotonic_ns() // 1000 - began
+        return cls(path, connection, lock, Resumed(RunProgress(), CallTable(passed), 0.0, seal), made=made)
 
     @classmethod
     def open(
@@ -138,8 +143,12 @@ class RunWriter:
         changed: Sequence[str] = (),
         forced: bool = False,
         partial: bool = False,
+        reopened: Sequence[tuple[int, int, bytes | None]] = (),
     ) -> Self:
-        """Open a run file to continue it: the run is ``running`` again."""
+        """Open a run file to continue it: the run is ``running`` again.
+
+        Finished tasks that are ``reopened``, each with the number of its next delta and that delta, are unfinished.
+        """
         path = Path(path)
         if not path.is_file():
             raise RunFileError(f"{printable(str(path))}: no such run file")
@@ -158,6 +167,8 @@ class RunWriter:
                 meta = _meta(facts, settings)
                 changed = [*changed, *([] if loss is None else [f"log: {loss}"])]
                 with folded_on_error(connection):
+                    if reopened:
+                        reopen(path, connection, reopened)
                     resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
             undo.pop_all()
         return cls(path, connection, lock, resumed)
@@ -267,10 +278,12 @@ class RunWriter:
             seal = self._seal.put(connection, {key: as_text(redact(value))})
         self._seal = seal
 
-    def event(self, kind: str, worker: int | None = None, task: int | None = None, **data: JSON) -> None:
-        """Record an event; secrets in its data are not stored."""
+    def event(
+        self, kind: str, worker: int | None = None, task: int | None = None, at: float | None = None, **data: JSON
+    ) -> None:
+        """Record an event, of now unless ``at`` says when; secrets in its data are not stored."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
-            row = (time.time(), kind, worker, task, as_text(redact(data)))
+            row = (time.time() if at is None else at, kind, worker, task, as_text(redact(data)))
             connection.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)", row)
             events = checksum((row,), self._seal.tables["events"])
             seal = self._seal.with_tables({"events": events}).put(connection, {})

@@ -1,4 +1,4 @@
-"""Policies over one verb, fork: which rollouts start, and where."""
+"""Strategies (``trunkline.strategies``), policies over one verb, fork: which rollouts start, and where."""
 
 from __future__ import annotations
 

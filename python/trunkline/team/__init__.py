@@ -1,4 +1,4 @@
-"""Teams: several agents and a program over one rollout."""
+"""Teams (``trunkline.teams``): several agents and a program over one rollout."""
 
 from __future__ import annotations
 

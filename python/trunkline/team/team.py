@@ -10,7 +10,7 @@ from functools import cached_property
 from inspect import getattr_static, iscoroutinefunction
 from pathlib import Path
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, dataclass_transform
 
 import msgspec
 
@@ -287,6 +287,7 @@ def performance(given: object) -> dict[str, bool | int | None]:
     return found
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class TeamType(msgspec.StructMeta):
     """Metaclass of teams, which also accepts the setting names of Dr.MAS's guide."""
 

@@ -13,11 +13,11 @@ import inspect
 import logging
 import sys
 import threading
-import traceback
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from trunkline._internal.frames import users_traceback
 from trunkline._internal.text import format_error, printable
 from trunkline.tools.calls import as_text, call_at, describe
 from trunkline.tools.isolation.process_pool import ToolProcessPool
@@ -33,6 +33,9 @@ STUCK_FACTOR: Final = 4
 
 IDLE: Final = 10.0
 """Seconds after which a thread without work ends."""
+
+TOOL_THREAD: Final = "trunkline-tool"
+"""The name of threads in which sync tools run."""
 
 _Job = tuple["Callable[[], Any]", asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
@@ -91,7 +94,7 @@ class Threads:
             if self._idle >= len(self._jobs):
                 self._lock.notify()
                 return
-        threading.Thread(target=self._work, name="trunkline-tool", daemon=True).start()
+        threading.Thread(target=self._work, name=TOOL_THREAD, daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -304,7 +307,7 @@ class Executor:
 
     def _failed(self, error: BaseException) -> str:
         if _log.isEnabledFor(logging.DEBUG):
-            lines = "\n".join(map(printable, traceback.format_exception(error)))
+            lines = "\n".join(map(printable, users_traceback(error).splitlines()))
             _log.debug("tool %s failed:\n%s", self.tool.name, lines)
         return describe(self.tool.name, error)
 

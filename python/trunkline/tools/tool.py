@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overlo
 
 import msgspec
 
+from trunkline._internal.registry import load_named
 from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import check_bool, check_float, check_int, check_size, check_text, short_repr
 from trunkline.errors import ConfigError
@@ -61,7 +62,7 @@ class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     # With defaults, so that a plain `Tool` is a complete type; at run time they do not matter.
     from typing_extensions import ParamSpec, TypeVar
@@ -278,3 +279,25 @@ def _made(environment: Any) -> Environment:
     if not isinstance(made, Environment):
         raise ConfigError(f"{expected}; what it returns is {short_repr(made)}")
     return made
+
+
+def load_tools(given: Sequence[Any], what: str = "tools") -> list[Any]:
+    """Return tools, where each text leads to a tool, a list of tools, or a module whose tools are all taken."""
+    tools: list[Any] = []
+    for name in given:
+        if not isinstance(name, str):
+            tools.append(name)
+            continue
+        found = load_named(name, what)
+        if ":" not in name:
+            found = [value for value in vars(found).values() if isinstance(value, Tool)]
+            if not found:
+                raise ConfigError(f"{what} {name!r}: the module defines no tool; decorate its functions with @tool")
+        listed = list(found) if isinstance(found, list | tuple) else [found]
+        for item in listed:
+            if not isinstance(item, Tool):
+                raise ConfigError(
+                    f"{what} {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
+                )
+        tools += listed
+    return tools

@@ -190,6 +190,7 @@ def batch(
     dialect: str | Dialect = "native",
     unknown: Literal["error", "mask"] = "error",
     keep_masked: bool = False,
+    allow_selected: bool = False,
     **options: str | float | bool,
 ) -> TrainBatch:
     """Take the rollouts of a run as arrays of tokens, with their advantages.
@@ -210,19 +211,22 @@ def batch(
         dialect: How these filters read turns: the agent's dialect.
         unknown: A trained token whose log-probability is not known is an ``error``, or leaves the loss (``mask``).
         keep_masked: Whether rollouts that are not trained have a row, with a loss mask of 0.
+        allow_selected: Take also groups of which tries were asked again because of their result (``retry``).
         options: Options of the preset.
 
     Raises:
         ConfigError: A setting has a value it cannot have.
         ArgumentError: The estimator does not take these options or rewards.
         UsageError: A trained turn, or a message it was asked with, has no token ids; or a group has rollouts that were
-            cut off, and ``censored`` is not said.
+            cut off, and ``censored`` is not said; or tries that were asked again because of their result.
     """
     check_choice("shared", shared, "repeat", "once")
     check_choice("unknown", unknown, "error", "mask")
     check_bool("keep_masked", keep_masked)
     trees = list(again(run))
-    advantages = Advantages(trees, Rules(censored, on_failed, filters, dialect).check(), estimator, options)
+    advantages = Advantages(
+        trees, Rules(censored, on_failed, filters, dialect, allow_selected).check(), estimator, options
+    )
     for tree, rollouts in zip(trees, advantages.rollouts, strict=True):
         _check_ids(tree, rollouts)
     return _Builder(trees, advantages, _Settings(shared == "once", unknown, keep_masked)).rollouts()

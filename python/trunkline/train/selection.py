@@ -12,7 +12,7 @@ import msgspec
 
 from trunkline._core import MESSAGE, OBSERVATION, TURN, drift_of
 from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import check_choice, short_repr
+from trunkline._internal.validation import check_bool, check_choice, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.dialects.builtin import SEARCH_R1_PROBLEM, calls_of, find
 from trunkline.rollout.programs.replay import Journal
@@ -47,6 +47,7 @@ class Rules(NamedTuple):
     on_failed: Literal["mask", "drop_group"]
     filters: Sequence[Filter] = ()
     dialect: str | Dialect = "native"
+    allow_selected: bool = False
 
     def check(self) -> Rules:
         """Return these rules; ConfigError for an unknown value."""
@@ -56,6 +57,7 @@ class Rules(NamedTuple):
         if given == "retry":
             raise ConfigError("on_failed='retry' is for the run, which has ended: here it is mask or drop_group")
         check_choice("on_failed", given, "mask", "drop_group")
+        check_bool("allow_selected", self.allow_selected)
         return self._replace(filters=check_filters(self.filters, scored=True), dialect=find(self.dialect))
 
     def judged(self, tree: Tree) -> dict[int, list[notes.Verdict]]:
@@ -101,7 +103,11 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
         task = printable(tree.task.id, 80)
         logger.warning("task %s is left out: filter %s has not judged it: %s", task, failed.filter, failed.reason)
         return []
-    part = [rollout for rollout in tree.rollouts if not notes.dropped(said[rollout.id])]
+    part = [
+        rollout
+        for rollout in tree.rollouts
+        if not notes.dropped(said[rollout.id]) and not _is_retried(tree, rollout, rules)
+    ]
     if rules.on_failed == "drop_group" and any(rollout.termination in FAILED for rollout in part):
         return []
     cut = any(rollout.termination in _CUT for rollout in part)
@@ -112,6 +118,19 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
             "nothing of what was cut off, or censored='keep' to train what has a value"
         )
     return [_chosen(rollout, said[rollout.id], rules) for rollout in part]
+
+
+def _is_retried(tree: Tree, rollout: Trajectory, rules: Rules) -> bool:
+    """Whether another try stands in a rollout's place; UsageError if it was chosen by its result, unless allowed."""
+    if rollout.termination != Termination.RETRIED:
+        return False
+    note = notes.retried(rollout.note)
+    if note is not None and note.chosen and not rules.allow_selected:
+        raise UsageError(
+            f"task {quoted(tree.task.id)} has tries that were asked again because of their result, and training on the "
+            "others favours that result: train.batch(allow_selected=True) takes them"
+        )
+    return True
 
 
 def _chosen(rollout: Trajectory, said: list[notes.Verdict], rules: Rules) -> Chosen:

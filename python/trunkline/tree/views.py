@@ -11,6 +11,7 @@ import msgspec
 from trunkline import _core
 from trunkline._internal.validation import check_choice
 from trunkline.tree.answers import majority
+from trunkline.tree.html import MOST_ROWS, number, table
 from trunkline.tree.records import EnvironmentRecords, Failure, usage_of, version_in
 from trunkline.tree.tokens import Seconds, Tokens, count, generated
 from trunkline.types import UNSCORED, Termination, Usage
@@ -348,6 +349,31 @@ class Trajectory:
         ended = self.termination
         return f"<Trajectory {self.id} {'growing' if ended is None else ended.value}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how it ended, and its conversation."""
+        messages = self.messages
+        rows = [(str(one.get("role", "")), _shown_message(one)) for one in messages[:MOST_ROWS]]
+        return table(" · ".join(_ending(self)), rows, more=len(messages) - len(rows))
+
+
+def _ending(rollout: Trajectory) -> Iterator[str]:
+    ended, error = rollout.termination, rollout.error
+    yield f"{rollout.task.id}: rollout {rollout.id}"
+    yield "growing" if ended is None else ended.value
+    yield f"{rollout.turns} turns"
+    yield f"reward {number(rollout.reward)}"
+    if rollout.answer is not None:
+        yield f"answer {rollout.answer}"
+    if error is not None:
+        yield f"error {error.message}"
+
+
+def _shown_message(message: Message) -> str:
+    calls = message.get("tool_calls")
+    named = (call.get("function") for call in calls if isinstance(call, dict)) if isinstance(calls, list) else ()
+    said = (f"{one.get('name')}({one.get('arguments')})" for one in named if isinstance(one, dict))
+    return "\n".join(filter(None, (message_text(message), *said)))
+
 
 class Values(NamedTuple):
     """Columns with one entry for every node of a tree.
@@ -450,3 +476,26 @@ class Tree:
 
     def __repr__(self) -> str:
         return f"<Tree of {self.task.id!r}: {len(self.core)} nodes, {self.core.rollouts} rollouts>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the question, the vote, and a row for each rollout."""
+        some = [Trajectory(self, number) for number in range(min(self.core.rollouts, MOST_ROWS))]
+        rows = [
+            (
+                str(one.id),
+                "growing" if one.termination is None else one.termination.value,
+                str(one.turns),
+                number(one.reward),
+                one.answer or "",
+                "" if one.error is None else one.error.message,
+            )
+            for one in some
+        ]
+        question = "\n".join(map(message_text, self.task.messages))
+        title = f"{self.task.id} · answer {self.answer or '-'} · reward {number(self.reward)}"
+        return table(title, [(question,)]) + table(
+            f"{self.core.rollouts:,} rollouts, {len(self.core):,} nodes",
+            rows,
+            ("rollout", "ended", "turns", "reward", "answer", "error"),
+            more=self.core.rollouts - len(rows),
+        )

@@ -41,7 +41,7 @@ def _words(terminations: Iterable[Termination]) -> str:
 
 
 _SCORED = f"CASE WHEN r.termination NOT IN ({_words(UNSCORED)}) THEN r.reward END"
-_EMPTY = "r.termination = 'answer' AND trim(coalesce(r.answer, '')) = ''"
+_EMPTY = "r.termination = 'answer' AND trim(coalesce(r.answer, ''), char(9, 10, 11, 12, 13, 32)) = ''"
 # The names in these statements are our own; what is asked for is bound.
 _TASKS = f"""
 SELECT t.task AS task, t.id AS id, t.record AS record, e.ended AS ended, e.error AS error,

@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import web
 
 from trunkline._internal.text import printable
+from trunkline.controller.control_socket import ask, is_own
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
-from trunkline.runner.control import ask, is_own
 from trunkline.store.stats.compare import compare
 from trunkline.view.data import RunData, TaskQuery
 

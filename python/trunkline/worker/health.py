@@ -8,18 +8,17 @@ import logging
 import math
 import os
 import sys
-import sysconfig
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trunkline._internal.frames import users_function
 from trunkline._internal.resources import resident
-from trunkline._internal.text import printable
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import named
 from trunkline.observability.logging import safe
 from trunkline.protocol.messages import EndpointState, OldestRollout, WorkerState
+from trunkline.tools.executor import TOOL_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -92,10 +91,21 @@ _EVERY = 0.1
 _BLOCKED = 1.0
 """Seconds that a loop may be blocked before the blocking function is named."""
 
-_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
-_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_HOST = str(Path(__file__).with_name("main.py"))
-_LOOPS = (f"{os.sep}asyncio{os.sep}", f"{os.sep}uvloop{os.sep}")
+_WINDOW = 10.0
+"""Seconds over which the loop's lateness is averaged."""
+
+_LATE = 0.25
+"""Mean seconds of lateness from which a worker is short of Python time."""
+
+
+_BLOCKS = (
+    "%s blocks the event loop of this worker for more than %.0f s: nothing else runs meanwhile; use await in it, or "
+    "asyncio.to_thread; a tool that is a plain def runs in a thread"
+)
+_HELD = (
+    "%s runs in a thread and kept Python's interpreter to itself for more than %.0f s: nothing else of this worker ran "
+    "meanwhile; @tool(isolated=True) runs it in a process of its own"
+)
 
 
 class Watchdog:
@@ -105,10 +115,13 @@ class Watchdog:
         self._looked = looked
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._ticked = time.monotonic()
+        self._clock = time.pthread_getcpuclockid(self._thread)
+        self._woke = self._ticked = time.monotonic()
         self._lag = 0.0
         self._names = True
+        self._short = False
         self._over = threading.Event()
+        self._begin_window()
         self._tick()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -122,8 +135,11 @@ class Watchdog:
         self._names = False
 
     def resume(self) -> None:
-        self._ticked, self._lag = time.monotonic(), 0.0
-        self._names = True
+        """Watch a new run."""
+        self._woke = self._ticked = time.monotonic()
+        self._lag = 0.0
+        self._names, self._short = True, False
+        self._begin_window()
 
     def close(self) -> None:
         self._over.set()
@@ -132,43 +148,83 @@ class Watchdog:
     def _late(self) -> float:
         return max(0.0, time.monotonic() - self._ticked - _EVERY)
 
+    def _loop_cpu(self) -> float:
+        return time.clock_gettime(self._clock)
+
     def _tick(self) -> None:
-        self._lag = max(self._lag, self._late())
+        late = self._late()
+        self._lag = max(self._lag, late)
+        self._lateness += late
+        self._ticks += 1
         self._ticked = time.monotonic()
+        if self._ticked - self._began >= _WINDOW:
+            self._end_window()
         self._timer = self._loop.call_later(_EVERY, self._tick)
+
+    def _begin_window(self) -> None:
+        self._began, self._lateness, self._ticks = time.monotonic(), 0.0, 0
+        self._cpu_before = time.process_time(), self._loop_cpu()
+
+    def _end_window(self) -> None:
+        """Say once that the loop is short of time, and what to change."""
+        wall, late = self._ticked - self._began, self._lateness / self._ticks
+        process, loop = self._cpu_before
+        busy = (self._loop_cpu() - loop) / wall
+        others = (time.process_time() - process) / wall - busy
+        self._begin_window()
+        if self._names and not self._short and late >= _LATE:
+            self._short = True
+            logger.warning(
+                "this worker is short of Python time: its event loop was late by %.0f ms in the mean of %.0f s; %s "
+                "(said once)",
+                late * 1000,
+                wall,
+                remedy(busy, others, in_tool_threads(sys._current_frames())),
+            )
 
     def _watch(self) -> None:
         named = 0.0
+        self._woke, used = time.monotonic(), self._loop_cpu()
         while not self._over.wait(_EVERY):
             self._looked()
             ticked = self._ticked
-            blocked = time.monotonic() - ticked
-            if self._names and blocked > _BLOCKED + _EVERY and ticked != named:
+            overslept = time.monotonic() - self._woke - _EVERY
+            if not self._names or ticked == named:
+                pass
+            elif overslept > _BLOCKED and self._loop_cpu() - used < overslept / 2:
+                # This thread woke late, and the loop's did not run: a third one held the interpreter.
                 named = ticked
-                frame = sys._current_frames().get(self._thread)
-                if frame is not None and (place := blocking_function(frame)) is not None:
-                    logger.warning(
-                        "%s blocks the event loop of this worker for more than %.0f s: nothing else runs meanwhile; "
-                        "use await, or make it a sync tool, which runs in a thread",
-                        place,
-                        _BLOCKED,
-                    )
+                self._name(in_tool_threads(sys._current_frames()), _HELD)
+            elif time.monotonic() - ticked > _BLOCKED + _EVERY:
+                named = ticked
+                self._name(users_function(sys._current_frames().get(self._thread)), _BLOCKS)
+            self._woke, used = time.monotonic(), self._loop_cpu()
+
+    def _name(self, place: str | None, message: str) -> None:
+        """Name the function that keeps the loop from running, unless there is none of user code."""
+        if place is not None:
+            self._begin_window()
+            logger.warning(message, place, _BLOCKED)
 
 
-def blocking_function(frame: FrameType) -> str | None:
-    """Name the innermost function of a thread that is not of Python or the event loop; None in the loop itself."""
-    at: FrameType | None = frame
-    while at is not None:
-        code = at.f_code
-        if code.co_filename == _HOST:
-            return None
-        if not _is_pythons(code.co_filename):
-            return printable(f"{code.co_qualname} ({code.co_filename}:{at.f_lineno})")
-        at = at.f_back
-    return None
+def remedy(busy: float, others: float, tool: str | None) -> str:
+    """What to change, given the parts of a core that the loop's thread and the process's other threads used."""
+    if others >= max(0.3, busy / 2):
+        who = f"threads of tools, {tool} among them," if tool else "other threads"
+        return (
+            f"{who} used {others:.0%} of a core: @tool(isolated=True) runs a tool in a process of its own; "
+            "more workers help too"
+        )
+    if busy >= 0.6:
+        return f"it used {busy:.0%} of a core: give the run more workers, or a smaller max_concurrency"
+    return (
+        f"it got {busy:.0%} of a core, as other processes use the {os.cpu_count()} cores of this machine: give the run "
+        "fewer workers, or the machine less other work"
+    )
 
 
-def _is_pythons(file: str) -> bool:
-    if any(loop in file for loop in _LOOPS):
-        return True
-    return file.startswith(_LIBRARY) and not file.startswith(_PACKAGES)
+def in_tool_threads(frames: Mapping[int, FrameType]) -> str | None:
+    """Name a function of user code that runs in a thread for tools; None where there is none."""
+    threads = (one.ident for one in threading.enumerate() if one.name == TOOL_THREAD)
+    places = (users_function(frames.get(ident)) for ident in threads if ident is not None)
+    return next(filter(None, places), None)

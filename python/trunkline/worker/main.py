@@ -21,6 +21,7 @@ import uvloop
 from trunkline._core import __version__
 from trunkline._internal.leftovers import MARK, end_marked
 from trunkline._internal.processes import die_with_parent, kill_group
+from trunkline._internal.serialization import set_argv
 from trunkline.errors import TrunklineError, WorkerError
 from trunkline.observability.logging import conceal
 from trunkline.protocol import messages
@@ -61,7 +62,8 @@ class Host:
             case messages.Hello() as hello if not self._greeted:
                 self._greeted = True
                 self._guarded(_same_build, hello)
-            case messages.Begin(job, level) if self._greeted and self._engine is None:
+            case messages.Begin(job, level, argv) if self._greeted and self._engine is None:
+                set_argv(argv)
                 logging.getLogger("trunkline").setLevel(level)
                 self._guarded(self._begin, job)
             case message if self._engine is not None:

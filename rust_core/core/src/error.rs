@@ -118,7 +118,7 @@ pub enum Error {
         verb: &'static str,
     },
     /// The rollout has not ended yet.
-    #[error("rollout {rollout} is still growing; close it before scoring it")]
+    #[error("rollout {rollout} is still growing; close it first")]
     Growing {
         /// The rollout.
         rollout: u32,

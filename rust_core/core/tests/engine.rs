@@ -401,6 +401,7 @@ impl World {
                 request.place = Place::Handed(first);
                 self.requests.insert(number, request);
                 self.requests.insert(self.serial, rest);
+                self.serial += 1;
             }
             1 => {
                 assert!(self.engine.answer(flight, b"{}", self.now, self.now).is_err());

@@ -6,13 +6,13 @@ use trunkline_core::{Error, Keyword, Termination, TokenCount};
 
 #[test]
 fn terminations_have_names_and_codes() {
-    assert_eq!(Termination::ALL.len(), 14);
+    assert_eq!(Termination::ALL.len(), 15);
     for (code, termination) in (0u8..).zip(Termination::ALL) {
         assert_eq!(Termination::from_word(termination.as_str()), Ok(termination));
         assert_eq!((termination.code(), Termination::from_code(code)), (code, Some(termination)));
         assert_eq!(termination.to_string(), termination.as_str());
     }
-    assert_eq!(Termination::from_code(14), None);
+    assert_eq!(Termination::from_code(15), None);
     assert_eq!(Termination::from_word("Answer").unwrap_err().to_string(), "\"Answer\" is not a termination");
 }
 

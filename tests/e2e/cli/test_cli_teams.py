@@ -103,7 +103,10 @@ def test_a_run_of_a_team_is_resumed_from_its_file_alone(folder: Path, url: str):
     assert gone_on.returncode == 0, gone_on.stderr
     before, after = dict(trees(folder / "whole.run")), dict(trees(folder / "cut.run"))
     with RunReader.open(folder / "cut.run") as reader:
-        whole = {tree.task.id for tree in reader.trees() if tree.answer is not None}
+        found = {tree.task.id: tree for tree in reader.trees()}
+    cut_before = {name for name, tree in found.items() if any(one.termination == "retried" for one in tree.rollouts)}
+    assert cut_before, "a larger budget goes on with what was cut"
+    whole = {name for name, tree in found.items() if tree.answer is not None} - cut_before
     assert before.keys() == after.keys()
     assert len(whole) >= 4
     assert {task: after[task] for task in whole} == {task: before[task] for task in whole}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from atlas import CAPITALS
 from commands import Done, trunkline
-from foreign import capital_cities, message, serving
+from foreign import capital_cities, error, message, serving
 from resuming import digests, environment, kill, start, undo, wait_for
 
 from trunkline.store.lock import is_written
@@ -125,6 +126,43 @@ def test_a_run_that_begins_anew_takes_no_log_from_the_earlier_one(folder: Path):
         assert ask(folder, server.url, "--out", "r.run", "--fresh").returncode == 0
     assert (folder / "r.run.1-wal").read_bytes() == b"a log that is damaged"
     assert not (folder / "r.run-wal").exists()
+
+
+def test_a_run_that_broke_prints_the_command_that_asks_again_and_it_does(folder: Path):
+    broken = [True]
+
+    def answer(body: dict) -> object:
+        brazil = broken[0] and "Brazil" in json.dumps(body["messages"])
+        return error(400, "no \x1b[2J such thing") if brazil else capital_cities(body)
+
+    with serving(answer) as server:
+        given = [
+            "--model",
+            "m",
+            "--base-url",
+            server.url,
+            "--tools",
+            "atlas:lookup",
+            "--workers",
+            "0",
+            "--out",
+            "a.run",
+        ]
+        first = trunkline(folder, "run", "q.jsonl", *given)
+        assert first.returncode == 1
+        (retry,) = [line for line in first.stderr.splitlines() if line.startswith("to retry them: ")]
+        assert "1 of 5 rollouts broke" in first.stderr.splitlines()
+        assert "such thing" in first.stderr
+        assert "\x1b" not in first.stderr
+        allowed = trunkline(folder, "run", "q.jsonl", *given, "--fail-on-error", "1")
+        assert allowed.returncode == 0
+        broken.clear()
+        broken.append(False)
+        command = shlex.split(retry.removeprefix("to retry them: ").partition(" (in Python")[0])
+        assert command[0] == "trunkline"
+        again = trunkline(folder, *command[1:])
+    assert again.returncode == 0, again.stderr
+    assert "to retry them" not in again.stderr
 
 
 def test_a_name_that_was_not_given_is_found_again(folder: Path):

@@ -109,7 +109,8 @@ def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
     assert len(bodies) == 2
     assert not any("tools" in body for body in bodies), "the dialect is plain text"
     cost = 2 * (600 * 0.15 + 400 * 0.075 + 100 * 0.6) / 1e6
-    for text in shown:
+    assert f"price                     {cost:.7f}" in shown[1]
+    for text in (shown[0], *shown[2:]):
         assert f"{cost:.7f}  ({cost:.7f} per task, {cost:.7f} per solved task)" in text
     assert "p95" in shown[1]
     assert (tmp_path / "answers.cache").is_file()

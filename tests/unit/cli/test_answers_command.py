@@ -80,7 +80,7 @@ def test_one_line_a_task_and_what_they_come_to(folder: Path) -> None:
     ]
     assert "answers   4 of 5 tasks, 1 tied" in done.stdout
     assert "accuracy  0.333" in done.stdout
-    assert "of 3 tasks with accepted answers" in done.stdout, "where every try broke nothing was measured"
+    assert "of 3 tasks with reference answers" in done.stdout, "where every try broke nothing was measured"
     assert "model" not in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -128,7 +128,7 @@ def test_it_is_said_where_accepted_answers_had_a_part_in_it(
 ) -> None:
     shown = trunkline(folder, "answers", "a.run", *options).stdout
     told = [line for line in shown.splitlines() if line.startswith("labels")]
-    begin = f"labels    {source} comes from the run's reward (exact_match), which had the accepted answers at hand: "
+    begin = f"labels    {source} comes from the run's reward (exact_match), which had the reference answers at hand: "
     assert [line[: len(begin)] for line in told] == ([begin] if source else [])
     assert json.loads(trunkline(folder, "answers", "a.run", "--json", *options).stdout)["reads_accepted"] == bool(
         source

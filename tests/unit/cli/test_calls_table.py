@@ -162,8 +162,10 @@ def path(tmp_path: Path) -> Path:
 def test_calls_are_shown_in_place_of_a_tree(path: Path):
     shown = CliRunner().invoke(show, [str(path), "--calls"])
     assert shown.exit_code == 0, shown.output
-    assert "price                            0.006300  (0.006300 per task, 0.006300 per solved task)" in shown.output
-    assert f"\n{URL}/\\x1b[2J\n  requests" in shown.output
+    price = "price                            0.006300  (0.006300 per task, 0.006300 per solved task)"
+    assert price not in shown.output, "the summary was not asked for"
+    assert price in CliRunner().invoke(show, [str(path)]).output
+    assert f"{URL}/\\x1b[2J\n  requests" in shown.output
     assert "p50 1.000 s, p95 1.500 s, max 1.500 s" in shown.output
     assert "task q:" not in shown.output
     both = CliRunner().invoke(show, [str(path), "--calls", "--task", "q"])

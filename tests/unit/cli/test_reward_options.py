@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.cli.options import read_rewards
 from trunkline.errors import ConfigError
 from trunkline.scoring.rewards import (
     F1,
@@ -17,6 +16,7 @@ from trunkline.scoring.rewards import (
     exact_match,
     numeric_match,
 )
+from trunkline.scoring.rewards.reading import read_rewards
 
 
 class Odd:
@@ -44,7 +44,6 @@ class Mine:
         (["choice:options=answers,reference=index"], Choice("answers", "index")),
         (["maths:timeout=3"], Math(3.0)),
         (["none"], None),
-        ([], exact_match),
         (["trunkline.scoring.rewards:contains"], contains),
         (["f1@0.5"], WeightedRewards({"f1": F1()}, {"f1": 0.5})),
         (
@@ -60,14 +59,14 @@ class Mine:
         ),
         (["choice:options=a@b"], Choice("a@b")),
     ],
-    ids=range(14),
+    ids=range(13),
 )
 def test_what_values_stand_for(names: list[str], made: object) -> None:
-    assert read_rewards(names, "exact_match") == made
+    assert read_rewards(names, "--reward") == made
 
 
 def test_a_class_of_ones_own_takes_options() -> None:
-    made = read_rewards([f"{__name__}:Mine:factor=2.5"])
+    made = read_rewards([f"{__name__}:Mine:factor=2.5"], "--reward")
     assert isinstance(made, Mine)
     assert made.factor == 2.5
     both = read_rewards([f"{__name__}:Mine@2", "f1"])
@@ -99,7 +98,7 @@ def test_a_class_of_ones_own_takes_options() -> None:
 )
 def test_what_cannot_be_is_said(names: list[str], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_rewards(names)
+        read_rewards(names, "--reward")
     assert problem in str(caught.value)
 
 

@@ -50,7 +50,7 @@ def test_the_tree_whose_rollouts_differ_is_shown(path: Path, capsys: pytest.Capt
     assert out.splitlines()[0] == f"run file  {path}"  # in one piece, however long
     assert "task mixed\\x1b[2J: 3 nodes, 2 rollouts" in out
     assert "accuracy of one try" in out
-    assert "accepted: Rome" in out
+    assert "reference: Rome" in out
     assert "\x1b" not in out
     assert "\u202e" not in out
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from trunkline._internal.text import duration
-from trunkline.cli.live import judge
 from trunkline.cli.tables import table
+from trunkline.runner.broken import judge
 from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.store.stats.summary import Summary, summarise
 from trunkline.tree.records import Failure

@@ -48,7 +48,7 @@ async def test_what_an_engine_sends_after_its_end_is_dropped_and_noted(tmp_path:
             backend.say(worker_id, Batch(1, [delta], [done], []))
 
     finished = await played(tmp_path, Puppets(act))
-    assert finished.snapshot.tasks_done == 2
+    assert finished.progress.tasks_done == 2
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []
         assert {tree.answer for tree in reader.trees()} == {"in time"}
@@ -139,7 +139,7 @@ async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
     assert [worker_id for worker_id, _why in backend.killed] == [0]
     assert "its event loop did not answer for 30 s" in backend.killed[0][1]
     assert len(pings) >= 30
-    assert finished.snapshot.engines[1].memory == 1 << 20
+    assert finished.progress.engines[1].memory == 1 << 20
 
 
 async def test_an_engine_that_cannot_be_ended_yet_hangs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -183,7 +183,7 @@ async def test_places_in_which_nothing_is_made_are_given_up_and_the_run_says_why
 
 async def test_a_guilty_task_does_not_keep_the_next_from_making_its_group(tmp_path: Path):
     finished = await played(tmp_path, Puppets(poisoned(0)), refill=Refill(1, 2))
-    assert (finished.snapshot.lost, finished.task_queue.kept) == (1, 1)
+    assert (finished.progress.lost, finished.task_queue.kept) == (1, 1)
 
 
 async def test_what_is_over_in_time_does_not_fail_because_its_idle_engines_end(tmp_path: Path):
@@ -198,7 +198,7 @@ async def test_what_is_over_in_time_does_not_fail_because_its_idle_engines_end(t
             backend.say(worker_id, WorkerExited("it had nothing to do"))
 
     finished = await played(tmp_path, Puppets(act), 5, budget=Budget(seconds=0.01))
-    assert (finished.ended, finished.snapshot.tasks_done) == ("deadline", 4)
+    assert (finished.ended, finished.progress.tasks_done) == ("deadline", 4)
 
 
 def questions(count: int) -> list[Task]:
@@ -210,7 +210,7 @@ async def test_many_bad_tasks_in_a_row_are_found_out_one_by_one(workers: int, tm
     bad = range(7)
     backend = Puppets(poisoned(*bad), slots=20, workers=workers)
     finished = await played(tmp_path, backend, questions(60))
-    assert finished.snapshot.tasks_done == 60
+    assert finished.progress.tasks_done == 60
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []
         events = list(reader.events())
@@ -238,7 +238,7 @@ async def test_an_engine_that_is_gone_before_it_is_known_is_replaced(tmp_path: P
             return new
 
     finished = await played(tmp_path, Hasty(poisoned(0), workers=1))
-    assert finished.snapshot.tasks_done == 2
+    assert finished.progress.tasks_done == 2
 
 
 async def test_who_is_killed_before_the_run_has_begun_is_replaced_and_who_ends_by_itself_fails_it(tmp_path: Path):
@@ -253,7 +253,7 @@ async def test_who_is_killed_before_the_run_has_begun_is_replaced_and_who_ends_b
             return 0
 
     finished = await played(tmp_path, Early(poisoned(), workers=1))
-    assert finished.snapshot.tasks_done == 2
+    assert finished.progress.tasks_done == 2
     broken = Early(poisoned(), workers=1)
     broken.killed_first = False
     (tmp_path / "b").mkdir()

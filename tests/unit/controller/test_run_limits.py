@@ -121,7 +121,7 @@ async def test_a_run_whose_budget_is_spent_needs_no_worker_any_more(tmp_path: Pa
     async with asyncio.timeout(5):
         await controller.run()
     writer.finish(controller.ended)
-    assert (controller.ended, controller.snapshot.tasks_done, pool.closed) == ("budget", 0, True)
+    assert (controller.ended, controller.progress.tasks_done, pool.closed) == ("budget", 0, True)
 
 
 async def test_a_report_that_cannot_be_written_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -188,7 +188,7 @@ def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_
         assert spent_in(path, {}, again.progress) == RunSpending({"calls": 7}, {"calls": 7})
 
 
-async def test_a_run_that_has_begun_all_its_tasks_is_done_whatever_was_denied(tmp_path: Path):
+async def test_a_run_that_has_begun_all_its_tasks_says_that_its_budget_cut_tries(tmp_path: Path):
     given = {"llm": Clerk(answer=lambda seed: (0, "yes")), "workers": 0, "budget": Budget(calls=4)}
     result = await arun(agent(sampling=Sampling(max_tokens=50)), tasks(), **given, out=tmp_path / "r")
-    assert (result.state, result.summary().ended) == ("done", {"budget": 1, "finished": 4})
+    assert (result.state, result.summary().ended) == ("budget", {"budget": 1, "finished": 4})

@@ -156,8 +156,16 @@ def test_every_termination_of_python_is_known() -> None:
     tree = CoreTree()
     for draw, termination in enumerate(Termination):
         rollout = tree.open(0, [draw])
+        if termination == Termination.RETRIED:
+            with pytest.raises(TreeError, match="still growing; close it first"):
+                tree.close(rollout, termination)
+            tree.close(rollout, Termination.LLM_ERROR, None, "why")
         tree.close(rollout, termination)
-        assert tree.rollout(rollout).termination == termination.value
+        facts = tree.rollout(rollout)
+        assert (facts.termination, facts.error) == (termination.value, "why" if termination == "retried" else None)
+    for what in ((rollout, "retried"), (0, "retried", "another answer")):
+        with pytest.raises(CoreError, match=r"cannot be retried again|those that it had"):
+            tree.close(*what)
 
 
 def test_deltas_rebuild_the_tree() -> None:

@@ -48,7 +48,6 @@ def reply(choice: ReplyChoice, **figures: int) -> Reply:
 @pytest.mark.parametrize(
     ("odd", "ends"),
     [
-        (None, Termination.LLM_ERROR),
         ({"choices": []}, Termination.LLM_ERROR),
         (Reply([], 1, 0, 1, 1, 1), Termination.LLM_ERROR),
         (reply(ReplyChoice("\ud800", None, [], "stop")), Termination.ANSWER),

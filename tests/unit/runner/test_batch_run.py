@@ -240,7 +240,7 @@ async def test_a_run_that_is_stopped_leaves_nothing_behind_and_keeps_what_has_gr
     let_go.set()
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []
-    assert plan.controller.snapshot.calls == len(CAPITALS), "the first batch is kept, the second counts for nothing"
+    assert plan.controller.progress.calls == len(CAPITALS), "the first batch is kept, the second counts for nothing"
 
 
 async def test_rollouts_of_a_run_that_was_stopped_are_waited_for_no_more():

@@ -314,7 +314,7 @@ def test_every_termination_has_its_place_in_parallelmuse(tmp_path: Path) -> None
     }
     assert found.left_out == {
         f"{word} has no counterpart": 1
-        for word in ("cancelled", "censored", "filtered", "lost", "tool_error", "unknown_effect")
+        for word in ("cancelled", "censored", "filtered", "lost", "retried", "tool_error", "unknown_effect")
     }
 
 

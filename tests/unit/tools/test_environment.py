@@ -75,7 +75,7 @@ class Heavy(Paper):
         ({"environment": None}, "tool 'look' works on the environment Paper, and the agent has none"),
         ({"environment": Other}, "works on the environment Paper, and the agent has a Other: a rollout has one"),
         ({"environment": Notebook()}, "derived from Environment, or a function that returns one, not <notebook."),
-        ({"environment": "Notebook"}, "or a function that returns one, not 'Notebook'"),
+        ({"environment": "Notebook"}, "Agent: environment 'Notebook': cannot import 'Notebook'"),
         ({"environment": dict}, "or a function that returns one; what it returns is {}"),
         ({"environment": Heavy}, "environment Heavy cannot be made without arguments: TypeError"),
         ({"tools": [tool(plain)]}, "no tool takes the environment Paper"),

@@ -45,7 +45,9 @@ async def test_whoever_imports_before_a_run_has_begun_is_not_said_to_block_it(
 ):
     # A clock that stands 60 s later behind the import, against which a stall of this machine is short.
     skipped = 0.0
-    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skipped))
+    monkeypatch.setattr(
+        watchdog, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() + skipped})
+    )
     monkeypatch.setattr(watchdog, "_BLOCKED", 30.0)
     said: list[object] = []
     served = host.Host(lambda payload: said.append(decode_from_worker(payload)))

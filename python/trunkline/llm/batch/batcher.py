@@ -225,7 +225,7 @@ def _translated(error: BaseException, name: str) -> TrunklineError:
 
 
 class BatchLLM:
-    """A batch engine as an LLM; ``trunkline.BatchLLM``. It stays in its process: a run with it has no workers.
+    """A batch engine as an LLM. It stays in its process: a run with it has no workers.
 
     Requests of all rollouts gather, and leave as a batch when every growing rollout waits for a reply, so that none
     could add to it; when ``max_batch`` is reached; or when one that could leave has waited long enough. A batch is of

@@ -1,4 +1,4 @@
-"""User programs over a rollout: context, executor, replay."""
+"""What a program ``async def program(rollout)`` is given and returns (``trunkline.programs``)."""
 
 from __future__ import annotations
 

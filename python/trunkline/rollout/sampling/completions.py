@@ -14,11 +14,13 @@ import msgspec
 from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
+from trunkline.llm import own
 from trunkline.llm.batch.activity import UNREAD, Activity
 from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap, unseeded
+from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.dispatcher import TurnDispatcher, runs, turn_engine
 from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
 from trunkline.scoring.rewards.grading import cancelled
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from trunkline._core import TurnEngine
     from trunkline.llm.cache import Cache, Key
     from trunkline.llm.receiver import FirstAttempt
-    from trunkline.llm.types import LLMClient, Reply, Request
+    from trunkline.llm.types import LLMClient, Request
     from trunkline.rollout.sampling.dispatcher import WantedTurn
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.sampling.turns import TurnReader
@@ -149,6 +151,7 @@ class CompletionClient:
         self.send_seed = send_seed
         self._key = name
         self._name = type(llm).__name__
+        self._sync = own.is_sync(llm)
         self._cache = cache
         self._shared = SingleFlight()
         self.engine = turn_engine() if engine is None else engine
@@ -332,7 +335,11 @@ class CompletionClient:
                 request = request if self.send_seed else unseeded(request)
                 if attempt is not None and isinstance(self.llm, HttpLLM | Batcher):
                     return await self.llm.resume(request, attempt)
-                return await self.llm.complete(request)
+                if self._sync:
+                    return await own.complete(self.llm, request)
+                start = time.perf_counter_ns()
+                made = await self.llm.complete(request)
+                return made if type(made) is Reply else own.received(made, self.llm, request, start)
         except TrunklineError:
             raise
         except asyncio.CancelledError:

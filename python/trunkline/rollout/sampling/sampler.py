@@ -235,7 +235,8 @@ class Sampler(msgspec.Struct, eq=False):
         end = ending(seed, n)
         tail, size, asked, route = compiled.constant + end, len(end), 0, CHAT
         pending, token_prompts = wanted[0].pending, self.client.of(who.llm).token_prompts
-        rest = core, compiled, [one.rollout for one in wanted], step, called, told
+        ids = [one.rollout for one in wanted]
+        rest = core, compiled, ids, step, called, told
         turns: TurnReader
         if pending is not None:
             turns, context, step, asked = pending, pending.ask.context, pending.ask.step, pending.ask.asked
@@ -258,9 +259,10 @@ class Sampler(msgspec.Struct, eq=False):
             turns = TokenTurnReader(prompt, leaf, *rest)
             content, size, route = prompt.content, prompt.end, prompt.form.route
         constant, greedy, version = len(content) - size, compiled.greedy, compiled.version
-        key = crc32(self.task.id.encode("utf-8", "surrogatepass"))
+        task = self.task.id
+        key = crc32(task.encode("utf-8", "surrogatepass"))
         request = Request(
-            content, key, n, seed, constant, greedy, turns, route, version, who.model, who.name, step, asked
+            content, key, n, seed, constant, greedy, turns, route, version, who.model, who.name, step, asked, task, ids
         )
         return request, turns
 

@@ -1,4 +1,4 @@
-"""Aggregators: many answers to one question into one, with the evidence kept."""
+"""Aggregators (``trunkline.aggregators``): many answers to one question into one, with the evidence kept."""
 
 from __future__ import annotations
 

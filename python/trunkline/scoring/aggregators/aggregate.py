@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from trunkline._internal.registry import Registry
 from trunkline._internal.validation import check_that
@@ -29,13 +29,16 @@ AGGREGATORS: Final[Registry[type]] = Registry(
 )
 
 
-def check_aggregator(name: str, aggregator: Aggregator) -> Aggregator:
+def check_aggregator(name: str, aggregator: Aggregator | str) -> Aggregator:
+    """Return an aggregator, of a text the one that it names as on the command line; ConfigError for anything else."""
+    if isinstance(aggregator, str):
+        aggregator = cast("Aggregator", AGGREGATORS.make(aggregator, name))
     fits = isinstance(aggregator, Aggregator) and not isinstance(aggregator, type)
     check_that(fits, f"{name} must be an aggregator, such as Majority() or WeightedVote()", aggregator)
     return aggregator
 
 
-async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str = "logprob") -> Decision:  # noqa: B008 - frozen
+async def aggregate(tree: Tree, aggregator: Aggregator | str = "majority", *, by: str = "logprob") -> Decision:
     """Make one answer of what the rollouts of a tree answered.
 
     Rollouts that broke, or were cut or filtered, have no vote, and neither have those that grow. For anything but a
@@ -43,7 +46,7 @@ async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str 
 
     Args:
         tree: The tree.
-        aggregator: What decides.
+        aggregator: What decides, or its name with options as on the command line: ``"weighted:by=value"``.
         by: Where the candidates' confidence comes from, a name in ``trunkline.scoring.confidence.CONFIDENCES``:
             ``logprob``, ``entropy``, ``verbalised``, ``reward`` or ``value``.
 

@@ -123,7 +123,7 @@ def treatment(name: str, action: object, count_in_baseline: object) -> None:
     check_bool(f"{name}: count_in_baseline", count_in_baseline)
 
 
-_WITHOUT_END = FAILED | {Termination.CENSORED, Termination.CANCELLED, None}
+_WITHOUT_END = FAILED | {Termination.CENSORED, Termination.CANCELLED, Termination.RETRIED, None}
 
 
 class Group:

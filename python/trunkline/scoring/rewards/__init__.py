@@ -1,4 +1,4 @@
-"""Rewards: what a trajectory is worth."""
+"""Rewards (``trunkline.rewards``): what a trajectory is worth."""
 
 from __future__ import annotations
 

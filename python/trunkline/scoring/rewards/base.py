@@ -66,7 +66,7 @@ _Said: TypeAlias = "Scored | float | bool | dict[str, Any] | None"
 Reward = Callable[..., "Awaitable[_Said] | _Said"]
 """A scorer of trajectories: a function, a coroutine function, or an object that can be called like one.
 
-It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
+It takes the trajectory (whose ``task`` has the reference answers) and returns a number, True or False, or
 None if it cannot say. Of a dict that is what stands under ``reward``; the rest is kept in the rollout's note, numbers
 as parts with a mean of their own. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does
 an awaited result that takes longer than ``REWARD_TIMEOUT``. How long it may take, whether it runs in a thread and

@@ -125,7 +125,7 @@ _LARGEST: Final = 1 << 20  # bytes of a rubric's file
 
 
 class Judge(OpenedPerCall, msgspec.Struct, frozen=True, dict=True):
-    """Asks a model to grade the answer by a rubric, given the question and the accepted answers.
+    """Asks a model to grade the answer by a rubric, given the question and the reference answers.
 
     The same question about the same answer is asked once: the grade is kept for as long as this judge is, and in a
     file if ``cache`` names one. A reply without a grade is asked for once more; if that has none either, or the model

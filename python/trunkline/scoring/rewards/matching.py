@@ -24,13 +24,13 @@ _SEARCHED: Final = 50_000  # characters at the end of an answer that count
 
 
 def exact_match(trajectory: Trajectory) -> float | None:
-    """1.0 if the answer equals an accepted one after normalisation, else 0.0.
+    """1.0 if the answer equals a reference answer after normalisation, else 0.0.
 
     Args:
         trajectory: An ended rollout.
 
     Returns:
-        The reward; None if the task has no accepted answer.
+        The reward; None if the task has no reference answer.
     """
     accepted = {*map(normalise, trajectory.task.reference)}
     if not accepted:
@@ -58,7 +58,7 @@ class Numeric(msgspec.Struct, frozen=True):
         check_float("Numeric: absolute", self.absolute, 0)
 
     def __call__(self, trajectory: Trajectory) -> float | None:
-        """Return 1.0 if the numbers are close enough, else 0.0; None if no accepted answer states a number."""
+        """Return 1.0 if the numbers are close enough, else 0.0; None if no reference answer states a number."""
         return numeric_match(trajectory, relative=self.relative, absolute=self.absolute)
 
 
@@ -67,7 +67,7 @@ def _searched(text: str) -> str:
 
 
 def contains(trajectory: Trajectory) -> float | None:
-    """1.0 if an accepted answer stands in the answer as whole words after normalisation, else 0.0.
+    """1.0 if a reference answer stands in the answer as whole words after normalisation, else 0.0.
 
     Of an answer of more than 50,000 characters only the last ones are searched.
 
@@ -75,7 +75,7 @@ def contains(trajectory: Trajectory) -> float | None:
         trajectory: An ended rollout.
 
     Returns:
-        The reward; None if the task has no accepted answer.
+        The reward; None if the task has no reference answer.
     """
     accepted = [_searched(reference) for reference in trajectory.task.reference]
     if not any(accepted):
@@ -85,7 +85,7 @@ def contains(trajectory: Trajectory) -> float | None:
 
 
 def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: float = 1e-9) -> float | None:
-    """1.0 if the number in the answer is close to the number in an accepted one, else 0.0.
+    """1.0 if the number in the answer is close to the number in a reference answer, else 0.0.
 
     Args:
         trajectory: An ended rollout.
@@ -93,7 +93,7 @@ def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: f
         absolute: Largest difference that is always accepted.
 
     Returns:
-        The reward; None if no accepted answer states a number.
+        The reward; None if no reference answer states a number.
     """
     accepted = [value for value in map(number, trajectory.task.reference) if value is not None]
     if not accepted:
@@ -114,15 +114,15 @@ def _f1(answer: Counter[str], accepted: Counter[str]) -> float:
 
 
 class F1(msgspec.Struct, frozen=True):
-    """The F1 of an answer's words against those of an accepted answer, the best of them where there are several.
+    """The F1 of an answer's words against those of a reference answer, the best of them where there are several.
 
     As SQuAD measures it (Rajpurkar et al., 2016): with s words in common, counted as often as they stand in both, of m
-    in the answer and n in the accepted one, 2s / (m + n). Words are compared after normalisation, without articles and
-    punctuation. Of an answer of more than 50,000 characters only the last ones count.
+    in the answer and n in the reference answer, 2s / (m + n). Words are compared after normalisation, without articles
+    and punctuation. Of an answer of more than 50,000 characters only the last ones count.
     """
 
     def __call__(self, trajectory: Trajectory) -> float | None:
-        """Return a number from 0 to 1; None if the task has no accepted answer."""
+        """Return a number from 0 to 1; None if the task has no reference answer."""
         accepted = [words for reference in trajectory.task.reference if (words := _words(reference))]
         if not accepted:
             return None
@@ -179,7 +179,7 @@ class ChoiceOptions:
         return cls({label: str(option) for label, option in plain.items()}) if len(plain) == len(given) else None
 
     def meant(self, reference: str, written: str) -> str | None:
-        """Return the label of the option that an accepted answer stands for."""
+        """Return the label of the option that a reference answer stands for."""
         plain = reference.strip()
         if written in {"auto", "label"} and (label := self._label_of(plain)) is not None:
             return label
@@ -289,7 +289,7 @@ class Choice(msgspec.Struct, frozen=True):
     Args:
         options: The field of the task's metadata: a list of texts, labelled A, B, C and so on; a dict from labels to
             texts; or a dict of the lists ``label`` and ``text``.
-        reference: How accepted answers are written: as ``label``, ``text``, or ``index`` from 0. ``auto`` takes the
+        reference: How reference answers are written: as ``label``, ``text``, or ``index`` from 0. ``auto`` takes the
             first of these that fits; say which one it is where options are numbers.
 
     Raises:
@@ -304,7 +304,7 @@ class Choice(msgspec.Struct, frozen=True):
         check_choice("Choice: reference", self.reference, "auto", "label", "text", "index")
 
     def __call__(self, trajectory: Trajectory) -> Scored | float | None:
-        """Return 1.0 or 0.0; no value if the task has no options, or its accepted answers are none of them."""
+        """Return 1.0 or 0.0; no value if the task has no options, or its reference answers are none of them."""
         task = trajectory.task
         if self.options not in task.metadata or not task.reference:
             return None
@@ -314,6 +314,6 @@ class Choice(msgspec.Struct, frozen=True):
         accepted = {options.meant(reference, self.reference) for reference in task.reference} - {None}
         if not accepted:
             return Scored(
-                math.nan, f"Choice: accepted answer {short_repr(task.reference[0])} is none of the task's options"
+                math.nan, f"Choice: reference answer {short_repr(task.reference[0])} is none of the task's options"
             )
         return float(options.named(trajectory.answer or "") in accepted)

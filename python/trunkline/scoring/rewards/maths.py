@@ -44,7 +44,7 @@ _MARKED: Final = re.compile(r"\$|\\\(|\\\[|\\boxed|\\begin")
 
 
 def is_text(answer: str) -> bool:
-    """Whether an accepted answer is words and no mathematics, such as a name."""
+    """Whether a reference answer is words and no mathematics, such as a name."""
     return _SIGNS.search(answer) is None and _PROSE.search(answer) is not None
 
 
@@ -65,7 +65,7 @@ def _readings(text: str) -> list[Any]:
 
 @tool(name="math-verify", isolated=True, memory="2GB")
 def same(answer: str, references: list[str]) -> str:
-    """Say whether an answer equals one of the accepted ones: ``equal``, ``other``, or ``unknown``."""
+    """Say whether an answer equals one of the reference answers: ``equal``, ``other``, or ``unknown``."""
     from math_verify import verify  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
@@ -73,7 +73,7 @@ def same(answer: str, references: list[str]) -> str:
     if not accepted:
         return "unknown"
     given = _readings(answer)
-    # The accepted one comes first: the comparison is not symmetrical.
+    # The reference answer comes first: the comparison is not symmetrical.
     equal = any(verify(one, given, timeout_seconds=None) for one in accepted) if given else False
     return "equal" if equal else "other"
 
@@ -85,12 +85,12 @@ _RESULT: Final = 1000  # characters of what a process says that are kept
 
 
 class Math(OpenedPerCall, msgspec.Struct, frozen=True):
-    """1.0 if the answer is mathematically equal to an accepted one, else 0.0; needs the ``maths`` extra.
+    """1.0 if the answer is mathematically equal to a reference answer, else 0.0; needs the ``maths`` extra.
 
     What is written alike counts as equal. The rest is compared by math-verify: numbers, fractions, expressions,
-    equations, intervals, sets and matrices, plain or in LaTeX. An answer that is no mathematics scores 0; accepted ones
-    that are words are compared as words. An answer over which the comparison takes too long, or too much memory, leaves
-    the rollout unscored.
+    equations, intervals, sets and matrices, plain or in LaTeX. An answer that is no mathematics scores 0; reference
+    answers that are words are compared as words. An answer over which the comparison takes too long, or too much
+    memory, leaves the rollout unscored.
 
     Args:
         timeout: Seconds that one comparison may take; its process is then killed.
@@ -140,7 +140,7 @@ class OpenMaths:
             # Also a wrong answer has to count, or the right ones alone would: those need no process.
             if all(map(is_text, references)):
                 return 0.0
-            return Scored(math.nan, "Math: no accepted answer can be read as mathematics")
+            return Scored(math.nan, "Math: no reference answer can be read as mathematics")
         return float(said == "equal")
 
     async def close(self) -> None:

@@ -171,10 +171,10 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
     """Load the tasks of a data set.
 
     A row has a question (``question``, ``input``, ``prompt`` or ``problem``: text or chat messages; or
-    ``messages``), and may have an ``id``, an accepted answer (``answer``, ``target``, ``label``, ``ideal``
+    ``messages``), and may have an ``id``, a reference answer (``answer``, ``target``, ``label``, ``ideal``
     or ``reference``: text, a number, or a list of them) and ``metadata`` or ``info``. All its other fields
     are kept as metadata too. In a cell of a table, a JSON array that begins with a string, such as
-    ``["Paris", "City of Light"]``, lists several accepted answers. A row without an id is named by a hash of
+    ``["Paris", "City of Light"]``, lists several reference answers. A row without an id is named by a hash of
     its content, so that it has the same id in every run.
 
     Args:

@@ -77,6 +77,7 @@ class Exported(msgspec.Struct, frozen=True):
         rollouts: Rollouts that these stand for.
         tasks: Tasks that these are of.
         left_out: Rollouts of the tasks that were asked for and that are in no record, by reason.
+        chosen: Tries of the run that were asked again because of their result.
     """
 
     format: str
@@ -84,6 +85,7 @@ class Exported(msgspec.Struct, frozen=True):
     rollouts: int
     tasks: int
     left_out: dict[str, int]
+    chosen: int = 0
 
 
 def guess(out: str | Path, format: str | None) -> str:
@@ -201,4 +203,5 @@ def export(
         except BaseException:
             sink.abandon()
             raise
-    return Exported(named, records, rollouts, written, dict(sorted(left.items())))
+        chosen = reader.chosen()
+    return Exported(named, records, rollouts, written, dict(sorted(left.items())), chosen)

@@ -38,7 +38,7 @@ CHAT_FIELDS: Final = {
     "weight": "how many rollouts the record stands for",
     "reward": "its reward; null while unscored",
     "answer": "its final answer, or null",
-    "references": "the accepted answers",
+    "references": "the reference answers",
     "termination": "why it ended; null while it grows",
     "compressed_reasoning": "the report on it, or null",
     "step_rewards": "what the environment gave for each model turn on its path, or null; absent where it gave nothing",
@@ -181,7 +181,7 @@ WORDS: Final = {
 
 PARALLELMUSE_FIELDS: Final = {
     "question": "the text of the task's last user message",
-    "answer": "the first accepted answer; empty where there is none",
+    "answer": "the first reference answer; empty where there is none",
     "prediction": "the rollout's answer, or [No Prediction]; absent where a call failed for good",
     "rollout": "the conversation as text: thoughts, calls and results between tags",
     "termination": "why it ended, in their words",
@@ -192,7 +192,7 @@ PARALLELMUSE_FIELDS: Final = {
     "path": "its fork path: turn, draw, turn, draw, ...",
     "weight": "how many rollouts the record stands for",
     "reward": "its reward; null while unscored",
-    "references": "all accepted answers",
+    "references": "all reference answers",
     "compressed_reasoning": "the report on it, or null",
 }
 """The fields of a record, and what they are."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIELDS: Final = {
     "task": "the task's id",
     "question": "the text of its last user message",
-    "references": "the accepted answers",
+    "references": "the reference answers",
     "metadata": "what else its row carried, as JSON",
     "rollout": "the number of the rollout in its tree",
     "rollouts": "the numbers of all rollouts that the row stands for",

@@ -194,7 +194,7 @@ class Leaf(msgspec.Struct, frozen=True):
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The accepted answers of its task."""
+        """The reference answers of its task."""
         return self.first.task.reference
 
     @property

@@ -18,8 +18,10 @@ from trunkline.scoring.metrics.intervals import Estimate, inside
 from trunkline.store.reader import RunReader
 from trunkline.store.stats.calls import Spending, add_up
 from trunkline.store.stats.metrics import finished_tasks
+from trunkline.store.stats.summary import first_try
 from trunkline.store.stats.tasks import tried, usage_of_task
-from trunkline.types import Usage
+from trunkline.tree.html import MOST_ROWS, interval, number, table
+from trunkline.types import Termination, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +40,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         rollouts: Rollouts of these tasks, scored or not.
         usage: Calls and tokens of these tasks; those of an earlier run that it continues are left out.
         spent: What that cost; None without a price.
+        chosen: Tries of the run that were asked again because of their result.
+        first_try: The run's accuracy of one try without that, over all of its tasks; None where there are none.
     """
 
     run: str
@@ -45,6 +49,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
     usage: Usage
     spent: Spending | None
+    chosen: int = 0
+    first_try: Estimate | None = None
 
 
 class ChangedTask(msgspec.Struct, frozen=True):
@@ -75,7 +81,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         changed: The tasks that changed, the largest change first; what became better before what became worse.
         only_a: Ids of tasks that only the first run has: not safe to print, like all ids here.
         only_b: Ids of tasks that only the second has.
-        different: Ids that both have with another prompt or other accepted answers.
+        different: Ids that both have with another prompt or other reference answers.
         unfinished: Ids that both have, and that are not finished in both.
         unmeasured: Ids that are finished in both, and on which too few tries are scored in one.
     """
@@ -91,6 +97,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     different: list[str]
     unfinished: list[str]
     unmeasured: list[str]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: both runs, the difference, and the tasks that changed most."""
+        sides = [
+            (side.run, interval(side.estimate.value, side.estimate.low, side.estimate.high), f"{side.rollouts:,}")
+            for side in (self.a, self.b)
+        ]
+        found = self.paired
+        told = f"{found.tasks:,} tasks: {found.better:,} better, {found.worse:,} worse, {found.same:,} the same"
+        sides += [("difference", interval(found.difference, found.low, found.high), ""), ("p", number(found.p), told)]
+        changed = self.changed[:MOST_ROWS]
+        rows = [(one.task, number(one.a), number(one.b), number(one.difference)) for one in changed]
+        above = table(f"{self.metric}, {self.reward or 'scored by its program'}", sides, ("run", "value", "rollouts"))
+        head = ("task", "a", "b", "difference")
+        return above + table("tasks that changed", rows, head, more=len(self.changed) - len(rows)) if rows else above
 
 
 class _Tries(NamedTuple):
@@ -108,12 +129,16 @@ class _Read(NamedTuple):
     costs: dict[str, Spending]
     priced: bool
     reward: str | None
+    chosen: int
+    first_try: Estimate | None
 
 
-def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: bool = False) -> Comparison:
+def compare(
+    a: str | Path, b: str | Path, metric: str = "accuracy", *, common: bool = False, allow_selected: bool = False
+) -> Comparison:
     """Compare two runs on the same tasks, task by task.
 
-    Tasks are the same if their id, their prompt and their accepted answers are. The differences of tasks are the
+    Tasks are the same if their id, their prompt and their reference answers are. The differences of tasks are the
     sample, see :func:`trunkline.scoring.metrics.paired`.
 
     Args:
@@ -121,6 +146,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
         b: The file of the second.
         metric: ``accuracy``, ``best``, ``majority``, ``avg@K``, ``pass@K``, ``pass^K`` or ``majority@K``.
         common: Leave out tasks of the same id and another content, in place of an error.
+        allow_selected: Compare also a run of which tries were asked again because of their result.
 
     Returns:
         The comparison.
@@ -128,11 +154,18 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     Raises:
         RunFileError: A file is not a readable run.
         UsageError: There is no such metric; the runs were scored by different rewards, or one is not scored or scored
-            again in part; they have different tasks under one id, or no task that can be compared.
+            again in part; they have different tasks under one id, or no task that can be compared; or tries of one were
+            asked again because of their result.
     """
     wanted = named(metric)
     votes = wanted.kind.startswith("majority")
     first, second = _read(Path(a), votes=votes), _read(Path(b), votes=votes)
+    for run in (first, second):
+        if run.chosen and not allow_selected:
+            raise UsageError(
+                f"{_shown(run)}: {counted(run.chosen, 'try', 'tries')} asked again because of their result, which "
+                "favours the run: compare one without such, or give --allow-selected (allow_selected=True)"
+            )
     _same_reward(first, second)
     shared = [name for name in first.tasks if name in second.tasks]
     pairs = {name: (first.tasks[name], second.tasks[name]) for name in shared}
@@ -140,7 +173,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     if different and not common:
         has = f"{counted(len(different), 'task')} of the same id {'has' if len(different) == 1 else 'have'}"
         raise UsageError(
-            f"{has} another prompt or other accepted answers in {_shown(second)} than in {_shown(first)}:"
+            f"{has} another prompt or other reference answers in {_shown(second)} than in {_shown(first)}:"
             f" {_ids(different)}; compare runs of one file of questions, or leave these tasks out with --common"
             " (common=True)"
         )
@@ -182,19 +215,21 @@ def _read(path: Path, *, votes: bool) -> _Read:
         before = dict(reader.taken())
         usage, tries = {}, {}
         for number, rows in finished_tasks(reader):
-            name, given = names[number], [tried(row) for row in rows]
+            name, given = names[number], [tried(row) for row in rows if row.termination != Termination.RETRIED]
             usage[name] = usage_of_task(rows, before.get(number))
             answers = [one.answer for one in given] if votes else []
             tries[name] = _Tries(answers, array("d", (one.reward for one in given)))
         reward = reader.settings.get("reward")
-        costs, priced = reader.costs(), bool(reader.prices)
+        costs, priced, chosen = reader.costs(), bool(reader.prices), reader.chosen()
+        first = first_try(reader.rollouts()) if chosen else None
     if not any(not math.isnan(reward) for given in tries.values() for reward in given.rewards):
         raise UsageError(
             f"{printable(str(path))}: no rollout of a finished task is scored, so there is nothing to compare;"
             " run it with a reward, or score it with trunkline score"
         )
     tasks_by_id = dict(zip(names, tasks, strict=True))
-    return _Read(path, tasks_by_id, tries, usage, costs, priced, reward if isinstance(reward, str) else None)
+    scored_by = reward if isinstance(reward, str) else None
+    return _Read(path, tasks_by_id, tries, usage, costs, priced, scored_by, chosen, first)
 
 
 def _same_reward(first: _Read, second: _Read) -> None:
@@ -233,6 +268,8 @@ def _side(metric: Metric, run: _Read, names: Sequence[str] | dict[str, tuple[flo
         rollouts=sum(len(run.tries[name].rewards) for name in names),
         usage=sum((run.usage[name] for name in names), Usage()),
         spent=add_up(costs) if run.priced else None,
+        chosen=run.chosen,
+        first_try=run.first_try,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from itertools import chain
@@ -14,7 +15,7 @@ from trunkline.scoring.diversity import Diversity, DiversityCounter
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.intervals import RewardCounter, estimate
-from trunkline.scoring.notes import replays
+from trunkline.scoring.notes import replays, retried
 from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import EndpointSummary, Spending, batches, by_endpoint, estimated_usage, probes, total
 from trunkline.store.stats.tasks import (
@@ -24,6 +25,7 @@ from trunkline.store.stats.tasks import (
     Length,
     LengthCounter,
     TokenCounter,
+    each_task,
     some_tasks,
     tried,
     usage_of,
@@ -120,7 +122,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: How the run ended; ``running`` meanwhile or after it was killed, ``exhausted`` if its tasks ran out
-            before enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun.
+            before enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun or cut tries.
         tasks: Tasks of the run.
         finished: Tasks that are done.
         broken: Finished tasks that broke as a whole.
@@ -135,6 +137,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         usage: Calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as
             they are in all times, in ``replayed`` and in ``paths``.
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
+        empty: Of those that answered, rollouts whose answer has no text: they count as wrong, and have no vote.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke. They
             are safe to print.
@@ -164,6 +167,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         budget: The run's budget at its end; None without one, and before the run ends.
         timing: Options of the run that make its trees depend on timing.
         events: How often each kind of event was recorded, such as workers that ``died``.
+        retried: Rollouts that were asked again; their tokens, calls and money count, their answers and rewards do not.
+        chosen: Of these, rollouts that were chosen by their result.
+        first_try: Accuracy of one try with the rewards that these had, and without those in their place; None unless
+            there are any.
     """
 
     state: str
@@ -234,6 +241,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetReport | None = None
     timing: list[str] = []
     events: dict[str, int] = {}
+    empty: int = 0
+    retried: int = 0
+    chosen: int = 0
+    first_try: Estimate | None = None
 
     @property
     def per_task(self) -> float | None:
@@ -327,17 +338,30 @@ class _RolloutTotals:
         self.filters = FilterStats(scored=scored)
         self.diversity = DiversityCounter()
         self.kept, self.cut = LengthCounter(cut=False), LengthCounter(cut=True)
+        self.chosen = self.empty = 0
         self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
         self.usage = Usage()
 
     def add(self, tasks: Sequence[tuple[int, Sequence[RolloutRow]]]) -> None:
         """Add some tasks, each with all of its rollouts."""
-        self._count([row for _, rows in tasks for row in rows])
-        self._add_single([rows[0] for _, rows in tasks if not rows[1:]])
+        rollouts = [row for _, rows in tasks for row in rows]
+        known = self.terminations[Termination.RETRIED]
+        self._count(rollouts)
+        if self.terminations[Termination.RETRIED] > known:
+            tasks = [(task, [row for row in rows if not self._is_retried(row)]) for task, rows in tasks]
+        self._add_single([rows[0] for _, rows in tasks if rows and not rows[1:]])
         for _, rows in tasks:
             if rows[1:]:
                 self._add_group(rows)
         self.filters.add(tasks)
+
+    def _is_retried(self, row: RolloutRow) -> bool:
+        """Count a rollout that was asked again: its successor is the try."""
+        if row.termination != Termination.RETRIED:
+            return False
+        note = retried(row.note)
+        self.chosen += note is not None and note.chosen
+        return True
 
     def _add_single(self, rows: Sequence[RolloutRow]) -> None:
         """Add the rollouts of tasks that have one each: a try that answers is the majority of its task."""
@@ -373,6 +397,8 @@ class _RolloutTotals:
         self.llm_micros += sum([row.llm_micros for row in rows])
         self.tool_micros += sum([row.tool_micros for row in rows])
         self.usage += usage_of(rows)
+        answers = [row.answer or "" for row in rows if row.termination == Termination.ANSWER]
+        self.empty += answers.count("") + sum([answer.isspace() for answer in answers if not "!" <= answer[:1] <= "~"])
         self.terminations.update(["growing" if row.termination is None else row.termination for row in rows])
         for row in rows:
             if row.note:
@@ -427,7 +453,12 @@ def summarise(
         short=grown.count - found.scored[found.most],
         accuracy=rewards.accuracy(),
         best_of_n=rewards.best_of_n(),
-        majority=estimate(found.majorities, len(found.majorities), terminations.total(), bounded=rewards.bounded),
+        majority=estimate(
+            found.majorities,
+            len(found.majorities),
+            terminations.total() - terminations[Termination.RETRIED],
+            bounded=rewards.bounded,
+        ),
         tokens=grown.tokens.tokens(),
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
@@ -458,4 +489,24 @@ def summarise(
         refused=grown.refused,
         budget=budget_report(meta),
         timing=settings.timing_dependent,
+        empty=found.empty,
+        retried=terminations[Termination.RETRIED],
+        chosen=found.chosen,
     )
+
+
+def first_try(rollouts: Iterable[tuple[int, RolloutRow]]) -> Estimate | None:
+    """Accuracy of one try as it was before tries were asked again because of their result."""
+    counter = RewardCounter()
+    for _, rows in each_task(rollouts):
+        later: set[int] = set()  # tries that stand in the place of chosen ones
+        rewards = []
+        for row in rows:
+            note = retried(row.note) if row.termination == Termination.RETRIED else None
+            if note is not None and (note.chosen or row.rollout in later):
+                later.add(note.by)
+            if row.rollout not in later and (note is None or note.chosen):
+                reward = tried(row).reward if note is None else note.reward
+                rewards.append(math.nan if reward is None else reward)
+        counter.add(rewards)
+    return counter.accuracy()

@@ -18,7 +18,6 @@ import socket
 import sys
 import tempfile
 import threading
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline._internal import processes
+from trunkline._internal.frames import users_traceback
 from trunkline._internal.leftovers import make_folder, remove_folder, sweep
-from trunkline._internal.serialization import load
+from trunkline._internal.serialization import load, set_argv
 from trunkline._internal.text import describe_error, scrub
 from trunkline.errors import CrossingError, TrunklineError
 from trunkline.tools.calls import as_text, bounded, calling, describe
@@ -78,6 +78,7 @@ class CallRunner:
         setup = self._next()
         if not isinstance(setup, messages.ToolSetup):
             return
+        set_argv(setup.argv)
         sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
         try:
             tool: Tool[..., Any] = load(setup.tool)
@@ -164,7 +165,7 @@ def _taken() -> int:
 
 def _trace(error: BaseException) -> str:
     try:
-        return scrub("".join(traceback.format_exception(error))[-_TRACEBACK:])
+        return scrub(users_traceback(error)[-_TRACEBACK:])
     except BaseException:  # noqa: BLE001 - a foreign exception's own methods may raise anything
         return ""
 

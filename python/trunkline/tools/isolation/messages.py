@@ -14,12 +14,16 @@ from trunkline.tools.calls import Call
 
 
 class ToolSetup(msgspec.Struct, tag=True, array_like=True):
-    """The first message: the tool, the path of modules, the bytes that a call may use, and modules to import first."""
+    """The first message: the tool, the path of modules, the bytes that a call may use, and modules to import first.
+
+    ``argv`` is the worker's ``sys.argv``.
+    """
 
     tool: SerializedObject
     path: list[str]
     memory: int
     preload: tuple[str, ...] = ()
+    argv: list[bytes] = []
 
 
 class CallRequest(msgspec.Struct, tag=True, array_like=True):

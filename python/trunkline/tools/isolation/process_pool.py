@@ -16,7 +16,7 @@ from trunkline._internal.aio import off_the_loop
 from trunkline._internal.child import Child, read_frame
 from trunkline._internal.leftovers import end_marked, sweep
 from trunkline._internal.processes import signal_name
-from trunkline._internal.serialization import pack
+from trunkline._internal.serialization import pack, packed_argv
 from trunkline._internal.text import printable, scrub
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.tools.isolation import messages
@@ -262,7 +262,8 @@ class ToolProcessPool:
         process = await ToolProcess.start()
         self._all.add(process)
         try:
-            await process.load(messages.ToolSetup(self._serialized, _path(), self._memory, self._preload))
+            setup = messages.ToolSetup(self._serialized, _path(), self._memory, self._preload, packed_argv())
+            await process.load(setup)
         except BaseException:
             self._drop(process)
             raise

@@ -53,8 +53,9 @@ impl Tree {
                 Ok(node.get())
             }
             Op::Close { rollout, termination, answer, error } => {
+                let could = self.rollouts.may_go_on(*rollout);
                 self.rollouts.close(*rollout, *termination, *answer, *error)?;
-                if !self.rollouts.may_go_on(*rollout) {
+                if could && !self.rollouts.may_go_on(*rollout) {
                     self.visits.end(self.rollouts.leaf(*rollout));
                 }
                 Ok(rollout.get())

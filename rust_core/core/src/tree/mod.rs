@@ -240,10 +240,11 @@ impl Tree {
         self.perform_all(&[Some(Op::Run(run)), Some(op)]).map(|_| ())
     }
 
-    /// End a rollout for good.
+    /// End a rollout for good; or, with [`Termination::Retried`], note of one that has ended that another draw stands in
+    /// its place. Its answer and error stay then.
     ///
     /// # Errors
-    /// If it has ended already.
+    /// If it has ended already, or, of one that is retried, has not ended or is given another answer or error.
     pub fn close(
         &mut self,
         rollout: RolloutId,

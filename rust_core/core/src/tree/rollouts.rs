@@ -173,7 +173,7 @@ impl Rollouts {
         row.usage.add(cost);
     }
 
-    /// End a rollout that grows.
+    /// End a rollout that grows, or note of one that has ended that it was retried; its answer and error stay.
     pub(crate) fn close(
         &mut self,
         id: RolloutId,
@@ -181,6 +181,10 @@ impl Rollouts {
         answer: Option<&str>,
         error: Option<&str>,
     ) -> Result<()> {
+        if let (Termination::Retried, Some(ending)) = (termination, &mut self.rows[id.index()].ending) {
+            ending.termination = termination;
+            return Ok(());
+        }
         self.growing.finish(id.index())?;
         let ending = Ending { termination, answer: answer.map(Into::into), error: error.map(Into::into) };
         self.rows[id.index()].ending = Some(ending);

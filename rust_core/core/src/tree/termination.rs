@@ -38,6 +38,8 @@ keywords! {
         Cancelled = "cancelled",
         /// The process it grew in died.
         Lost = "lost",
+        /// It had ended otherwise, and was asked again: another draw stands in its place.
+        Retried = "retried",
     }
 }
 

@@ -115,10 +115,22 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &ObjectCounts) -> Res
             untokenised(view.kind(*id), *id)?;
             if view.has_tokens(*id) { Err(tokenised(*id)) } else { Ok(()) }
         }
-        Op::Close { rollout, answer, error, .. } => {
+        Op::Close { rollout, termination, answer, error } => {
             fits("answer", answer.map_or(0, str::len))?;
             fits("error", error.map_or(0, str::len))?;
-            growing(view, counts, *rollout, "closed")
+            if *termination != Termination::Retried {
+                return growing(view, counts, *rollout, "closed");
+            }
+            known("rollout", rollout.get(), counts.rollouts)?;
+            if answer.is_some() || error.is_some() {
+                let value = format!("rollout {} with another answer or error", rollout.get());
+                return Err(Error::conflict(value, "those that it had when it is retried"));
+            }
+            match view.termination(*rollout) {
+                None => Err(Error::Growing { rollout: rollout.get() }),
+                Some(Termination::Retried) => growing(view, counts, *rollout, "retried again"),
+                Some(_) => Ok(()),
+            }
         }
         Op::Note { rollout, text } => {
             fits("note", text.len())?;

@@ -232,6 +232,15 @@ impl Model {
                 Ok(None)
             }
             Cmd::Close { rollout, code, answer } => {
+                if code == Termination::Retried.code() {
+                    let at = pick(rollout, u32::try_from(self.rollouts.len()).unwrap()) as usize;
+                    let ended = self.rollouts.get_mut(at).and_then(|rollout| rollout.ended.as_mut()).ok_or(())?;
+                    if *ended == code || answer.is_some() {
+                        return Err(());
+                    }
+                    *ended = code;
+                    return Ok(None);
+                }
                 let at = self.growing(rollout)?;
                 self.rollouts[at].ended = Some(code);
                 self.rollouts[at].answer = answer.map(name);

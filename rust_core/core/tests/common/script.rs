@@ -88,7 +88,7 @@ fn cmd() -> impl Strategy<Value = Cmd> {
             .prop_map(|(rollout, message, tokens)| Cmd::Tell { rollout, message, tokens }),
         3 => (id.clone(), 0u8..12).prop_map(|(node, tokens)| Cmd::Tokenise { node, tokens }),
         1 => prop::collection::vec(0u8..4, 0..4).prop_map(|messages| Cmd::Context { messages }),
-        2 => (id.clone(), 0u8..14, prop::option::of(0u8..3))
+        2 => (id.clone(), 0u8..15, prop::option::of(0u8..3))
             .prop_map(|(rollout, code, answer)| Cmd::Close { rollout, code, answer }),
         2 => (id.clone(), reward).prop_map(|(rollout, reward)| Cmd::Score { rollout, reward }),
         1 => (id.clone(), 0u8..3).prop_map(|(rollout, text)| Cmd::Note { rollout, text }),

@@ -159,8 +159,8 @@ def test_how_accepted_answers_are_written_can_be_said() -> None:
     [
         ((), {"choices": CITIES}, None),
         (("B",), {}, None),
-        (("E",), {"choices": CITIES}, "accepted answer 'E' is none of the task's options"),
-        (("9",), {"choices": CITIES}, "accepted answer '9' is none of"),
+        (("E",), {"choices": CITIES}, "reference answer 'E' is none of the task's options"),
+        (("9",), {"choices": CITIES}, "reference answer '9' is none of"),
         (("B",), {"choices": "Oslo, Rome"}, "'choices' is no list or dict of options"),
         (("B",), {"choices": []}, "'choices' is no list or dict of options"),
         (("B",), {"choices": [["Oslo"], None]}, "'choices' is no list or dict of options"),

@@ -1,4 +1,4 @@
-"""Words that an answer shares with an accepted one, against counting them one by one."""
+"""Words that an answer shares with a reference answer, against counting them one by one."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_what_is_equal_and_what_is_not_and_what_no_accepted_answer_can_say
     assert [one.value for one in said[: len(asked)]] == [1.0] * len(EQUAL) + [0.0] * len(OTHER)
     for one in said[len(asked) :]:
         assert math.isnan(one.value)
-        assert one.problem == "Math: no accepted answer can be read as mathematics"
+        assert one.problem == "Math: no reference answer can be read as mathematics"
 
 
 async def test_what_never_ends_is_killed_and_unscored_and_others_are_not() -> None:

@@ -120,7 +120,10 @@ async def test_no_reference_is_unscored_without_a_problem() -> None:
 @pytest.mark.parametrize("termination", sorted(UNSCORED))
 async def test_broken_and_cut_rollouts_are_not_shown_to_the_reward(termination: Termination) -> None:
     seen: list[Trajectory] = []
-    verdict = await score(lambda t: bool(seen.append(t)), ended("a", "a", termination=termination))
+    rollout = ended("a", "a", termination=Termination.LLM_ERROR if termination == "retried" else termination)
+    if termination == "retried":
+        rollout.tree.core.close(rollout.id, termination)
+    verdict = await score(lambda t: bool(seen.append(t)), rollout)
     assert math.isnan(verdict.value)
     assert not seen
 

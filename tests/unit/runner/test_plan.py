@@ -33,7 +33,7 @@ class Told(Own):
         return "\x1b[31mthree"
 
 
-def outline(**options: object) -> tl.runs.Plan:
+def planned(**options: object) -> tl.runs.Plan:
     return tl.plan(agent(), tasks(), llm=tl.LLM(NOWHERE), **options)
 
 
@@ -50,29 +50,29 @@ def test_it_counts_rollouts_turns_and_tokens():
     assert (found.tasks, found.rollouts, found.calls, found.generated) == (5, 6, 180, 9000)
     assert (found.workers, found.settings["seed"], found.out) == (2, 4, None)
     assert found.formula == "M (1 + N L) = 2 (1 + 2 x 1) = 6"
-    assert outline().generated is None
+    assert planned().generated is None
 
 
 def test_a_users_formula_is_optional_and_made_safe_to_print():
-    assert outline(strategy=Own()).formula == "3"
-    assert outline(strategy=Told()).formula == "\\x1b[31mthree"
+    assert planned(strategy=Own()).formula == "3"
+    assert planned(strategy=Told()).formula == "\\x1b[31mthree"
     with pytest.raises(ConfigError, match=r"strategy Told raised in formula\(\): RuntimeError: no idea"):
-        outline(strategy=Told(fault=True))
+        planned(strategy=Told(fault=True))
 
 
-def test_what_would_stop_the_run_stops_the_outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_would_stop_the_run_stops_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     there = tmp_path / "r.run"
     there.write_text("something")
     with pytest.raises(RunFileError, match="choose another --out"):
-        outline(out=there)
+        planned(out=there)
     with pytest.raises(ConfigError, match="there are no tasks"):
         tl.plan(agent(), [], llm=tl.LLM(NOWHERE))
     with pytest.raises(TypeError, match="no option 'stratgey'"):
-        outline(stratgey=tl.Chain(2))
+        planned(stratgey=tl.Chain(2))
     monkeypatch.setitem(__import__("sys").modules, "cloudpickle", None)
     with pytest.raises(CrossingError, match="reward '<lambda>'"):
-        outline(reward=lambda _: 1.0, workers=1)
-    assert outline(reward=lambda _: 1.0, workers=0).workers == 0
+        planned(reward=lambda _: 1.0, workers=1)
+    assert planned(reward=lambda _: 1.0, workers=0).workers == 0
 
 
 def test_no_key_and_no_file_comes_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

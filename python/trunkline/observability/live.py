@@ -1,44 +1,33 @@
-"""The progress line, the options that watch a run, and running it to its exit code."""
+"""The display of a run under way: a line in a terminal, an output of a notebook."""
 
 from __future__ import annotations
 
 import contextlib
+import html
+import io
 import os
-import shlex
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack
-
-import click
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from trunkline._internal.text import duration
-from trunkline._internal.tool_output import limited_output
-from trunkline.cli.output import tell, telling
-from trunkline.cli.show import print_summary
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
-from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
 from trunkline.observability.observers import explain, pause_of
-from trunkline.observability.opentelemetry import Tracing
-from trunkline.observability.prometheus import PrometheusServer, address_of
-from trunkline.runner.run import run
-from trunkline.team.team import Team, context_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
     from rich.live import Live
 
-    from trunkline.agent import Agent
     from trunkline.observability.observers import Progress
-    from trunkline.runner.options import Options
-    from trunkline.store.stats.summary import Summary
-    from trunkline.types import Task
 
 
 _EVERY = 5.0  # seconds between plain lines
 _REFRESH = 0.1  # seconds between drawings of the live line
+_REDRAW = 0.5  # seconds between two states of a notebook's output
 _WINDOW = 15.0  # seconds over which rates are measured
 
 
@@ -118,10 +107,12 @@ class ProgressLine:
         self._recent.append((now, snapshot.rollouts_done, snapshot.prompt + snapshot.generated))
         while len(self._recent) > 2 and self._recent[1][0] <= now - _WINDOW:
             self._recent.popleft()
-        wait = _REFRESH if self._live is not None else _EVERY
-        if now - self._shown >= wait:
+        if now - self._shown >= self._interval():
             self._shown = now
             self._show(self.line(snapshot, now), explain(snapshot) or self.workers(snapshot))
+
+    def _interval(self) -> float:
+        return _REFRESH if self._live is not None else _EVERY
 
     def close(self) -> None:
         """Write the last state as a plain line; the stream is not used again."""
@@ -196,122 +187,58 @@ class ProgressLine:
                     live.stop()
 
 
-F = TypeVar("F", bound="Callable[..., object]")
+class NotebookLine(ProgressLine):
+    """The same as an output of a notebook's cell, which is replaced by newer states; text alone, no widget."""
 
-_OPTIONS = (
-    click.option("--log", type=click.Path(), metavar="FILE", help="Add what is logged to FILE, as lines of JSON."),
-    click.option(
-        "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The least that --log writes."
-    ),
-    click.option(
-        "--metrics",
-        metavar="[HOST:]PORT",
-        help="Serve metrics for Prometheus there, on this machine alone unless a host is named (extra: metrics).",
-    ),
-    click.option(
-        "--otel",
-        is_flag=True,
-        help="Send traces to the collector that the variables OTEL_EXPORTER_OTLP_* name (extra: otel).",
-    ),
-)
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(io.StringIO(), clock=clock)
+        self._handle: Any = None
+
+    def _interval(self) -> float:
+        return _REDRAW
+
+    def _show(self, line: str, more: str = "") -> None:
+        from IPython.display import display
+
+        self._last = line
+        text = "\n".join(filter(None, (line, more)))
+        shown = {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}
+        if self._handle is None:
+            self._handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
+        else:
+            self._handle.update(shown, raw=True)
 
 
-def watching_options(command: F) -> F:
-    """Add the options of :func:`watching` to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def check_progress(given: object) -> None:
+    """Refuse a value of the option ``progress`` with a ConfigError."""
+    if given is not None and given is not False and given != "auto" and not callable(given):
+        raise ConfigError(f'progress is {short_repr(given)}; give "auto", None, or a function that takes a Progress')
+
+
+def _display() -> ProgressLine | None:
+    """Return a display for where this process runs; None where there is neither a notebook nor a terminal."""
+    # A notebook's kernel has imported IPython; its shell alone has a kernel.
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
+        return NotebookLine()
+    return ProgressLine() if sys.stderr is not None and is_terminal(sys.stderr) else None
 
 
 @contextlib.contextmanager
-def watching(given: dict[str, Any]) -> Iterator[Options]:
-    """Yield the options of a run that :func:`watching_options` found; meanwhile warnings go to standard error."""
+def showing(progress: object, watch: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None] | None]:
+    """Yield what the run calls with its state: ``watch``, the option ``progress``, both, or None for neither."""
+    check_progress(progress)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(say_to_stderr())
-        if given["log"] is not None:
-            stack.enter_context(log_to(given["log"], given["log_level"]))
-        options: Options = {}
-        if given["metrics"] is not None:
-            host, port = address_of(given["metrics"])
-            options["metrics"] = served = stack.enter_context(PrometheusServer(port, host))
-            shown = f"[{host}]" if ":" in host else host
-            tell(f"metrics at http://{shown}:{served.port}/metrics")
-        if given["otel"]:
-            options["tracing"] = stack.enter_context(_exported())
-        yield options
+        shown: Any = progress or None
+        if progress == "auto":
+            display = _display()
+            shown = None if display is None else stack.enter_context(display).update
+        if shown is None or watch is None:
+            yield shown or watch
+            return
 
+        def both(snapshot: Progress) -> None:
+            watch(snapshot)
+            shown(snapshot)
 
-@contextlib.contextmanager
-def _exported() -> Iterator[Tracing]:
-    """Traces sent to a collector over HTTP; the rest of them at the end."""
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise ConfigError('--otel needs opentelemetry: pip install "trunkline[otel]"') from None
-    # A name that the environment gives wins.
-    resource = Resource({"service.name": "trunkline"}).merge(Resource.create())
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    try:
-        yield Tracing(provider=provider)
-    finally:
-        provider.shutdown()
-
-
-def drive(
-    agent: Agent | Team,
-    tasks: Sequence[Task] | None,
-    *,
-    threshold: float,
-    watched: dict[str, Any],
-    as_json: bool = False,
-    said: str = "",
-    **options: Unpack[Options],
-) -> int:
-    """Run, print the summary, and return the exit code."""
-    # Tools may run in this process, whose standard output is for results.
-    with watching(watched) as observed, ProgressLine() as progress, limited_output("code that runs in this process"):
-        lines = [said] if said else []
-
-        def watch(shot: Progress) -> None:
-            if lines:
-                tell(lines.pop())
-            progress.update(shot)
-
-        options["watch"] = watch
-        options.update(observed)
-        result = run(agent, tasks, **options)
-    if lines:
-        # A run that was over is not run again.
-        tell(lines.pop())
-    with telling(f"summing up all rows of {result.path}", result.path, quiet=as_json):
-        summary = result.summary()
-    print_summary(summary, as_json=as_json)
-    tell(f"run file: {options['out']}")
-    team = agent if isinstance(agent, Team) else options.get("program")
-    if isinstance(team, Team) and (limit := context_limit(team.max_context_length, team.tokenizer)):
-        tell(f"context: {limit}")
-    if summary.groups is not None and summary.groups_kept < summary.groups:
-        missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
-        more = "give more questions, or loosen a filter" if result.state == "exhausted" else f"ended by {result.state}"
-        tell(f"{missing}: {more}")
-        return 1
-    if result.state in {"budget", "deadline"}:
-        left = f"the {result.state} of the run left {summary.tasks - summary.finished} tasks that were not begun"
-        go_on = f"trunkline resume {shlex.quote(str(options['out']))} --budget WHAT=N,..."
-        tell(f"{left}; with a larger one: {go_on}")
-        return 1
-    return judge(summary, threshold)
-
-
-def judge(summary: Summary, threshold: float) -> int:
-    """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on.
-
-    Rollouts that broke in an earlier run do not count. A task that broke as a whole does, as when its worker died.
-    """
-    allowed = threshold * summary.rollouts if threshold < 1 else threshold
-    before = 0 if summary.taken is None else summary.taken.failed
-    return int(max(summary.failed - before, summary.broken) > allowed)
+        yield both

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from trunkline.cli.live import ProgressLine, is_terminal
+from trunkline.observability.live import ProgressLine, is_terminal, showing
 from trunkline.observability.observers import Progress
 from trunkline.protocol.messages import EndpointState, WorkerState
 
@@ -170,9 +170,31 @@ def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.stderr is None
 
 
+def test_auto_is_a_live_line_in_a_terminal_and_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    seen: list[int] = []
+
+    def watch(snapshot: Progress) -> None:
+        seen.append(snapshot.rollouts_done)
+
+    for stream, drawn in ((Terminal(), True), (io.StringIO(), False), (None, False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with showing("auto", watch) as told:
+            told(shot(4))
+        if stream is not None:
+            assert ("4/400 rollouts" in stream.getvalue()) == drawn
+        with showing("auto", None) as told:
+            assert (told is not None) == drawn
+    assert seen == [4, 4, 4]
+    for nothing in (None, False):
+        with showing(nothing, watch) as told:
+            assert told is watch
+
+
 LIVE = """
 import sys, time
-from trunkline.cli.live import ProgressLine
+from trunkline.observability.live import ProgressLine
 from trunkline.observability.observers import Progress
 with ProgressLine() as progress:
     for done in range(10):

@@ -1,0 +1,168 @@
+"""Tries of a finished run that are asked again: which ones, and how their trees are opened for the next draws."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from trunkline._internal.text import counted, printable, quoted
+from trunkline._internal.validation import did_you_mean, short_repr
+from trunkline.errors import ConfigError
+from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, RetryMark, write
+from trunkline.scoring import notes
+from trunkline.types import FAILED, Termination
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trunkline._core import CoreTree
+    from trunkline.store.reader import RunReader
+    from trunkline.store.schema import RolloutRow, TreeRow
+
+WORDS: Final = ("broken", "cut", "empty")
+SPENT: Final = frozenset({"budget", "deadline"})
+"""Endings of trees whose rollouts a limit cut, which a larger one pays for."""
+
+
+class Reopened(NamedTuple):
+    """The tries of one task that are asked again.
+
+    Attributes:
+        tries: Their rollouts, each with whether it was chosen by its result.
+        unpaid: Chains that were to start and that no budget paid for.
+    """
+
+    tries: dict[int, bool]
+    unpaid: int = 0
+
+
+class Retry(NamedTuple):
+    """What is asked again: kinds of tries, and ids of tasks (``q7``) or of single tries (``q7#2``)."""
+
+    words: frozenset[str]
+    ids: tuple[str, ...]
+
+    @classmethod
+    def read(cls, given: object) -> Retry | None:
+        """Read the option ``retry``: None, words and ids between commas, or a list of them."""
+        if given is None:
+            return None
+        parts = given.split(",") if isinstance(given, str) else given
+        if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
+            raise ConfigError(f"retry must be broken, cut, empty, or ids of tasks, not {short_repr(given)}")
+        named = [part.strip() for part in parts]
+        if "" in named:
+            raise ConfigError(f"retry: {short_repr(given)} names nothing in one place; write a kind of tries, or an id")
+        ids = tuple(part for part in named if part not in WORDS)
+        return cls(frozenset(named).intersection(WORDS), ids)
+
+    def choose(self, reader: RunReader) -> dict[int, Reopened]:
+        """Return the tries of a run file that are asked again, by the number of their task."""
+        trees = dict(reader.rows())
+        wanted = self._wanted(reader, trees)
+        found: dict[int, dict[int, bool]] = {}
+        missing = {(task, number) for task, numbers in wanted.items() for number in numbers or ()}
+        for task, row in reader.rollouts():
+            missing.discard((task, row.rollout))
+            by = self._by(row, trees[task], wanted.get(task, ()))
+            if by is not None:
+                found.setdefault(task, {})[row.rollout] = by
+        for task, number in sorted(missing):
+            raise ConfigError(f"retry: task {quoted(reader.task_ids()[task])} has no try #{number}")
+        unpaid = self._unpaid(reader, trees)
+        if "broken" in self.words:
+            unpaid |= {task: 0 for task, tree in trees.items() if tree.error is not None and not tree.rollouts}
+        return {task: Reopened(found.get(task, {}), unpaid.get(task, 0)) for task in sorted({*found, *unpaid})}
+
+    def _by(self, row: RolloutRow, tree: TreeRow, wanted: frozenset[int] | tuple[()] | None) -> bool | None:
+        """Whether a try is chosen by its result; None for one that is not asked again."""
+        if row.termination in {None, Termination.RETRIED}:
+            return None
+        if "broken" in self.words and row.termination in FAILED:
+            return False
+        if "cut" in self.words and row.termination == Termination.CENSORED and tree.ended in SPENT:
+            return False
+        empty = "empty" in self.words and row.termination == Termination.ANSWER and not (row.answer or "").strip()
+        named = wanted is None or row.rollout in wanted
+        return True if empty or named else None
+
+    def _wanted(self, reader: RunReader, trees: Mapping[int, TreeRow]) -> dict[int, frozenset[int] | None]:
+        """The rollouts that the ids name, by task; None for all of a task."""
+        names = {name: number for number, name in enumerate(reader.task_ids())} if self.ids else {}
+        found: dict[int, frozenset[int] | None] = {}
+        for text in self.ids:
+            name, hash_, number = (text, "", "") if text in names else text.rpartition("#")
+            task = names.get(name)
+            if task is None or (hash_ and not (number.isascii() and number.isdigit())):
+                raise ConfigError(
+                    f"retry: {quoted(text)} is neither broken, cut nor empty, nor a task of the run, nor a try (TASK#2)"
+                    f"{did_you_mean(text, [*WORDS, *names])}"
+                )
+            if task not in trees:
+                raise ConfigError(f"retry: task {quoted(name)} is not finished: resume the run first")
+            known = found.get(task, frozenset())
+            found[task] = None if not hash_ or known is None else known | {int(number)}
+        return found
+
+    def _unpaid(self, reader: RunReader, trees: Mapping[int, TreeRow]) -> dict[int, int]:
+        """Rollouts that no budget paid for, by task: chains, and all of a tree; of others it is not known where."""
+        strategy = reader.settings.get("strategy")
+        plain = isinstance(strategy, dict) and strategy.get("kind") == "Chain"
+        if "cut" not in self.words:
+            return {}
+        cut = {task: tree for task, tree in trees.items() if tree.refused and tree.ended in SPENT}
+        return {task: tree.refused for task, tree in cut.items() if plain or not tree.rollouts}
+
+
+def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield a delta for each task, with the numbers of the task and of itself: its tree with the next draws begun.
+
+    A task that was given up before it had a try has none, and begins anew.
+    """
+    strategy = reader.settings.get("strategy")
+    kept = str(strategy.get("kind")) if isinstance(strategy, dict) else ""
+    for task, again in chosen.items():
+        core = reader.grown(task).core
+        if again.tries or again.unpaid:
+            _open(core, again, kept)
+        yield task, len(reader.deltas(task)), core.delta()
+
+
+def _open(core: CoreTree, again: Reopened, kept: str) -> None:
+    """Open the next draw where each try began, or a chain, and note what stands in whose place.
+
+    A tree without a rollout has its strategy ahead of it: what ended it is taken back.
+    """
+    checkpoint, first = Checkpoint.of(core, CarriedOver()), core.rollouts
+    forks, places = [], {}
+    for number in again.tries:
+        facts = core.rollout(number)
+        places[number] = core.fork(facts.point, 1, None, facts.subgroup)
+        if (record := checkpoint.fork(number)) is not None:
+            forks.append(msgspec.structs.replace(record, first=places[number], n=1))
+    if again.unpaid and first:
+        core.fork(core.rollout(0).point, again.unpaid)
+    for number, by in places.items():
+        facts = core.rollout(number)
+        reward = None if math.isnan(facts.reward) else facts.reward
+        core.close(number, Termination.RETRIED)
+        core.score(number, math.nan)
+        notes.note(core, number, notes.Retried(facts.termination or "", by, again.tries[number], reward))
+    for number in range(first):
+        notes.clear(core, number, kept)
+    write(core, RetryMark((first, core.rollouts - first), tuple(forks)))
+
+
+def asked_again(chosen: Mapping[int, Reopened]) -> str:
+    """Say how many tries are asked again, for people; empty where there are none."""
+    by = Counter(by for again in chosen.values() for by in again.tries.values())
+    unpaid = sum(again.unpaid for again in chosen.values())
+    parts = [
+        counted(by[False], "try", "tries") + " that broke or were cut" if by[False] else "",
+        counted(by[True], "try", "tries") + " chosen by their result" if by[True] else "",
+        counted(unpaid, "try", "tries") + " that no budget paid for" if unpaid else "",
+    ]
+    return printable(", ".join(filter(None, parts)))

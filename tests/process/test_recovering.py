@@ -1,0 +1,111 @@
+"""What is whole of a damaged run file, in a new one."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from atlas import CAPITALS, agent, tasks
+from commands import trunkline
+from foreign import capital_cities, serving
+
+import trunkline as tl
+from trunkline.errors import DamagedRunFile, RunFileError
+from trunkline.store.recover import recover
+
+PAGE = 4096
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    with serving(capital_cities) as server:
+        run = tl.run(
+            agent(), tasks(), llm=server.url, strategy="chain:n=3", seed=7, workers=0, reward="exact_match",
+            out=tmp_path / "made.run",
+        )  # fmt: skip
+    return run.path
+
+
+def trees(path: Path) -> dict[str, str]:
+    with tl.RunReader.open(path) as reader:
+        assert reader.check() == []
+        return {tree.task.id: tree.digest() for tree in reader.trees()}
+
+
+def test_a_whole_file_is_recovered_as_it_was(made: Path, tmp_path: Path):
+    before = made.read_bytes()
+    found = recover(made, tmp_path / "out.run")
+    assert (found.tasks, found.finished, found.begun, found.lost) == (len(CAPITALS), len(CAPITALS), 0, [])
+    assert trees(tmp_path / "out.run") == trees(made)
+    assert made.read_bytes() == before
+    with tl.RunReader.open(made) as old, tl.RunReader.open(tmp_path / "out.run") as new:
+        assert (new.settings, new.seed, new.meta["state"]) == (old.settings, old.seed, "done")
+        assert list(new.rollouts()) == list(old.rollouts())
+        of_old, of_new = ([(task, call.started, str(call)) for task, call in file.calls()] for file in (old, new))
+        slip = min(call[1] for call in of_new) - min(call[1] for call in of_old)
+        assert abs(slip) < 1_000, "times count from when the run was made"
+        assert sorted(call[:2] for call in of_new) == sorted((task, at + slip) for task, at, _ in of_old)
+        assert new.summary().accuracy == old.summary().accuracy
+    with serving(capital_cities) as server:
+        assert trunkline(tmp_path, "resume", "out.run", "--base-url", server.url, "-w", 0).returncode == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_pages_are_lost_what_is_recovered_is_true_and_goes_on(seed: int, made: Path, tmp_path: Path):
+    whole, draw = trees(made), random.Random(seed)
+    data = bytearray(made.read_bytes())
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(1, len(data) // PAGE) * PAGE
+        data[at : at + PAGE] = draw.randbytes(PAGE)
+    damaged = tmp_path / "damaged.run"
+    damaged.write_bytes(data[: len(data) - draw.choice([0, 0, PAGE, 5 * PAGE + 77])])
+    before, out = damaged.read_bytes(), tmp_path / "out.run"
+    try:
+        found = recover(damaged, out)
+    except DamagedRunFile as problem:
+        assert "nothing can be salvaged" in str(problem)  # noqa: PT017 - either is right
+        assert not out.exists()
+        return
+    assert damaged.read_bytes() == before
+    kept = trees(out)
+    assert len(kept) == found.finished
+    assert kept.items() <= whole.items()
+    assert found.lost or kept == whole
+    with serving(capital_cities) as server, tl.RunReader.open(out) as reader:
+        left = reader.tasks()
+        options = {"strategy": "chain:n=3", "seed": 7, "workers": 0, "reward": "exact_match"}
+        went_on = tl.run(agent(), left, llm=server.url, out=out, resume="force", **options)
+    assert {name: digest for name, digest in trees(went_on.path).items() if name in whole} == {
+        task.id: whole[task.id] for task in left
+    }
+
+
+def test_the_command_says_what_is_lost(made: Path, tmp_path: Path):
+    with sqlite3.connect(made) as connection:
+        connection.execute("DELETE FROM deltas WHERE delta >> 32 = 2")
+        connection.execute("INSERT INTO deltas SELECT delta + 1, data FROM deltas WHERE delta = 3 << 32")
+        connection.execute(
+            "UPDATE deltas SET data = x'00' WHERE delta = (SELECT max(delta) FROM deltas WHERE delta >> 32 = 3)"
+        )
+    connection.close()
+    done = trunkline(tmp_path, "recover", made.name, "out.run")
+    assert done.returncode == 0, done.stderr
+    assert "lost: everything of 1 task: Japan\n" in done.stdout
+    assert "out.run: 5 tasks, 4 finished" in done.stdout, "what follows a whole tree is no part of it"
+    assert "trunkline resume out.run" in done.stderr
+
+
+def test_what_cannot_be_recovered_is_refused(made: Path, tmp_path: Path):
+    for place, content in (("text", b"no run" * 2000), ("empty", b""), ("half", made.read_bytes()[:900])):
+        (tmp_path / place).write_bytes(content)
+        with pytest.raises(DamagedRunFile, match="nothing can be salvaged"):
+            recover(tmp_path / place, tmp_path / "out.run")
+    shutil.copy(made, tmp_path / "there.run")
+    with pytest.raises(RunFileError, match=r"there\.run"):
+        recover(made, tmp_path / "there.run")
+    with pytest.raises(RunFileError, match="no such run file"):
+        recover(tmp_path / "absent", tmp_path / "out.run")
+    assert not (tmp_path / "out.run").exists()
