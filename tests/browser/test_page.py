@@ -136,6 +136,11 @@ def test_tasks_are_sorted_filtered_searched_and_turned(page: Page, address: str)
     page.choose("#outcome", "llm_error").until(lambda: page.ids() == ["t004"])
     assert "llm error" in page.text("#rows")
     page.choose("#outcome", "").has("130 tasks", "#total")
+    if page.all("#where"):
+        page.choose("#where", "right and task == 't077'").until(lambda: page.ids() == ["t077"])
+        page.choose("#where", "__import__('os')").has("__import__", "#problem")
+        assert len(page.complaints()) == 1, "the server refused that one"
+        page.choose("#where", "").has("130 tasks", "#total")
     page.keys("/").keys("OF red").has("44 tasks", "#total")
     page.choose("#text", "second 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
     assert page.complaints() == []

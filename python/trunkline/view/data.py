@@ -15,6 +15,7 @@ from trunkline.errors import UsageError
 from trunkline.scoring.notes import graded, read
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
+from trunkline.store.stats.where import compiled, fields_of
 from trunkline.tree.views import Kind, message_text
 from trunkline.types import FAILED, UNSCORED, Termination
 
@@ -89,6 +90,7 @@ class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     most: float | None = None
     field: str = ""  # of the task's metadata
     value: str = ""  # as JSON
+    where: str = ""  # an expression over a try and its task's metadata, as of `trunkline show --where`
     text: str = ""  # in the task's messages or its id; letters of ASCII match in either case
     turns: bool = False  # search everything that was said, too
 
@@ -101,8 +103,8 @@ class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise UsageError(f"sort must be one of {', '.join(SORTS)}, not {short_repr(self.sort)}")
         if self.outcome and self.outcome not in OUTCOMES:
             raise UsageError(f"outcome must be one of {', '.join(OUTCOMES)}, not {short_repr(self.outcome)}")
-        if '"' in self.field or "\0" in self.field + self.value + self.text:
-            raise UsageError(f"no such field of metadata: {short_repr(self.field)}")
+        if '"' in self.field or "\0" in self.field + self.value + self.text + self.where:
+            raise UsageError(f"there is no such field, value or text: {short_repr(self.field or self.text)}")
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> TaskQuery:
@@ -205,8 +207,13 @@ class RunData:
     def tasks(self, query: TaskQuery) -> dict[str, JSON]:
         """One page of tasks, and how many there are in all pages."""
         conditions, values = _conditions(query)
+        if query.where:
+            chosen = self._chosen(query.where)
+            conditions.append("chosen(task)")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         with self._lock:
+            if query.where:
+                self._connection.create_function("chosen", 1, chosen.__contains__, deterministic=True)
             self._connection.create_function("in_task", 1, _in_task(query.text), deterministic=True)
             self._connection.create_function("in_turns", 1, _in_turns(query.text), deterministic=True)
             ((total,),) = self._rows("SELECT count(*) FROM tasks")
@@ -223,6 +230,13 @@ class RunData:
                 *(first, last, *values, query.size, skipped),
             )
             return {"total": total, "page": query.page, "size": query.size, "rows": [self._row(row) for row in rows]}
+
+    def _chosen(self, where: str) -> set[int]:
+        """The numbers of tasks of which a try fits an expression; it reads all rows, in a connection of its own."""
+        with closing(RunReader.open(self.path, partial=True)) as reader:
+            tasks = reader.tasks()
+            fits = compiled(where, {name for task in tasks for name in task.metadata})
+            return {number for number, row in reader.rollouts() if fits(fields_of(tasks[number], row))}
 
     def _row(self, row: tuple[Any, ...]) -> dict[str, JSON]:
         number, name, record, *figures, ends = row

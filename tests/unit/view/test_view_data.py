@@ -91,6 +91,10 @@ def fits(query: TaskQuery, task: Task, tries: list[Try] | None) -> bool:
     texts = [task.id, task.question]
     if query.turns:
         texts += [text for one in own for text in (one.said, one.answer or "")]
+    if query.where and not any(
+        one.reward is not None and one.reward < 1 and task.metadata["level"] == 1 for one in own
+    ):
+        return False
     return not query.text or any(lowered(query.text) in lowered(text) for text in texts)
 
 
@@ -101,6 +105,7 @@ QUERIES = st.builds(
     least=st.sampled_from([None, None, 0.25, 1.0]),
     most=st.sampled_from([None, None, 0.5]),
     text=st.sampled_from(["", "", *(word[:30] for word in WORDS), "aDa", "ärger", "50%", "c0%"]),
+    where=st.sampled_from(["", "", "reward < 1 and level == 1"]),
     turns=st.booleans(),
     sort=st.sampled_from(SORTS),
     descending=st.booleans(),
@@ -171,7 +176,7 @@ def test_long_texts_are_cut_and_keys_are_hidden(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "asked",
     [{"sort": "reward; DROP TABLE tasks"}, {"outcome": "x"}, {"page": "-1"}, {"size": "501"}, {"colour": "red"},
-     {"least": "much"}, {"field": 'a"b'}, {"page": "1" * 30}, {"text": "\0"}],
+     {"least": "much"}, {"field": 'a"b'}, {"page": "1" * 30}, {"text": "\0"}, {"where": "\0"}],
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_said(asked: dict[str, str]) -> None:
     with pytest.raises(UsageError):

@@ -142,7 +142,7 @@ const inside = $("data");
 const source = inside ? new Embedded(JSON.parse(inside.textContent)) : new Server();
 const state = {
   runs: [], run: 0, tab: "tasks", open: null, rollout: 0, rows: [], total: 0, summaries: [],
-  query: { page: 0, size: 100, sort: "task", descending: false, outcome: "", least: "", most: "", field: "", value: "", text: "", turns: false },
+  query: { page: 0, size: 100, sort: "task", descending: false, outcome: "", least: "", most: "", field: "", value: "", where: "", text: "", turns: false },
 };
 
 function tell(problem) {
@@ -273,6 +273,7 @@ function filters() {
     run.fields.length ? h("select", { id: "field", "aria-label": "Category", onchange: chosen },
       h("option", { value: "" }, "any category"), run.fields.map((name) => h("option", { value: name }, name))) : null,
     values,
+    source instanceof Server ? h("input", { id: "where", class: "where", "aria-label": "Expression over tries", placeholder: "where: outcome == 'max_turns' and turns > 5", value: query.where, onchange: set("where") }) : null,
   );
 }
 
