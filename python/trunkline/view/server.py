@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import logging
 import secrets
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import web
 
-from trunkline._internal.text import printable
+from trunkline._internal.text import describe_error, printable
 from trunkline.controller.control_socket import ask, is_own
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.store.stats.compare import compare
@@ -22,6 +23,8 @@ from trunkline.view.data import RunData, TaskQuery
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 TOKEN: Final = "X-Trunkline-Token"  # noqa: S105 - a header's name
 STATIC: Final = {"/": "index.html", "/app.js": "app.js", "/style.css": "style.css"}
@@ -118,6 +121,11 @@ class ViewServer:
             response = _line(problem.status, problem.reason)
         except TrunklineError as problem:
             response = _line(400 if isinstance(problem, UsageError) else 500, str(problem))
+        except ConnectionError:
+            raise  # the page was closed
+        except Exception as problem:  # a file may hold anything
+            logger.exception("the page cannot be given %s", printable(request.path, 200))
+            response = _line(500, f"this cannot be read: {describe_error(problem)}")
         if not response.prepared:
             response.headers.update(_SAFE)
         return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import random
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from old_runs import FOLDER
 from viewed_runs import HOSTILE, Try, write_run
 
 from trunkline.errors import RunFileError, UsageError
@@ -186,3 +188,21 @@ def test_what_cannot_be_asked_for_is_said(asked: dict[str, str]) -> None:
 def test_what_is_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunFileError, match="no such run file"):
         RunData(tmp_path / "none.run")
+
+
+@pytest.mark.parametrize("packed", sorted(FOLDER.glob("*.run.xz")), ids=lambda path: path.name)
+def test_runs_of_every_kind_and_of_earlier_versions_are_read(packed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.run"
+    path.write_bytes(lzma.decompress(packed.read_bytes()))
+    with closing(RunData(path)) as data:
+        overview: Any = data.overview()
+        found: Any = data.tasks(TaskQuery())
+        assert found["total"] == overview["tasks"] == len(found["rows"])
+        for row in found["rows"]:
+            tree: Any = data.task(row["id"])
+            assert row["ended"] is None or len(tree["rollouts"]) == row["rollouts"]
+        summary: Any = data.summary()
+        assert (summary["finished"], summary["rollouts"]) == (overview["finished"], overview["rollouts"])
+        assert summary["empty"] == overview["empty"]
+        if overview["reward"] is not None and summary["accuracy"] is not None and summary["short"] == 0:
+            assert summary["accuracy"]["value"] == pytest.approx(overview["reward"])
