@@ -43,6 +43,7 @@ LAYERS = (
     {"controller", "worker"},
     {"backends"},
     {"runner"},
+    {"view"},
     {"cli", "compat"},
 )
 """Rooms, the lowest layer first. A room imports rooms of lower layers alone."""

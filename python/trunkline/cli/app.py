@@ -25,6 +25,8 @@ _COMMANDS = {
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
     "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
+    "view": ("trunkline.cli.view:view", "Show a run as a web page, or write it as one file."),
+    "ctl": ("trunkline.cli.view:ctl", "Drain or stop a run that is under way."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
     "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),
     "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),

@@ -22,6 +22,7 @@ from trunkline._internal.serialization import importing_script
 from trunkline._internal.text import redact
 from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.backends.local import InlineBackend, LocalBackend
+from trunkline.controller.control_socket import ControlSocket
 from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
@@ -51,7 +52,7 @@ from trunkline.team.team import Team
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trunkline.agent import Agent
     from trunkline.observability.observers import Observer
@@ -364,6 +365,7 @@ class PreparedRun(RunSpec):
             memory=self._memory,
             observers=self._observers,
         )
+        self.interrupt: Callable[[bool], None] = lambda at_once: self.controller.stop_soon(at_once=at_once)
 
     def _open(self) -> RunWriter:
         """Create the run's file, or open it to resume it."""
@@ -425,7 +427,12 @@ class PreparedRun(RunSpec):
             if self.controller.task_queue.open:
                 if sent := await ready(self._job):
                     self._writer.note(PROBES, msgspec.to_builtins([*self._writer.progress.probes, *sent]))
-                await self.controller.run()
+                with (
+                    nullcontext()
+                    if self._folder
+                    else ControlSocket(self.path, self.interrupt, self.controller.progress)
+                ):
+                    await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
         except asyncio.CancelledError:
             self._state = "interrupted"

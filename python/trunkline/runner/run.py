@@ -216,16 +216,19 @@ def _drive(plan: PreparedRun) -> Run:
     main = loop.create_task(plan.execute())
     caught: list[int] = []
 
-    def on_signal(signum: int, _frame: FrameType | None) -> None:
+    def stop(signum: int) -> None:
         caught.append(signum)
-        if len(caught) == 1:
-            loop.call_soon_threadsafe(plan.controller.stop)
-        elif len(caught) == 2:
+        if len(caught) <= 2:
+            loop.call_soon_threadsafe(plan.controller.stop if len(caught) == 1 else main.cancel)
+
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        stop(signum)
+        if len(caught) == 2:
             # In place, because a tool that runs in this process may be blocking the loop. A third one would only keep
             # us from closing the run file.
-            loop.call_soon_threadsafe(main.cancel)
             raise KeyboardInterrupt
 
+    plan.interrupt = partial(_interrupt, caught, stop)
     with _handling(on_signal):
         try:
             loop.run_until_complete(main)
@@ -236,6 +239,12 @@ def _drive(plan: PreparedRun) -> Run:
             close_loop(loop)
     _check_interrupted(caught, plan)
     return main.result()
+
+
+def _interrupt(caught: list[int], stop: Callable[[int], None], at_once: bool) -> None:
+    """What the control socket asks for: the same as one signal, or with ``at_once`` as two."""
+    while len(caught) < 1 + at_once:
+        stop(signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -259,10 +268,14 @@ def _drive_in(loop_thread: LoopThread, plan: PreparedRun) -> Run:
     task = loop_thread.send(plan.execute())
     caught: list[int] = []
 
-    def on_signal(signum: int, _frame: FrameType | None) -> None:
+    def stop(signum: int) -> None:
         plan.controller.stop_soon(at_once=bool(caught))
         caught.append(signum)
 
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        stop(signum)
+
+    plan.interrupt = partial(_interrupt, caught, stop)
     with _handling(on_signal):
         try:
             result = task.wait()
