@@ -231,7 +231,7 @@ def test_a_refusal_keeps_what_was_paid_for(tmp_path: Path):
         ({"seed": 2**63}, "seed"),
         ({"seed": "x"}, "seed"),
         ({"seed": -1}, "seed"),
-        ({"reward": "exact_match"}, "reward"),
+        ({"reward": "exactmatch"}, "reward"),
         ({"strategy": 4}, "strategy"),
         ({"workers": -1}, "from 0 to"),
         ({"workers": 100_000}, "from 0 to"),
@@ -245,7 +245,7 @@ def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, chang
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("wrong", [["q"], [{"question": "q"}], "questions.jsonl"])
+@pytest.mark.parametrize("wrong", [["q"], [{"question": "q"}], Task.ask("q")])
 def test_what_is_no_task_is_named(tmp_path: Path, wrong: object):
     with pytest.raises(ConfigError, match=r"is not a task|must be a list of tasks"):
         run(agent(), wrong, llm="http://127.0.0.1:9/v1", out=tmp_path / "r")
