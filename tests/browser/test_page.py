@@ -148,7 +148,7 @@ def test_tasks_are_sorted_filtered_searched_and_turned(page: Page, address: str)
 
 
 def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> None:
-    page.open(address).click('tr[data-id="t004"]').has("accepted: Ada", "#detail")
+    page.open(address).click('tr[data-id="t004"]').has("reference: Ada", "#detail")
     # What broke is shown first.
     assert page.script("return document.querySelector('#detail [aria-pressed=true]').dataset.rollout") == "1"
     page.keys("]").has("refused third 4", "#detail .error")
@@ -171,7 +171,7 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
     )
     page.keys("\ue00c").until(lambda: not page.all("#detail"))
     assert page.script("return document.activeElement.dataset.id") == "t004", "back where one was"
-    page.keys("j\ue007").has("accepted: Ada", "#detail").has("t005", "#detail")
+    page.keys("j\ue007").has("reference: Ada", "#detail").has("t005", "#detail")
     assert page.complaints() == []
     assert not page.gaps()
 
@@ -197,7 +197,7 @@ def test_nothing_that_a_model_said_is_markup(
 
     def look(address: str) -> None:
         page.open(address)
-        page.click("tr.pick").has("accepted:", "#detail")
+        page.click("tr.pick").has("reference:", "#detail")
         for rollout in range(3):
             page.click(f'#detail [data-rollout="{rollout}"]')
             for one in page.all("#detail details:not([open]) summary"):

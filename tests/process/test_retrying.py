@@ -241,3 +241,47 @@ def test_a_tree_for_which_nothing_was_paid_begins_with_a_larger_budget(tmp_path:
     for tree in fresh:
         if tree.task.id not in begun:
             assert went_on[tree.task.id].digest() == tree.digest()
+
+
+async def thrice(rollout: tl.programs.ProgramContext) -> str:
+    """A program that asks three times and remembers what was said."""
+    said = []
+    for step in range(3):
+        said.append((await rollout.ask()).text)
+        await rollout.observe(f"step {step}", by="desk")
+    return " ".join(said)
+
+
+@pytest.mark.parametrize("player", ["program", "team"])
+def test_programs_and_teams_go_on_from_where_a_broken_branch_began(player: str, tmp_path: Path):
+    ill = True
+
+    def answer(body: dict) -> object:
+        if ill and body["seed"] % 4 == 1:
+            return error(400, "no such thing")
+        return message(f"{body['seed'] % 7} of {len(body['messages'])}")
+
+    with serving(answer) as server:
+        options = {
+            "llm": tl.LLM(server.url, siblings=False, max_retries=0),
+            "strategy": tl.TreeGRPO(trees=2, forks=2),
+            "seed": 3,
+            "workers": 0,
+            "reward": tl.exact_match,
+            "resume": True,
+            "out": tmp_path / "r",
+        }
+        who = tl.teams.MathTeam(model="m") if player == "team" else tl.Agent(model="m")
+        options |= {} if player == "team" else {"program": thrice}
+        made = tl.run(who, tasks(), **options)
+        broken = made.summary().failed
+        assert broken
+        ill = False
+        again = tl.run(who, tasks(), retry="broken", **options)
+    whole(tmp_path / "r")
+    assert (again.summary().failed, again.summary().retried) == (0, broken)
+    if player == "program":
+        rollouts = [one for tree in again for one in tree.rollouts]
+        assert any(one.path[-2] > 0 for one in rollouts if one.termination == "retried")
+        turns = {one.turns for one in rollouts if one.termination == "answer"}
+        assert turns == {3}, "a branch goes on from what its program had done"

@@ -60,7 +60,8 @@ def broken_lines(run: Run, summary: Summary) -> list[str]:
 
 
 def _failed(summary: Summary) -> int:
-    return summary.failed - (0 if summary.taken is None else summary.taken.failed)
+    # One that broke in an earlier run may have been asked again since.
+    return max(0, summary.failed - (0 if summary.taken is None else summary.taken.failed))
 
 
 def _causes_of_tasks(run: Run) -> list[tuple[str, int]]:

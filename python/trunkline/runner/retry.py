@@ -12,6 +12,7 @@ from trunkline._internal.text import counted, printable, quoted
 from trunkline._internal.validation import did_you_mean, short_repr
 from trunkline.errors import ConfigError
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, RetryMark, write
+from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
 from trunkline.types import FAILED, Termination
 
@@ -122,16 +123,16 @@ def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[
 
     A task that was given up before it had a try has none, and begins anew.
     """
-    strategy = reader.settings.get("strategy")
+    strategy, programmed = reader.settings.get("strategy"), reader.settings.get("program") is not None
     kept = str(strategy.get("kind")) if isinstance(strategy, dict) else ""
     for task, again in chosen.items():
         core = reader.grown(task).core
         if again.tries or again.unpaid:
-            _open(core, again, kept)
+            _open(core, again, kept, programmed=programmed)
         yield task, len(reader.deltas(task)), core.delta()
 
 
-def _open(core: CoreTree, again: Reopened, kept: str) -> None:
+def _open(core: CoreTree, again: Reopened, kept: str, *, programmed: bool) -> None:
     """Open the next draw where each try began, or a chain, and note what stands in whose place.
 
     A tree without a rollout has its strategy ahead of it: what ended it is taken back.
@@ -145,6 +146,9 @@ def _open(core: CoreTree, again: Reopened, kept: str) -> None:
             forks.append(msgspec.structs.replace(record, first=places[number], n=1))
     if again.unpaid and first:
         core.fork(core.rollout(0).point, again.unpaid)
+    journal = Journal(core)
+    for number in range(first, core.rollouts) if programmed else ():
+        journal.opened(number)
     for number, by in places.items():
         facts = core.rollout(number)
         reward = None if math.isnan(facts.reward) else facts.reward

@@ -382,7 +382,7 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
     put(made, 
       h("div", { class: "top" }, h("h2", {}, h("span", { class: "id" }, tree.id)),
         close ? h("button", { id: "close", onclick: close, title: "Esc" }, "close") : null),
-      h("div", { class: "run" }, tree.reference.length ? h("span", { class: "soft" }, "accepted: ", h("b", {}, tree.reference.join(" | "))) : null),
+      h("div", { class: "run" }, tree.reference.length ? h("span", { class: "soft" }, "reference: ", h("b", {}, tree.reference.join(" | "))) : null),
       picture(tree, rollout, pick),
       h("div", { class: "rollouts", role: "group", "aria-label": "Tries" }, tree.rollouts.slice(0, 200).map((one) => h("button", {
         "aria-pressed": one.id === chosen.rollout, "data-rollout": one.id, class: tone(one), onclick: () => pick(one.id),
