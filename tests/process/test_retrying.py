@@ -54,7 +54,9 @@ def whole(path: Path) -> None:
         assert reader.check() == []
 
 
-@pytest.mark.parametrize("strategy", [tl.Chain(3), tl.TreeGRPO(trees=2, forks=2), tl.strategies.MCTS()])
+@pytest.mark.parametrize(
+    "strategy", [tl.Chain(3), tl.Chain(3, avoid=True), tl.TreeGRPO(trees=2, forks=2), tl.strategies.MCTS()]
+)
 def test_what_broke_is_asked_again_by_the_next_draw_until_nothing_is_broken(strategy: object, tmp_path: Path):
     out, ward = tmp_path / "r", Ward()
     with serving(ward) as server:

@@ -106,7 +106,7 @@ def sort_moves(
                 stopped[move.rollout] = move.reason
             case Drop():
                 drops.append(move)
-    if opened + asked > strategy.planned:
+    if asked and opened + asked > strategy.planned:
         error = StrategyError if opened else ConfigError
         plan = f"its rollouts() plans {strategy.planned} at most"
         raise error(f"strategy {strategy.name} has opened {opened} rollouts and wants {asked} more, but {plan}")
