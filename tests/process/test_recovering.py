@@ -109,3 +109,15 @@ def test_what_cannot_be_recovered_is_refused(made: Path, tmp_path: Path):
     with pytest.raises(RunFileError, match="no such run file"):
         recover(tmp_path / "absent", tmp_path / "out.run")
     assert not (tmp_path / "out.run").exists()
+
+
+def test_a_log_that_is_missing_is_said(made: Path, tmp_path: Path):
+    with sqlite3.connect(made) as connection:
+        (text,) = connection.execute("SELECT value FROM meta WHERE key = 'sums'").fetchone()
+        connection.execute(
+            "UPDATE meta SET value = ? WHERE key = 'sums'", (text.replace('"follows":false', '"follows":true'),)
+        )
+    connection.close()
+    found = recover(made, tmp_path / "out.run")
+    assert ["the run's last commits: its log" in line for line in found.lost] == [True]
+    assert found.finished == len(trees(tmp_path / "out.run"))

@@ -31,7 +31,7 @@ async def complete(llm: Any, request: Request) -> Reply:
 
 def is_sync(llm: Any) -> bool:
     """Whether calls of an LLM are made in threads."""
-    return not inspect.iscoroutinefunction(llm.complete)
+    return not inspect.iscoroutinefunction(getattr(llm, "complete", None))
 
 
 def received(made: object, llm: Any, request: Request, start: int) -> Reply:

@@ -17,6 +17,7 @@ from trunkline.errors import DamagedRunFile, RunFileError, TreeError
 from trunkline.store import schema
 from trunkline.store.derive import calls_of, rows
 from trunkline.store.lock import is_written, taken_by
+from trunkline.store.log import log_size, loss_in_log, missing_log
 from trunkline.store.schema import TakenRow, TreeEnding, delta_key, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, files_of, irregular
 from trunkline.store.writer import RunWriter
@@ -65,6 +66,8 @@ class _Source:
         if (log := files_of(path)[1]).exists():
             shutil.copyfile(log, files_of(copy)[1])
         self._connection = sqlite3.connect(copy, isolation_level=None)
+        loss = loss_in_log(path) if log_size(path) else missing_log(path, self._connection)
+        self.loss = None if loss is None else loss.split(";")[0]
         with contextlib.suppress(sqlite3.Error):
             # A file that was cut short is read as far as it goes.
             self._connection.execute("PRAGMA writable_schema = ON")
@@ -142,7 +145,7 @@ class _Salvage:
 
     def __init__(self, source: _Source, shown: str) -> None:
         self._source = source
-        self._lost: list[str] = []
+        self._lost = [] if source.loss is None else [f"the run's last commits: {source.loss}"]
         meta, torn = source.table("meta", "key, value", "key")
         self._facts: dict[str, JSON] = {}
         self._state = ""
