@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from commands import trunkline
 from foreign import Server, capital_cities, serving
 
 import trunkline as tl
+from trunkline.controller import control_socket
 from trunkline.controller.control_socket import ControlSocket, ask, is_own
 from trunkline.errors import UsageError
 from trunkline.observability.observers import Progress
@@ -72,7 +72,7 @@ def test_the_socket_does_what_signals_do(
         assert reader.meta["state"] == "interrupted"
         assert reader.check() == []
         assert reader.finished < len(TASKS)
-    assert list(runtime.iterdir()) == []
+    assert not runtime.exists()
     assert not is_own(path)
     done = trunkline(path.parent, "ctl", path.name, "drain")
     assert done.returncode == 2
@@ -87,21 +87,19 @@ async def test_a_run_in_a_loop_of_ones_own_is_drained(slow: Server, tmp_path: Pa
     assert found.state == "interrupted"
 
 
-def test_the_socket_is_its_users_alone(tmp_path: Path, runtime: Path) -> None:
+def test_the_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.run"
     path.touch()
     seen: list[bool] = []
     with ControlSocket(path, seen.append, Progress(3, 12, tasks_done=2)):
-        (place,) = runtime.iterdir()
-        assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
-        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        place = control_socket._address(path)
         assert ask(path, "progress")["tasks_done"] == 2
         assert seen == []
         assert ask(path, "drain")["asked"] == "drain"
         for said in (b"", b"\n", b"kill\n", b"\xff\xfe\n", b"x" * 70_000 + b"\n"):
             with socket.socket(socket.AF_UNIX) as other, contextlib.suppress(OSError):
                 other.settimeout(10)
-                other.connect(str(place))
+                other.connect(place)
                 other.sendall(said)
                 other.shutdown(socket.SHUT_WR)
                 assert b"error" in other.recv(1000)
@@ -109,17 +107,32 @@ def test_the_socket_is_its_users_alone(tmp_path: Path, runtime: Path) -> None:
     assert seen == [False, True]
 
 
-def test_a_folder_that_others_may_write_to_is_not_used(
-    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_another_user_is_neither_answered_nor_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.run"
     path.touch()
-    runtime.mkdir()
-    runtime.chmod(0o777)
-    (tmp_path / f"trunkline-{os.getuid()}").symlink_to(tmp_path)
+    seen: list[bool] = []
+    with ControlSocket(path, seen.append, Progress(1, 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(control_socket, "_peer", lambda _connection: os.getuid() + 1)
+            assert not is_own(path)
+            with pytest.raises(UsageError, match="nothing to drain"):
+                ask(path, "drain")
+            with socket.socket(socket.AF_UNIX) as other:
+                other.settimeout(10)
+                other.connect(control_socket._address(path))
+                with contextlib.suppress(OSError):
+                    other.sendall(b"drain\n")
+                    assert other.recv(1000) == b""
+        assert is_own(path)
+    assert seen == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.run"
+    path.touch()
     with ControlSocket(path, lambda _: None, Progress(1, 1)):
-        assert not is_own(path)
-        with pytest.raises(UsageError, match="nothing to drain"):
-            ask(path, "drain")
-    assert list(runtime.iterdir()) == []
+        with ControlSocket(path, lambda _: None, Progress(2, 2)):
+            assert ask(path, "progress")["tasks"] == 1
+        assert ask(path, "progress")["tasks"] == 1
+    assert not is_own(path)

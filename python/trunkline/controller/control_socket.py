@@ -6,9 +6,7 @@ import contextlib
 import logging
 import os
 import socket
-import stat
 import struct
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -38,8 +36,8 @@ _SHOWN: Final = (
 class ControlSocket:
     """Listens in a thread while a run is driven, for processes of the same user alone.
 
-    Where there is no folder of the user's own for it, the run goes on without. ``interrupt`` does what a signal does,
-    with True what two of them do.
+    Its name is in no file system, so that nothing is left of it however the process ends; where the name is taken, the
+    run goes on without. ``interrupt`` does what a signal does, with True what two of them do.
     """
 
     def __init__(self, path: Path, interrupt: Callable[[bool], None], progress: Progress) -> None:
@@ -47,33 +45,23 @@ class ControlSocket:
         self._asked = ""
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._place: Path | None = None
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(OSError):
-            for folder in _folders():
-                if not _is_private(folder, make=True):
-                    continue
-                place = folder / _name(self._path)
-                place.unlink(missing_ok=True)  # of a process that was killed: this one holds the run's lock
-                made = socket.socket(socket.AF_UNIX)
-                try:
-                    made.bind(str(place))
-                    place.chmod(0o600)
-                    made.listen(8)
-                except OSError:
-                    made.close()
-                    raise
-                self._place, self._socket = place, made
-                self._thread = threading.Thread(target=self._serve, args=(made,), name="trunkline-control", daemon=True)
-                self._thread.start()
-                break
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.bind(_address(self._path))
+            made.listen(8)
+        except OSError:
+            made.close()
+            return self
+        self._socket = made
+        self._thread = threading.Thread(target=self._serve, args=(made,), name="trunkline-control", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
-        if self._socket is None or self._thread is None or self._place is None:
+        if self._socket is None or self._thread is None:
             return
-        self._place.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(2 * _WAIT)
@@ -118,21 +106,12 @@ def ask(path: str | Path, action: str) -> dict[str, Any]:
     path = Path(path)
     if action not in ACTIONS:
         raise UsageError(f"there is no action {action!r}: ask for {', '.join(ACTIONS)}")
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        for folder in _folders():
-            place = folder / _name(path)
-            if not _is_private(folder) or not place.is_socket():
-                continue
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_WAIT)
-                connection.connect(str(place))
-                if _peer(connection) != os.getuid():
-                    continue
-                connection.sendall(action.encode() + b"\n")
-                answer = msgspec.json.decode(_line(connection), type=dict[str, Any])
-            if "error" in answer:
-                raise UsageError(printable(str(answer["error"]), 200))
-            return answer
+    with contextlib.suppress(OSError, msgspec.MsgspecError), _connected(path) as connection:
+        connection.sendall(action.encode() + b"\n")
+        answer = msgspec.json.decode(_line(connection), type=dict[str, Any])
+        if "error" in answer:
+            raise UsageError(printable(str(answer["error"]), 200))
+        return answer
     raise UsageError(
         f"{printable(str(path))}: no process of this user drives this run now, so there is nothing to {action}; "
         f"`trunkline show {printable(str(path))}` tells how it ended"
@@ -140,34 +119,30 @@ def ask(path: str | Path, action: str) -> dict[str, Any]:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a process of this user seems to drive a run."""
-    with contextlib.suppress(OSError):
-        return any(_is_private(folder) and (folder / _name(path)).is_socket() for folder in _folders())
+    """Whether a process of this user drives a run."""
+    with contextlib.suppress(OSError), _connected(path):
+        return True
     return False
 
 
-def _folders() -> list[Path]:
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    own = Path(tempfile.gettempdir()) / f"trunkline-{os.getuid()}"
-    return [Path(given) / "trunkline", own] if given and Path(given).is_absolute() else [own]
-
-
-def _is_private(folder: Path, *, make: bool = False) -> bool:
-    """Whether a folder is this user's own, and no other user may look into it."""
-    try:
-        if make:
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-        facts = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
-
-
-def _name(path: Path) -> str:
+def _address(path: Path) -> str:
     """The socket's name, by the file and not by its path, which may be long or have several forms."""
     facts = path.stat()
-    return f"{facts.st_dev:x}-{facts.st_ino:x}.sock"
+    return f"\0trunkline-{os.getuid()}-{facts.st_dev:x}-{facts.st_ino:x}"
+
+
+def _connected(path: Path) -> socket.socket:
+    """A connection to the process of this user that drives a run; OSError where there is none."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(_WAIT)
+        connection.connect(_address(path))
+        if _peer(connection) != os.getuid():
+            raise ConnectionRefusedError
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _peer(connection: socket.socket) -> int:
