@@ -227,19 +227,20 @@ def test_what_cannot_be_asked_again_is_said_before_anything_changes(tmp_path: Pa
     assert "there is no such try to ask again" in told.stderr
 
 
-def test_a_tree_for_which_nothing_was_paid_begins_with_a_larger_budget(tmp_path: Path):
+@pytest.mark.parametrize("paid", range(4, 14))
+def test_a_tree_for_which_nothing_was_paid_begins_with_a_larger_budget(paid: int, tmp_path: Path):
     out, ward = tmp_path / "r", Ward()
     ward.ill = False
     with serving(ward) as server:
         options = {"strategy": tl.TreeGRPO(trees=2, forks=1), "llm": tl.LLM(server.url, max_concurrency=1)}
-        cut = sown(out, server, budget="rollouts=5", **options)
+        cut = sown(out, server, budget=f"rollouts={paid}", **options)
         assert cut.summary().refused
         begun = {tree.task.id for tree in cut if tree.rollouts}
         went_on = sown(out, server, budget="rollouts=1000", **options)
         whole(out)
         fresh = sown(tmp_path / "fresh", server, **options)
     assert went_on.state == "done"
-    assert begun != set(CAPITALS)
+    assert all(tree.rollouts for tree in went_on)
     for tree in fresh:
         if tree.task.id not in begun:
             assert went_on[tree.task.id].digest() == tree.digest()
@@ -287,3 +288,18 @@ def test_programs_and_teams_go_on_from_where_a_broken_branch_began(player: str, 
         assert any(one.path[-2] > 0 for one in rollouts if one.termination == "retried")
         turns = {one.turns for one in rollouts if one.termination == "answer"}
         assert turns == {3}, "a branch goes on from what its program had done"
+
+
+def test_what_a_budget_cut_is_asked_again_with_what_broke(tmp_path: Path):
+    out, ward = tmp_path / "r", Ward()
+    with serving(ward) as server:
+        options = {"llm": tl.LLM(server.url, siblings=False, max_retries=0, max_concurrency=1)}
+        cut = sown(out, server, budget="rollouts=8", **options)
+        assert cut.summary().failed
+        ward.ill = False
+        sown(out, server, budget="rollouts=1000", retry="broken", **options)
+        went_on = sown(out, server, budget="rollouts=1000", retry="cut", **options)
+        whole(out)
+    counts = Counter(one.termination for tree in went_on for one in tree.rollouts)
+    assert counts["answer"] == 3 * len(CAPITALS)
+    assert set(counts) <= {"answer", "retried"}

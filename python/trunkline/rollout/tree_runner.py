@@ -264,7 +264,9 @@ class TreeRunner:
         """Play the rounds."""
         waiting = await self._rest()
         ended, self._ended = self._ended, []
-        wanted = self._next(ended, waiting) if self._round else self._first()
+        # Of a tree for whose first round nothing was paid, that one is asked for again.
+        begun = self._round and self.tree.core.rollouts > self._taken.rollouts
+        wanted = self._next(ended, waiting) if begun else self._first()
         while wanted or self._live:
             forks, stopped, drops = self._sorted(wanted)
             if self._task_budget is not None:

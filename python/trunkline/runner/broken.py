@@ -39,7 +39,7 @@ def judge(summary: Summary, threshold: float) -> int:
 
     Rollouts that broke in an earlier run do not count. A task that broke as a whole does, as when its worker died.
     """
-    allowed = threshold * summary.rollouts if threshold < 1 else threshold
+    allowed = threshold * (summary.rollouts - summary.retried) if threshold < 1 else threshold
     return int(max(_failed(summary), summary.broken) > allowed)
 
 
@@ -49,7 +49,7 @@ def broken_lines(run: Run, summary: Summary) -> list[str]:
     if not failed and not summary.broken:
         return []
     whole = f"{summary.broken:,} of {counted(summary.finished, 'task')} broke as a whole" if summary.broken else ""
-    some = f"{failed:,} of {counted(summary.rollouts, 'rollout')} broke" if failed else ""
+    some = f"{failed:,} of {counted(summary.rollouts - summary.retried, 'rollout')} broke" if failed else ""
     lines = [", ".join(filter(None, (some, whole)))]
     causes = summary.failures if failed else _causes_of_tasks(run)
     lines += [f"  {count:,}: {printable(without_secrets(message), _WIDTH)}" for message, count in causes[:_CAUSES]]
@@ -60,8 +60,8 @@ def broken_lines(run: Run, summary: Summary) -> list[str]:
 
 
 def _failed(summary: Summary) -> int:
-    # One that broke in an earlier run may have been asked again since.
-    return max(0, summary.failed - (0 if summary.taken is None else summary.taken.failed))
+    # Those that broke in an earlier run are asked again with all others.
+    return summary.failed - (0 if summary.taken is None or summary.retried else summary.taken.failed)
 
 
 def _causes_of_tasks(run: Run) -> list[tuple[str, int]]:

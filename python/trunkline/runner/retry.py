@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,10 +15,11 @@ from trunkline.errors import ConfigError
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, RetryMark, write
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
+from trunkline.store.stats.tasks import each_task
 from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from trunkline._core import CoreTree
     from trunkline.store.reader import RunReader
@@ -66,25 +68,28 @@ class Retry(NamedTuple):
         wanted = self._wanted(reader, trees)
         found: dict[int, dict[int, bool]] = {}
         missing = {(task, number) for task, numbers in wanted.items() for number in numbers or ()}
-        for task, row in reader.rollouts():
-            missing.discard((task, row.rollout))
-            by = self._by(row, trees[task], wanted.get(task, ()))
-            if by is not None:
-                found.setdefault(task, {})[row.rollout] = by
+        for task, rows in each_task(reader.rollouts()):
+            missing.difference_update({(task, row.rollout) for row in rows})
+            told = {row.rollout: self._by(row, wanted.get(task, ())) for row in rows}
+            chosen = {number: by for number, by in told.items() if by is not None}
+            if trees[task].ended in SPENT and (chosen or "cut" in self.words):
+                # What a limit cut goes with the others of its tree, which grows on without that limit's mark.
+                cut = {row.rollout: False for row in rows if row.termination == Termination.CENSORED}
+                chosen = cut | chosen
+            if chosen:
+                found[task] = chosen
         for task, number in sorted(missing):
             raise ConfigError(f"retry: task {quoted(reader.task_ids()[task])} has no try #{number}")
-        unpaid = self._unpaid(reader, trees)
+        unpaid = self._unpaid(reader, trees, found)
         if "broken" in self.words:
             unpaid |= {task: 0 for task, tree in trees.items() if tree.error is not None and not tree.rollouts}
         return {task: Reopened(found.get(task, {}), unpaid.get(task, 0)) for task in sorted({*found, *unpaid})}
 
-    def _by(self, row: RolloutRow, tree: TreeRow, wanted: frozenset[int] | tuple[()] | None) -> bool | None:
+    def _by(self, row: RolloutRow, wanted: frozenset[int] | tuple[()] | None) -> bool | None:
         """Whether a try is chosen by its result; None for one that is not asked again."""
         if row.termination in {None, Termination.RETRIED}:
             return None
         if "broken" in self.words and row.termination in FAILED:
-            return False
-        if "cut" in self.words and row.termination == Termination.CENSORED and tree.ended in SPENT:
             return False
         empty = "empty" in self.words and row.termination == Termination.ANSWER and not (row.answer or "").strip()
         named = wanted is None or row.rollout in wanted
@@ -97,7 +102,7 @@ class Retry(NamedTuple):
         for text in self.ids:
             name, hash_, number = (text, "", "") if text in names else text.rpartition("#")
             task = names.get(name)
-            if task is None or (hash_ and not (number.isascii() and number.isdigit())):
+            if task is None or (hash_ and not re.fullmatch(r"[0-9]{1,9}", number)):
                 raise ConfigError(
                     f"retry: {quoted(text)} is neither broken, cut nor empty, nor a task of the run, nor a try (TASK#2)"
                     f"{did_you_mean(text, [*WORDS, *names])}"
@@ -108,13 +113,12 @@ class Retry(NamedTuple):
             found[task] = None if not hash_ or known is None else known | {int(number)}
         return found
 
-    def _unpaid(self, reader: RunReader, trees: Mapping[int, TreeRow]) -> dict[int, int]:
+    def _unpaid(self, reader: RunReader, trees: Mapping[int, TreeRow], found: Collection[int]) -> dict[int, int]:
         """Rollouts that no budget paid for, by task: chains, and all of a tree; of others it is not known where."""
         strategy = reader.settings.get("strategy")
         plain = isinstance(strategy, dict) and strategy.get("kind") == "Chain"
-        if "cut" not in self.words:
-            return {}
-        cut = {task: tree for task, tree in trees.items() if tree.refused and tree.ended in SPENT}
+        wanted = trees if "cut" in self.words else found
+        cut = {task: trees[task] for task in wanted if trees[task].refused and trees[task].ended in SPENT}
         return {task: tree.refused for task, tree in cut.items() if plain or not tree.rollouts}
 
 
