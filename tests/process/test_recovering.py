@@ -121,3 +121,24 @@ def test_a_log_that_is_missing_is_said(made: Path, tmp_path: Path):
     found = recover(made, tmp_path / "out.run")
     assert ["the run's last commits: its log" in line for line in found.lost] == [True]
     assert found.finished == len(trees(tmp_path / "out.run"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "lost"),
+    [
+        ("UPDATE tasks SET record = replace(CAST(record AS TEXT), 'Paris', 'Pbris') WHERE task = 0", "their checksum"),
+        ("UPDATE tasks SET id = 'other' WHERE task = 0", "task 'other'"),
+        ("UPDATE tasks SET task = 9223372036854775807 WHERE task = 0", "task 'France'"),
+        ("UPDATE trees SET refused = 'x' WHERE task = 1", "the last part of 1 task: Brazil"),
+        ("UPDATE trees SET ended = 'junk' WHERE task = 1", "the last part of 1 task: Brazil"),
+        ("UPDATE calls SET started = 'x'", ""),
+        ("UPDATE calls SET task = x'ff', seq = 1.5", ""),
+    ],
+)
+def test_what_is_no_value_of_ours_is_left_out_and_said(damage: str, lost: str, made: Path, tmp_path: Path):
+    with sqlite3.connect(made) as connection:
+        connection.execute(damage)
+    connection.close()
+    found = recover(made, tmp_path / "out.run")
+    assert any(lost in line for line in found.lost) == bool(lost)
+    assert len(trees(tmp_path / "out.run")) == found.finished

@@ -7,11 +7,11 @@ import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from trunkline._core import CoreTree
+from trunkline._core import CoreTree, checksum
 from trunkline._internal.text import counted, printable
 from trunkline.errors import DamagedRunFile, RunFileError, TreeError
 from trunkline.store import schema
@@ -20,6 +20,7 @@ from trunkline.store.lock import is_written, taken_by
 from trunkline.store.log import log_size, loss_in_log, missing_log
 from trunkline.store.schema import TakenRow, TreeEnding, delta_key, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, files_of, irregular
+from trunkline.store.sums import Seal
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
@@ -36,6 +37,7 @@ _OWN: Final = frozenset(
 )
 """Keys of ``meta`` that the new file has values of its own for."""
 
+_Word = Literal["finished", "settled", "enough", "deadline", "budget", "broken"]
 _NAMED: Final = 5  # tasks that a line names
 
 
@@ -148,7 +150,9 @@ class _Salvage:
         self._lost = [] if source.loss is None else [f"the run's last commits: {source.loss}"]
         meta, torn = source.table("meta", "key, value", "key")
         self._facts: dict[str, JSON] = {}
-        self._state = ""
+        self._state, self._sealed = "", None
+        with contextlib.suppress(msgspec.MsgspecError, TypeError, UnicodeError):
+            self._sealed = Seal.stored({str(key): str(value) for key, value in meta})
         for key, value in meta:
             if key == "state":
                 self._state = str(value)
@@ -178,10 +182,15 @@ class _Salvage:
             except (msgspec.MsgspecError, TypeError, UnicodeError, ValueError):
                 self._lost.append(f"task {printable(repr(name), 80)}")
                 continue
+            if task.id != name or not isinstance(number, int) or not 0 <= number < 1 << 31:
+                self._lost.append(f"task {printable(repr(name), 80)}")
+                continue
             tasks.append(task)
-            self._numbers.append(int(number))
+            self._numbers.append(number)
         if torn:
             self._lost.append("tasks in the middle of the list, how many is not known")
+        elif self._sealed is not None and checksum(found) != self._sealed.tables.get("tasks"):
+            self._lost.append("the certainty that the tasks are as they were: their checksum is of other text")
         return tasks
 
     def write(self, out: Path) -> Recovered:
@@ -233,6 +242,10 @@ class _Salvage:
 
     def _ending(self, found: list[tuple[Any, ...]], core: CoreTree) -> tuple[Any, ...] | None:
         """The error and the ending of a finished task; None of one that is not, or whose tree is not whole."""
+        try:
+            msgspec.convert(found[0][1:] if found else (), tuple[str | None, _Word, str | None, int])
+        except (msgspec.ValidationError, UnicodeError):
+            return None
         if not found or core.growing or (self._same_digests and found[0][0] != core.digest()):
             return None
         return found[0][1:]
@@ -240,7 +253,7 @@ class _Salvage:
     @property
     def _same_digests(self) -> bool:
         versions = self._facts.get("versions")
-        return isinstance(versions, dict) and versions.get("digest") == schema.HERE.digest
+        return not isinstance(versions, dict) or versions.get("digest", schema.HERE.digest) == schema.HERE.digest
 
     def _put(self, writer: RunWriter, place: int, number: int, deltas: list[bytes]) -> None:
         """Write the deltas of a task, those that an earlier run had paid for apart."""
@@ -254,8 +267,15 @@ class _Salvage:
     def _began(self) -> int | None:
         """When the run's calls count from, on the clock of its deltas; None where no call tells."""
         for task, seq, started in self._source.ask("SELECT task, seq, min(started) FROM calls GROUP BY task, seq"):
+            if (
+                not isinstance(task, int)
+                or not isinstance(seq, int)
+                or not 0 <= task < 1 << 31
+                or not 0 <= seq < 1 << 32
+            ):
+                continue
             for data in self._source.ask("SELECT data FROM deltas WHERE delta = ?", delta_key(task, seq)):
-                with contextlib.suppress(TreeError, TypeError):
+                with contextlib.suppress(TreeError, TypeError, ValueError, OverflowError):
                     if (found := calls_of(data[0])) is not None and found[0]:
                         return min(call.started for call in found[0]) - int(started)
         return None
