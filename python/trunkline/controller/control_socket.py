@@ -132,7 +132,7 @@ def _address(path: Path) -> str:
 
 
 def _connected(path: Path) -> socket.socket:
-    """A connection to the process of this user that drives a run; OSError where there is none."""
+    """Connect to the process of this user that drives a run; OSError if no such process listens."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(_WAIT)

@@ -79,7 +79,7 @@ SELECT count(*), count({_SCORED}), avg({_SCORED}), sum(prompt), sum(generated), 
 
 
 class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which tasks, in which order; raises UsageError for a value that is none of the known ones."""
+    """Filters and order of the table of tasks; raises UsageError for an unknown value."""
 
     page: int = 0
     size: int = PAGE

@@ -201,7 +201,7 @@ class Watchdog:
             self._woke, used = time.monotonic(), self._loop_cpu()
 
     def _name(self, place: str | None, message: str) -> None:
-        """Name the function that keeps the loop from running, unless there is none of user code."""
+        """Name the function of user code that keeps the loop from running; None if only the library's own does."""
         if place is not None:
             self._begin_window()
             logger.warning(message, place, _BLOCKED)
@@ -224,7 +224,7 @@ def remedy(busy: float, others: float, tool: str | None) -> str:
 
 
 def in_tool_threads(frames: Mapping[int, FrameType]) -> str | None:
-    """Name a function of user code that runs in a thread for tools; None where there is none."""
+    """Name a function of user code that runs in a thread for tools; None if no such thread runs user code."""
     threads = (one.ident for one in threading.enumerate() if one.name == TOOL_THREAD)
     places = (users_function(frames.get(ident)) for ident in threads if ident is not None)
     return next(filter(None, places), None)

@@ -105,9 +105,10 @@ def test_a_run_of_a_team_is_resumed_from_its_file_alone(folder: Path, url: str):
     with RunReader.open(folder / "cut.run") as reader:
         found = {tree.task.id: tree for tree in reader.trees()}
     cut_before = {name for name, tree in found.items() if any(one.termination == "retried" for one in tree.rollouts)}
-    whole = {name for name, tree in found.items() if tree.answer is not None} - cut_before
-    assert before.keys() == after.keys()
-    assert whole
+    assert cut_before, "a larger budget goes on with what was cut"
+    whole = found.keys() - cut_before
+    assert before.keys() == after.keys() == found.keys()
+    assert whole, "what had not begun is as if nothing had been cut"
     assert {task: after[task] for task in whole} == {task: before[task] for task in whole}
 
 
