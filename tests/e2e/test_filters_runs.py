@@ -272,7 +272,7 @@ def test_filters_and_groups_are_options_of_the_command_line(tmp_path: Path):
             cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert "1 not needed" in done.stdout
+        assert "done, 1 not needed" in done.stdout
         assert "2/2 groups kept of 4 tasks" in done.stderr
         short = started(
             "run", "q.jsonl", *common, "--base-url", server.url, "--out", "s.run", "--groups", "4", "--filter",

@@ -1,10 +1,12 @@
-"""Standard output and error, JSON, and what --dry-run prints."""
+"""Standard output and error, JSON, the summary of a run, and what --dry-run prints."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import shlex
 import sys
 import threading
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from trunkline._internal.text import printable
-from trunkline.cli.tables import labelled, taken_over
+from trunkline._internal.text import counted, duration, printable
+from trunkline.cli.tables import TableRow, is_share, labelled, no_tokens, percent, rows_of, taken_over
 from trunkline.errors import InfrastructureError
+from trunkline.rollout.sampling.inflight import UNKNOWN
 from trunkline.scoring.notes import graded, read
 from trunkline.team.team import Team, context_limit
 from trunkline.tree.tokens import Tokens
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trunkline.runner.preflight import Plan
+    from trunkline.scoring.metrics import Estimate
     from trunkline.store.stats.summary import Summary
     from trunkline.store.stats.tasks import TaskSummary
     from trunkline.tree.views import Tree
@@ -171,6 +175,188 @@ def tree_data(tree: Tree) -> dict[str, Any]:
 def write_json(data: dict[str, Any]) -> None:
     """Print an object on stdout; what is beyond ASCII is escaped, so that no control character reaches a terminal."""
     put(json.dumps(plain(data), indent=2))
+
+
+_NAME: Final = 60  # cells of a model's or a reward's name
+
+_ENDED: Final = {
+    "answer": "answered",
+    "max_turns": "out of turns",
+    "max_tokens": "out of tokens",
+    "max_context": "out of context",
+    "tool_limit": "out of tool calls",
+    "filtered": "filtered",
+    "censored": "cut",
+    "cancelled": "cancelled",
+    "retried": "asked again",
+    "growing": "growing",
+}
+"""How endings are called in a summary; what broke is called an error."""
+
+_FEW: Final = 3  # tools that failed which a summary names
+
+
+def heading(summary: Summary, name: str = "") -> str:
+    """What was run, and how it ended, in one line that is safe to print."""
+    tried = counted(summary.tries, "rollout")
+    state, left = summary.state, summary.tasks - summary.finished
+    if state != "done":
+        state = f"{summary.finished:,} tasks done, {state}"
+    elif left:
+        state = f"done, {left:,} not needed,"
+    parts = [
+        printable(summary.model, _NAME),
+        counted(summary.tasks, "task") + (f" × {tried}" if summary.tries else ""),
+        printable(summary.reward, _NAME),
+        f"{state} in {duration(summary.seconds)}",
+    ]
+    said = " · ".join(filter(None, parts))
+    return f"{printable(name)}   {said}" if name else said
+
+
+def summary_rows(summary: Summary, name: str = "") -> list[TableRow]:
+    """The lines of a run's summary below its heading, each a label and a value, safe to print; ``name`` is its file."""
+    rows = [
+        *_measured(summary),
+        ("ended", _ended(summary)),
+        *[row for row in rows_of(summary) if row[0] in _ALSO or row[0].startswith("judged by ")],
+        *_work(summary),
+        *_next(summary, name),
+    ]
+    return [(label, printable(value)) for label, value in rows]
+
+
+_ALSO: Final = frozenset(
+    {
+        "continues",
+        "groups kept",
+        "tasks broken",
+        "trees ended",
+        "rollouts not started",
+        "most frequent error",
+        "forks refused",
+        "chosen",
+        "warning",
+        "depends on timing",
+        "drifted prompts",
+        "turns without usage",
+        "budget of the run",
+        "price",
+    }
+)
+"""Lines of the long form that a summary has as well, where there is something to say."""
+
+
+def _measured(summary: Summary) -> Iterator[TableRow]:
+    accuracy, best, scored = summary.accuracy, summary.best_of_n, summary.rollouts - summary.retried
+    if accuracy is None:
+        yield "accuracy", f"not known: 0 of {scored:,} rollouts are scored"
+        return
+    yield "accuracy", f"{_bracketed(accuracy)}  one rollout{' is right' if is_share(accuracy) else ''}"
+    if best is not None and summary.tries > 1:
+        right = math.isclose(best.value, summary.solved / max(best.tasks, 1), abs_tol=1e-9)
+        fewer = f"; {summary.short:,} tasks have fewer scored" if summary.short else ""
+        yield (
+            f"{'pass' if right else 'best'}@{summary.tries}",
+            f"{_bracketed(best)}  {'at least one' if right else 'the best'} of {summary.tries}{fewer}",
+        )
+    if summary.majority is not None and summary.tries > 1:
+        yield f"majority@{summary.tries}", f"{_bracketed(summary.majority)}  the vote"
+    if summary.scored < scored:
+        yield "scored", f"{summary.scored:,} of {scored:,} rollouts"
+
+
+def _bracketed(estimate: Estimate) -> str:
+    """An estimate with its 95 % interval in brackets, in per cent where it is a share."""
+    by, unit = (100, " %") if is_share(estimate) else (1, "")
+    show = "{:.1f}".format if unit else "{:.3f}".format
+    if estimate.low is None or estimate.high is None:
+        return f"{show(estimate.value * by)}{unit}"
+    return f"{show(estimate.value * by)}{unit}  [{show(estimate.low * by)}, {show(estimate.high * by)}]"
+
+
+def _ended(summary: Summary) -> str:
+    counts = dict(summary.terminations)
+    parts = [f"{counts.get('answer', 0) - summary.empty:,} answered"]
+    parts += [counted(summary.empty, "empty answer")] if summary.empty else []
+    parts += [f"{count:,} {_ENDED[word]}" for word, count in counts.items() if word != "answer" and word in _ENDED]
+    errors = [f"{word} {count:,}" for word, count in counts.items() if word not in _ENDED]
+    return " · ".join([*parts, counted(summary.failed, "error") + (f" ({', '.join(errors)})" if errors else "")])
+
+
+def _amount(tokens: int) -> str:
+    """So many tokens: ``842``, ``15.2 k``, ``0.54 M``."""
+    if tokens < 10_000:
+        return f"{tokens:,}"
+    return f"{tokens / 1e3:.1f} k" if tokens < 100_000 else f"{tokens / 1e6:,.2f} M"
+
+
+def _work(summary: Summary) -> Iterator[TableRow]:
+    usage, tokens = summary.usage, summary.tokens
+    if usage.tools:
+        failed = ""
+        if usage.tool_errors:
+            called = {name: printable(name, _NAME) for name in summary.tool_failures} | {UNKNOWN: "unknown names"}
+            named = [f"{called[name]} {times:,}" for name, times in summary.tool_failures.items()]
+            more = [f"{len(named) - _FEW} more"] if len(named) > _FEW else []
+            failed = f", {usage.tool_errors:,} failed" + (f": {', '.join([*named[:_FEW], *more])}" if named else "")
+        yield "tools", f"{usage.tools:,} calls{failed}"
+    if usage.unreported >= usage.calls and not tokens.exact:
+        yield "tokens", no_tokens(usage)
+    else:
+        cached = (
+            f" ({percent(usage.cached / usage.prompt)} cached)" if summary.cached is not None and usage.prompt else ""
+        )
+        mark = "~" if summary.estimated else ""
+        yield "tokens", f"{_amount(usage.prompt)} in{cached} · {mark}{_amount(usage.generated)} out"
+        if tokens.saved and not summary.strategy.startswith("Chain("):
+            yield "sharing", f"saved {percent(tokens.reuse)} of the tokens"
+    if usage.retries:
+        yield "retries", f"{usage.retries:,}"
+    busy = summary.llm_seconds + summary.tool_seconds
+    tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""
+    yield "time", f"{summary.rate:,.1f} rollouts/s{tools}"
+
+
+def _next(summary: Summary, name: str) -> Iterator[TableRow]:
+    """The command that most likely comes next."""
+    if not name:
+        return
+    file = shlex.quote(printable(name))
+    measured = summary.best_of_n.tasks if summary.best_of_n is not None else 0
+    if summary.state not in {"done", "exhausted"}:
+        yield "next", f"trunkline resume {file}"
+    elif summary.failed:
+        yield "next", f"trunkline resume {file} --retry broken    {counted(summary.failed, 'try', 'tries')} that broke"
+    elif measured > summary.solved:
+        unsolved = counted(measured - summary.solved, "task")
+        yield "next", f"trunkline show {file} --wrong    {unsolved} that no rollout solved"
+
+
+def print_summary(summary: Summary, name: str = "", *, as_json: bool = False, verbose: bool = False) -> None:
+    """Print a run's totals on stdout: what matters, all of it where ``verbose``, or one JSON object."""
+    if as_json:
+        write_json(summary_data(summary))
+        return
+    rows = rows_of(summary) if verbose else summary_rows(summary, name)
+    if sys.stdout is None or sys.stdout.closed or not sys.stdout.isatty():
+        put(f"{heading(summary, name)}\n{labelled(rows)}")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout)
+    width = max(len(label) for label, _value in rows)
+    with console.capture() as drawn:
+        # Soft wrap leaves long lines to the terminal, so that they can be copied whole.
+        console.print(Text(heading(summary, name), "bold"), soft_wrap=True)
+        for label, value in rows:
+            style = _COLOURS.get(label, "")
+            console.print(Text.assemble((f"{label:<{width}}", "bold"), "  ", (value, style)), soft_wrap=True)
+    put(drawn.get().removesuffix("\n"))
+
+
+_COLOURS: Final = {"accuracy": "green", "next": "cyan", "most frequent error": "red", "warning": "yellow"}
 
 
 _EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -12,7 +11,17 @@ import msgspec
 
 from trunkline._internal.text import cells, counted, printable
 from trunkline.cli.options import read_confidence
-from trunkline.cli.output import plain, put, summary_data, task_data, tell, telling, tree_data, write_json
+from trunkline.cli.output import (
+    plain,
+    print_summary,
+    put,
+    summary_data,
+    task_data,
+    tell,
+    telling,
+    tree_data,
+    write_json,
+)
 from trunkline.cli.tables import (
     TableRow,
     agents_table,
@@ -25,9 +34,7 @@ from trunkline.cli.tables import (
     labelled,
     metrics_table,
     no_tokens,
-    rows_of,
     share,
-    table,
     tasks_table,
     times_table,
 )
@@ -59,27 +66,6 @@ if TYPE_CHECKING:
 _LINES = 80
 
 
-def print_summary(summary: Summary, *, as_json: bool = False) -> None:
-    """Print a run's totals on stdout, as a table or as one JSON object."""
-    if as_json:
-        write_json(summary_data(summary))
-        return
-    if sys.stdout is None or sys.stdout.closed or not sys.stdout.isatty():
-        put(table(summary))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=sys.stdout)
-    rows = rows_of(summary)
-    width = max(len(label) for label, _value in rows)
-    with console.capture() as drawn:
-        for label, value in rows:
-            # Soft wrap leaves long lines to the terminal, so that they can be copied whole.
-            console.print(Text.assemble((f"{label:<{width}}", "bold"), "  ", value), soft_wrap=True)
-    put(drawn.get().removesuffix("\n"))
-
-
 def show_run(
     path: str | Path,
     task: str | None = None,
@@ -89,6 +75,7 @@ def show_run(
     time: bool = False,
     metrics: bool = False,
     confidence: str | None = None,
+    verbose: bool = False,
     json: bool = False,
 ) -> None:
     """Print a run's summary and one of its trees, or what is asked for instead; of several agents, a line each.
@@ -119,7 +106,7 @@ def show_run(
     if json:
         write_json(_data(shown, time=time))
     else:
-        _print(shown, calls=calls, time=time)
+        _print(shown, calls=calls, time=time, verbose=verbose)
     refuse(reader.path, reader.loss, partial=False)
 
 
@@ -154,17 +141,15 @@ def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
     return data
 
 
-def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
+def _print(shown: _Shown, *, calls: bool, time: bool, verbose: bool) -> None:
     """Print the totals, or in their place what was asked for."""
     sections = list(_sections(shown, calls=calls, time=time))
     last = shown.rescorings[-1] if shown.rescorings else None
     part = "" if last is None or last.finished else ", in part: trunkline score continues it"
     if not shown.asked:
-        put(f"run file  {printable(shown.path)}")
+        print_summary(shown.summary, shown.path, verbose=verbose)
     if last is not None and (part or not shown.asked):
         put(f"scored    again, by {printable(last.reward, 80)}{part}")
-    if not shown.asked:
-        print_summary(shown.summary)
     if sections:
         put(("" if shown.asked else "\n") + "\n\n".join(sections))
 
@@ -212,6 +197,7 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
 )
 @click.option("--by", metavar="FIELD", help="Accuracy by a field of the tasks' metadata, or of the tries.")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Most lines; 0 for all.")
+@click.option("--verbose", "-v", is_flag=True, help="All figures of the summary.")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 def show(run: str, **given: Any) -> None:
     """Print the summary of RUN and one of its trees, or in its place what is asked for."""

@@ -10,8 +10,7 @@ import click
 
 from trunkline._internal.text import counted
 from trunkline._internal.tool_output import limited_output
-from trunkline.cli.output import tell, telling
-from trunkline.cli.show import print_summary
+from trunkline.cli.output import print_summary, tell, telling
 from trunkline.errors import ConfigError
 from trunkline.observability.live import ProgressLine
 from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., object]")
 
 _OPTIONS = (
+    click.option("--verbose", "-v", is_flag=True, help="Show each worker beside the live line, and all figures."),
     click.option("--log", type=click.Path(), metavar="FILE", help="Add what is logged to FILE, as lines of JSON."),
     click.option(
         "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The least that --log writes."
@@ -108,7 +108,9 @@ def drive(
 ) -> int:
     """Run, print the summary, and return the exit code."""
     # Tools may run in this process, whose standard output is for results.
-    with watching(watched) as observed, ProgressLine() as progress, limited_output("code that runs in this process"):
+    verbose = watched["verbose"]
+    shown = ProgressLine(verbose=verbose)
+    with watching(watched) as observed, shown as progress, limited_output("code that runs in this process"):
         lines = [said] if said else []
 
         def watch(shot: Progress) -> None:
@@ -124,8 +126,9 @@ def drive(
         tell(lines.pop())
     with telling(f"summing up all rows of {result.path}", result.path, quiet=as_json):
         summary = result.summary()
-    print_summary(summary, as_json=as_json)
-    tell(f"run file: {options['out']}")
+    print_summary(summary, str(options["out"]), as_json=as_json, verbose=verbose)
+    if as_json:
+        tell(f"run file: {options['out']}")
     for line in broken_lines(result, summary):
         tell(line)
     team = agent if isinstance(agent, Team) else options.get("program")

@@ -71,7 +71,10 @@ class ProgressLine:
     Use it as a context manager and hand :meth:`update` to the run.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic, verbose: bool = False
+    ) -> None:
+        self._verbose = verbose
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
         self._began = clock()
@@ -109,7 +112,7 @@ class ProgressLine:
             self._recent.popleft()
         if now - self._shown >= self._interval():
             self._shown = now
-            self._show(self.line(snapshot, now), explain(snapshot) or self.workers(snapshot))
+            self._show(self.line(snapshot, now), explain(snapshot) or (self.workers(snapshot) if self._verbose else ""))
 
     def _interval(self) -> float:
         return _REFRESH if self._live is not None else _EVERY

@@ -50,6 +50,7 @@ _CALLS = (
     f"SELECT task, seq, calls.endpoint, {_FIGURES}, calls.agent, endpoints.name, agents.name "  # noqa: S608
     f"FROM {schema.CALLS_NAMED} ORDER BY call"
 )
+_FAILED_TOOLS = "SELECT tool, count(*) FROM uses WHERE failed GROUP BY tool ORDER BY count(*) DESC, tool"
 _TOOLS = f"SELECT task, seq, {', '.join(schema.TOOL_COLUMNS)} FROM uses ORDER BY use"  # noqa: S608
 _TREE_ROWS = f"SELECT task, {', '.join(schema.TREE_COLUMNS)} FROM trees ORDER BY task"  # noqa: S608
 _TAKEN_ROWS = f"SELECT task, {', '.join(schema.TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
@@ -596,7 +597,9 @@ class RunReader:
         taken = list(self.taken())
         events = [event.kind for event in self.events()]
         found = summarise(meta, tasks, rows, rollouts, self.calls(), prices, taken, broken, events)
-        return msgspec.structs.replace(found, first_try=first_try(self.rollouts())) if found.chosen else found
+        failed = {str(tool): int(times) for tool, times in self._query(_FAILED_TOOLS)}
+        first = first_try(self.rollouts()) if found.chosen else None
+        return msgspec.structs.replace(found, tool_failures=failed, first_try=first)
 
     def chosen(self) -> int:
         """How many tries were asked again because of their result."""

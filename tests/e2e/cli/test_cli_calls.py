@@ -75,7 +75,7 @@ def test_usage_of_the_first_completion_and_no_word_of_what_was_cached(questions:
     with serving(first_alone) as server:
         done = trunkline(
             "run", questions, "-m", "m", "--base-url", server.url, "-w", "1", "--out", "r", "--rollouts", "4",
-            "--price", "prompt=1,cached=0.1,generated=10", cwd=tmp_path,
+            "--price", "prompt=1,cached=0.1,generated=10", "-v", cwd=tmp_path,
         )  # fmt: skip
         real = sum(len(c["message"]["content"].split()) for b in server.bodies for c in first_alone(b)["choices"])
     assert done.returncode == 0, done.stderr

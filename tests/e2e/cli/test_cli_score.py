@@ -70,7 +70,7 @@ def accuracy(path: Path) -> float:
 
 
 def test_what_came_of_it_is_printed_before_and_after(folder: Path):
-    shown = trunkline(folder, "show", "r").stdout
+    shown = trunkline(folder, "show", "r", "-v").stdout
     before = next(line.split(maxsplit=4)[4] for line in shown.splitlines() if line.startswith("accuracy of one try"))
     done = trunkline(folder, "score", "r", "--reward", "contains")
     assert (done.returncode, done.stderr) == (0, "scores r by contains\n")
@@ -83,7 +83,7 @@ def test_what_came_of_it_is_printed_before_and_after(folder: Path):
     assert said["changed"].endswith("of 20 rollouts")
     assert "unscored" not in said
     assert accuracy(folder / "r") == 1.0
-    shown = trunkline(folder, "show", "r").stdout
+    shown = trunkline(folder, "show", "r", "-v").stdout
     assert "scored    again, by contains" in shown.splitlines()
     assert said["accuracy now"] in shown
     assert trunkline(folder, "check", "r").returncode == 0
@@ -161,7 +161,7 @@ def test_stopped_by_a_signal_it_goes_on_when_called_again(folder: Path):
     with RunReader.open(folder / "r") as reader:
         assert reader.check() == []
         assert under_way(reader.meta) is not None
-    shown = trunkline(folder, "show", "r").stdout
+    shown = trunkline(folder, "show", "r", "-v").stdout
     assert "scored    again, by slow, in part: trunkline score continues it" in shown
     resumed = trunkline(folder, "run", "--from", "r", "-m", "m", "--strategy", "partial", "--base-url", "http://h/v1")
     assert resumed.returncode == 2

@@ -19,9 +19,10 @@ def test_the_demo_runs_to_its_table_and_leaves_nothing_running(tmp_path: Path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    for word in ("accuracy", "best of 4", "majority", "flat", "tree"):
+    for word in ("accuracy", "pass@4", "majority@4", "answered", "cached", "rollouts/s"):
         assert word in done.stdout.lower(), done.stdout
-    assert "d.run" in done.stderr
+    assert done.stdout.startswith("d.run   sim-agent · 24 tasks × 4 rollouts · exact_match · done in ")
+    assert "trunkline show d.run --wrong" in done.stdout
     assert "trunkline show d.run --task" in done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.run"]
     alive = [p for p in Path("/proc").glob("[0-9]*/environ") if marked(p, mark)]

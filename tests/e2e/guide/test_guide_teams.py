@@ -56,7 +56,7 @@ def test_a_team_of_ones_own_is_under_40_lines_and_works_as_printed(folder: Path,
         folder, "run", "sums.jsonl", *option.split(), "-m", "sim-team", "--base-url", url, "-w", "0", "-o", "again.run"
     )
     assert shown.returncode == 0, shown.stderr
-    assert "tasks done" in shown.stdout
+    assert " · done in " in shown.stdout
 
 
 def test_the_commands_work_as_printed(folder: Path, url: str):

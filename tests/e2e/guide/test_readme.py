@@ -156,7 +156,7 @@ def test_the_command_of_a_team_works_as_printed(tmp_path: Path, url: str):
     sums = len((tmp_path / "sums.jsonl").read_text().splitlines())
     done = trunkline(tmp_path, *shlex.split(line.replace("http://localhost:8000/v1", url))[1:])
     assert done.returncode == 0, done.stderr
-    assert f"rollouts                         {4 * sums}" in done.stdout
+    assert f"· {sums} tasks × 4 rollouts ·" in done.stdout
 
 
 def test_the_commands_of_rewards_and_answers_work_as_printed(tmp_path: Path):

@@ -164,7 +164,7 @@ def test_calls_are_shown_in_place_of_a_tree(path: Path):
     assert shown.exit_code == 0, shown.output
     price = "price                            0.006300  (0.006300 per task, 0.006300 per solved task)"
     assert price not in shown.output, "the summary was not asked for"
-    assert price in CliRunner().invoke(show, [str(path)]).output
+    assert price in CliRunner().invoke(show, [str(path), "-v"]).output
     assert f"{URL}/\\x1b[2J\n  requests" in shown.output
     assert "p50 1.000 s, p95 1.500 s, max 1.500 s" in shown.output
     assert "task q:" not in shown.output

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from call_logs import delta_with
 from click.testing import CliRunner
 
-from trunkline.cli.show import print_summary, show, show_run
+from trunkline.cli.output import print_summary
+from trunkline.cli.show import show, show_run
 from trunkline.errors import RunFileError, UsageError
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
@@ -47,9 +49,9 @@ def path(tmp_path: Path) -> Path:
 def test_the_tree_whose_rollouts_differ_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_run(path)
     out = capsys.readouterr().out
-    assert out.splitlines()[0] == f"run file  {path}"  # in one piece, however long
+    assert out.splitlines()[0].startswith(f"{path}   ")  # in one piece, however long
     assert "task mixed\\x1b[2J: 3 nodes, 2 rollouts" in out
-    assert "accuracy of one try" in out
+    assert "accuracy" in out
     assert "reference: Rome" in out
     assert "\x1b" not in out
     assert "\u202e" not in out
@@ -91,7 +93,9 @@ def test_the_summary_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> No
         summary = reader.summary()
     print_summary(summary)
     plain = capsys.readouterr().out
-    assert plain.startswith("tasks done")
+    assert plain.startswith("2 tasks × 2 rollouts · done in ")
+    print_summary(summary, verbose=True)
+    assert "tasks done" in capsys.readouterr().out
     print_summary(summary, as_json=True)
     assert json.loads(capsys.readouterr().out)["scored"] == 3
 
@@ -110,14 +114,18 @@ def test_bold_labels_on_a_terminal_and_the_same_words(
     print_summary(summary)
     styled = capsys.readouterr().out
     assert "\x1b[1m" in styled
-    assert styled.replace("\x1b[1m", "").replace("\x1b[0m", "") == plain
+    assert "\x1b[32m" in styled, "accuracy in green"
+    assert re.sub(r"\x1b\[\d+m", "", styled) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_summary(summary)
+    assert set(re.findall(r"\x1b\[\d+m", capsys.readouterr().out)) == {"\x1b[0m", "\x1b[1m"}
 
 
 def test_a_run_without_a_finished_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunWriter.create(tmp_path / "run", {}, [Task.ask("?")]).finish("interrupted")
     show_run(tmp_path / "run")
     out = capsys.readouterr().out
-    assert "0 of 1  (interrupted)" in out
-    assert "0 of 0 scored" in out
+    assert "1 task · 0 tasks done, interrupted" in out
+    assert "not known: 0 of 0 rollouts are scored" in out
     show_run(tmp_path / "run", json=True)
     assert "tree" not in json.loads(capsys.readouterr().out)

@@ -48,7 +48,7 @@ def test_every_metric_has_a_line(folder: Path) -> None:
 
 
 def test_the_default_screen_is_without_them_and_json_has_them(folder: Path) -> None:
-    assert "pass@" not in trunkline(folder, "show", "run").stdout
+    assert "pass^" not in trunkline(folder, "show", "run").stdout
     data = json.loads(trunkline(folder, "show", "run", "--json").stdout)["metrics"]
     assert list(data["pass_at"]) == ["1", "2", "4"]
     assert data["accuracy"]["tries"] == 12

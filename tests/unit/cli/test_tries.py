@@ -137,11 +137,11 @@ def test_a_whole_try(run: Path):
 
 def test_only_what_is_asked_for_is_printed(run: Path):
     for option in ("--tasks", "--calls", "--time", "--metrics", "--wrong"):
-        assert "tasks done" not in shown(run, option)
+        assert " · done in " not in shown(run, option)
     assert "answer 3, llm_error 2, empty answer 1, max_turns 1" not in shown(run, "--tasks")
     summary = shown(run)
-    assert "tasks done" in summary
-    assert "empty answer 1" in summary
+    assert " · done in " in summary
+    assert "1 empty answer" in summary
     assert json.loads(shown(run, "--json"))["summary"]["empty"] == 1
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from trunkline._internal.text import JSON
 from trunkline.errors import ForkRefused
 from trunkline.scoring.diversity import Diversity, DiversityCounter
 from trunkline.scoring.metrics import Estimate
@@ -137,6 +138,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         usage: Calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as
             they are in all times, in ``replayed`` and in ``paths``.
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
+        model: The agent's model; of a team its name. Not safe to print, and neither is the reward.
+        reward: What the rewards come from; empty where nothing is scored.
+        tool_failures: Tool calls that failed by the tool's name, the most frequent first; ``(unknown)`` for names that
+            no tool has.
         empty: Of those that answered, rollouts whose answer has no text: they count as wrong, and have no vote.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke. They
@@ -241,6 +246,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetReport | None = None
     timing: list[str] = []
     events: dict[str, int] = {}
+    model: str = ""
+    reward: str = ""
+    tool_failures: dict[str, int] = {}
     empty: int = 0
     retried: int = 0
     chosen: int = 0
@@ -269,6 +277,9 @@ class _SummarySettings(msgspec.Struct):
     reward: str | None = None
     refill: dict[str, int] | None = None
     timing_dependent: list[str] = []
+    agent: dict[str, JSON] = {}
+    team: dict[str, JSON] | None = None
+    program: str | None = None
 
 
 def wall_seconds(meta: Mapping[str, str]) -> float:
@@ -295,6 +306,13 @@ def _strategy(meta: Mapping[str, str]) -> str:
     # Empty options and those that are off are defaults.
     told = (f"{option}={value!r}" for option, value in options.items() if value not in (None, False, [], ""))
     return f"{name}({', '.join(told)})"
+
+
+def _player(settings: _SummarySettings) -> str:
+    """The model of a run, or the class of its team."""
+    if settings.team is not None and settings.program:
+        return settings.program.rpartition(":")[2]
+    return str(settings.agent.get("model", ""))
 
 
 def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> TakenOver:
@@ -489,6 +507,8 @@ def summarise(
         refused=grown.refused,
         budget=budget_report(meta),
         timing=settings.timing_dependent,
+        model=_player(settings),
+        reward=settings.reward or "",
         empty=found.empty,
         retried=terminations[Termination.RETRIED],
         chosen=found.chosen,
