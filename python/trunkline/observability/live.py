@@ -29,6 +29,9 @@ _EVERY = 5.0  # seconds between plain lines
 _REFRESH = 0.1  # seconds between drawings of the live line
 _REDRAW = 0.5  # seconds between two states of a notebook's output
 _WINDOW = 15.0  # seconds over which rates are measured
+_BETWEEN = " | "
+_STYLES = {r"^\S+ tasks": "bold", r"\b[1-9][\d,]* errors": "red", r"\b[1-9][\d,]* retries": "yellow"}
+"""What of the live line is coloured, and how."""
 
 
 def _compact(number: float) -> str:
@@ -39,11 +42,22 @@ def _compact(number: float) -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a live line can be drawn there: a terminal that is not dumb, and no NO_COLOR."""
+    """Whether a live line can be drawn there: a terminal that is not dumb."""
     try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
         return False
+
+
+def _folded(line: str, width: int) -> str:
+    """The parts of a line on as many lines of at most ``width`` cells as they need."""
+    lines: list[str] = []
+    for part in line.split(_BETWEEN):
+        if lines and len(lines[-1]) + len(_BETWEEN) + len(part) <= width:
+            lines[-1] += _BETWEEN + part
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def _console(stream: TextIO) -> Console:
@@ -139,7 +153,7 @@ class ProgressLine:
         # How many tasks a refill takes is not known before.
         ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
         pause = pause_of(snapshot)
-        # What matters most comes first: a narrow terminal cuts the end off.
+        # What matters most comes first.
         parts = [
             *_done(snapshot),
             *([f"next request in {duration(pause)}"] if pause >= 1 else []),
@@ -151,12 +165,12 @@ class ProgressLine:
         slow = snapshot.percentile(0.95)
         if slow is not None:
             parts.append(f"p50 {duration(snapshot.percentile(0.5) or 0, 2)}, p95 {duration(slow, 2)}")
-        return " | ".join(parts)
+        return _BETWEEN.join(parts)
 
     @staticmethod
     def workers(snapshot: Progress) -> str:
         """The state of each worker, as one line; empty before the first report."""
-        return " | ".join(
+        return _BETWEEN.join(
             f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} requests"
             + (f" {state.tools:,} tools" if state.tools else "")
             for worker_id, state in sorted(snapshot.engines.items())
@@ -167,8 +181,11 @@ class ProgressLine:
         if live is not None:
             from rich.text import Text
 
-            text = "\n".join(filter(None, (line, more)))
-            self._guard(lambda: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True))
+            width = live.console.width
+            text = Text("\n".join(_folded(part, width) for part in (line, more) if part), overflow="fold")
+            for words, style in _STYLES.items():
+                text.highlight_regex(words, style)
+            self._guard(lambda: live.update(text, refresh=True))
         else:
             self._last = line
             self._guard(lambda: self._write(line))
