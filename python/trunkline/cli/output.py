@@ -315,7 +315,13 @@ def _work(summary: Summary) -> Iterator[TableRow]:
         yield "retries", f"{usage.retries:,}"
     busy = summary.llm_seconds + summary.tool_seconds
     tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""
-    yield "time", f"{summary.rate:,.1f} rollouts/s{tools}"
+    taken = summary.resources
+    memory = f", at most {taken.memory >> 20:,} MiB of memory" if taken is not None else ""
+    yield "time", f"{summary.rate:,.1f} rollouts/s{tools}{memory}"
+    for url, use in taken.servers.items() if taken is not None else ():
+        cache = "" if use.cache is None else f", its cache {percent(use.cache)} full"
+        queue = f"{use.running:,.1f} requests at once, {use.waiting:,.1f} waiting (at most {use.longest:,})"
+        yield "server", f"{url}: {queue}{cache}"
 
 
 def _next(summary: Summary, name: str) -> Iterator[TableRow]:

@@ -44,6 +44,11 @@ _OPTIONS = (
         help="Serve metrics for Prometheus there, on this machine alone unless a host is named (extra: metrics).",
     ),
     click.option(
+        "--server-metrics",
+        is_flag=True,
+        help="Ask each endpoint how many requests run and wait there (/metrics of vLLM, SGLang, llama.cpp).",
+    ),
+    click.option(
         "--otel",
         is_flag=True,
         help="Send traces to the collector that the variables OTEL_EXPORTER_OTLP_* name (extra: otel).",
@@ -65,7 +70,7 @@ def watching(given: dict[str, Any]) -> Iterator[Options]:
         stack.enter_context(say_to_stderr())
         if given["log"] is not None:
             stack.enter_context(log_to(given["log"], given["log_level"]))
-        options: Options = {}
+        options: Options = {"server_metrics": given["server_metrics"]}
         if given["metrics"] is not None:
             host, port = address_of(given["metrics"])
             options["metrics"] = served = stack.enter_context(PrometheusServer(port, host))

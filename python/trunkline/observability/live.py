@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from trunkline._internal.text import duration
+from trunkline._internal.text import duration, printable
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import explain, pause_of
@@ -126,7 +126,7 @@ class ProgressLine:
             self._recent.popleft()
         if now - self._shown >= self._interval():
             self._shown = now
-            self._show(self.line(snapshot, now), explain(snapshot) or (self.workers(snapshot) if self._verbose else ""))
+            self._show(self.line(snapshot, now), explain(snapshot) or self.beside(snapshot))
 
     def _interval(self) -> float:
         return _REFRESH if self._live is not None else _EVERY
@@ -166,6 +166,17 @@ class ProgressLine:
         if slow is not None:
             parts.append(f"p50 {duration(snapshot.percentile(0.5) or 0, 2)}, p95 {duration(slow, 2)}")
         return _BETWEEN.join(parts)
+
+    def beside(self, snapshot: Progress) -> str:
+        """The state of the model servers and, where all is shown, of the workers, as one line."""
+        told = [
+            f"{printable(url, 60)}: {use.now.running:,} running, {use.now.waiting:,} waiting"
+            + ("" if use.now.cache is None else f", cache {use.now.cache:.0%} full")
+            for url, use in snapshot.servers.items()
+            if use.now is not None
+        ]
+        workers = [self.workers(snapshot)] if self._verbose and snapshot.engines else []
+        return _BETWEEN.join([*told, *workers])
 
     @staticmethod
     def workers(snapshot: Progress) -> str:

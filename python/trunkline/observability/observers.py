@@ -12,6 +12,7 @@ import msgspec
 from trunkline._internal.text import counted
 from trunkline.protocol.messages import WorkerState
 from trunkline.store.stats.calls import percentile
+from trunkline.store.stats.summary import ServerUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ class Progress(msgspec.Struct):
         groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.
         kept: Groups that no filter has dropped and that can be trained on.
         latencies: Seconds of the latest model calls.
+        memory: The most bytes that this process and the workers held together, looked at once a second.
+        servers: What model servers said of themselves, by their URLs; empty unless they are asked.
     """
 
     tasks: int
@@ -73,6 +76,8 @@ class Progress(msgspec.Struct):
     groups: int | None = None
     kept: int = 0
     latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
+    memory: int = 0
+    servers: dict[str, ServerUse] = msgspec.field(default_factory=dict)
 
     def called(self, rows: CommitRows) -> None:
         """Count the calls of a commit; those answered out of a cache cost nothing and took no time."""

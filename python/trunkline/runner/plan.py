@@ -31,6 +31,7 @@ from trunkline.observability.live import check_progress
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer
+from trunkline.observability.server_metrics import ServerMetrics
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.broken import check_fail_on_error
@@ -90,13 +91,15 @@ def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
     return BorrowedBackend(pool.backend)
 
 
-def watchers(metrics: object, tracing: object) -> tuple[str, list[Observer]]:
+def watchers(metrics: object, tracing: object, server_metrics: object) -> tuple[str, list[Observer]]:
     """Return ``Job.traced`` and the observers; raise ConfigError for an object of another type."""
     if metrics is not None and not isinstance(metrics, PrometheusServer):
         raise ConfigError(f"metrics must be a trunkline.observability.PrometheusServer, not {short_repr(metrics)}")
     if not isinstance(tracing, bool | Tracing):
         raise ConfigError(f"tracing must be True or a trunkline.observability.Tracing, not {short_repr(tracing)}")
     observers: list[Observer] = [] if metrics is None else [metrics]
+    if check_bool("server_metrics", server_metrics):
+        observers.append(ServerMetrics())
     if tracing is False:
         return "", observers
     tracing = Tracing() if tracing is True else tracing
@@ -140,7 +143,7 @@ class RunSpec:
             self._begin(agent, tasks)
         else:
             self._go_on(agent, tasks, self._resumable)
-        self._job.traced, self._observers = watchers(told["metrics"], told["tracing"])
+        self._job.traced, self._observers = watchers(told["metrics"], told["tracing"], told["server_metrics"])
         conceal(*self._job.llms.values())
         self._backend = make_backend(self._job, told["workers"], len(self._tasks), told["pool"])
         self._grace = check_float("grace", told["grace"], 0, unit="seconds")
