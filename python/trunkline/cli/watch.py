@@ -16,6 +16,7 @@ from trunkline.observability.live import ProgressLine
 from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer, address_of
+from trunkline.observability.server_metrics import ServerMetrics
 from trunkline.runner.broken import broken_lines, judge
 from trunkline.runner.retry import SPENT
 from trunkline.runner.run import run_to_end
@@ -70,7 +71,7 @@ def watching(given: dict[str, Any]) -> Iterator[Options]:
         stack.enter_context(say_to_stderr())
         if given["log"] is not None:
             stack.enter_context(log_to(given["log"], given["log_level"]))
-        options: Options = {"server_metrics": given["server_metrics"]}
+        options: Options = {"observers": [ServerMetrics()] if given["server_metrics"] else []}
         if given["metrics"] is not None:
             host, port = address_of(given["metrics"])
             options["metrics"] = served = stack.enter_context(PrometheusServer(port, host))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -116,8 +116,11 @@ def opening(
     )
 
 
-class Observer(Protocol):
-    """Is told of a run's events, in the controller's event loop: nothing here may wait or raise."""
+class Observer:
+    """Is told of a run's events, in the controller's event loop: nothing here may wait. Each event may be overridden.
+
+    An observer that raises is told no more, and the run goes on without it.
+    """
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """A run begins.
@@ -226,14 +229,21 @@ class ObserverHub:
     ) -> None:
         self._progress = progress
         self._watch = watch
-        self._observers = observers
+        self._observers = list(observers)
         self._stall_detector = StallDetector()
         self._began = self._grown = time.monotonic()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """The run begins."""
-        for observer in self._observers:
-            observer.begin(job, tasks, taken)
+        self._tell(lambda observer: observer.begin(job, tasks, taken))
+
+    def _tell(self, event: Callable[[Observer], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                event(observer)
+            except Exception:
+                self._observers.remove(observer)
+                logger.warning("%s raised, and is told no more of this run", type(observer).__name__, exc_info=True)
 
     def grew(self) -> None:
         """Note progress."""
@@ -241,19 +251,18 @@ class ObserverHub:
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """A batch is in the run file."""
-        for observer in self._observers:
-            observer.committed(worker_id, batch, seconds)
+        if self._observers:
+            self._tell(lambda observer: observer.committed(worker_id, batch, seconds))
 
     def completed(self, finished: Sequence[Done]) -> None:
         """Tasks are over."""
-        for observer in self._observers:
+        if self._observers:
             for done in finished:
-                observer.completed(done)
+                self._tell(lambda observer, done=done: observer.completed(done))  # type: ignore[misc]
 
     def look(self) -> None:
         """A second has passed."""
-        for observer in self._observers:
-            observer.look(self._progress)
+        self._tell(lambda observer: observer.look(self._progress))
 
     def show(self, silent: Mapping[int, float]) -> None:
         """Note the seconds that the run and its silent workers take, and show it."""
@@ -265,5 +274,4 @@ class ObserverHub:
 
     def end(self) -> None:
         """The run is over."""
-        for observer in self._observers:
-            observer.end(self._progress)
+        self._tell(lambda observer: observer.end(self._progress))

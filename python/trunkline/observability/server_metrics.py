@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from trunkline.errors import EndpointError
 from trunkline.llm.config import LLM
 from trunkline.observability.logging import safe
+from trunkline.observability.observers import Observer
 from trunkline.store.stats.summary import ServerLoad, ServerUse
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from trunkline.observability.observers import Progress
     from trunkline.protocol.job import Job
-    from trunkline.protocol.messages import Batch, Done
     from trunkline.store.schema import TakenRow
     from trunkline.types import Task
 
@@ -69,7 +69,7 @@ def server_load(text: str) -> ServerLoad | None:
     return ServerLoad(int(found.get("running", 0)), int(found.get("waiting", 0)), found.get("cache"))
 
 
-class ServerMetrics:
+class ServerMetrics(Observer):
     """Asks each endpoint of a run for its metrics every five seconds, at ``/metrics`` in the place of its ``/v1``.
 
     It asks without a key, in a thread of its own. An endpoint that gives no known metrics is asked once.
@@ -85,12 +85,6 @@ class ServerMetrics:
         self._seen, self._ended = {}, threading.Event()
         urls = sorted({url for llm in job.llms.values() if isinstance(llm, LLM) for url in llm.base_urls})
         threading.Thread(target=self._ask, args=(urls, self._ended), name="server-metrics", daemon=True).start()
-
-    def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
-
-    def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
 
     def look(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""

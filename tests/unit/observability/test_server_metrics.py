@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from trunkline.cli.output import summary_rows
+from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
 from trunkline.observability.live import ProgressLine
-from trunkline.observability.observers import Progress
+from trunkline.observability.observers import Observer, Progress
 from trunkline.observability.server_metrics import ServerMetrics, server_load
-from trunkline.runner import plan
 from trunkline.runner.run import run
 from trunkline.store.stats.summary import ServerLoad, ServerUse
 
@@ -74,14 +74,13 @@ def waiting_for(server_of: list[Server], looks: int):
     return answer
 
 
-def test_a_run_keeps_them_and_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(plan, "ServerMetrics", lambda: ServerMetrics(0.01))
+def test_a_run_keeps_them_and_shows_them(tmp_path: Path):
     servers: list[Server] = []
     with serving(waiting_for(servers, 3)) as server:
         server.metrics = ["vllm:num_requests_running 3", "vllm:num_requests_waiting 2", "vllm:kv_cache_usage_perc 0.5"]
         servers.append(server)
         llm = LLM(server.url, api_key="secret-of-this-test")
-        result = run(agent(), tasks()[:1], llm=llm, workers=0, out=tmp_path / "r", server_metrics=True)
+        result = run(agent(), tasks()[:1], llm=llm, workers=0, out=tmp_path / "r", observers=[ServerMetrics(0.01)])
     summary = result.summary()
     assert summary.resources is not None
     assert summary.resources.memory > 10 << 20
@@ -96,14 +95,49 @@ def test_a_run_keeps_them_and_shows_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(json.dumps(result.summary().resources.servers[server.url].samples)) == use.samples
 
 
-def test_a_server_without_metrics_is_named_and_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(plan, "ServerMetrics", lambda: ServerMetrics(0.001))
+def test_a_server_without_metrics_is_named_and_asked_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     servers: list[Server] = []
     with serving(waiting_for(servers, 1)) as server:
         servers.append(server)
-        result = run(agent(), tasks()[:3], llm=LLM(server.url), workers=0, out=tmp_path / "r", server_metrics=True)
+        result = run(
+            agent(), tasks()[:3], llm=LLM(server.url), workers=0, out=tmp_path / "r", observers=[ServerMetrics(0.01)]
+        )
         assert server.looked == 1
     assert result.summary().resources.servers == {}
     assert f"{server.url} gives no metrics that are known: it answers 404 to GET /metrics" in caplog.text
+
+
+class Loud(Observer):
+    """Raises at an event, and counts the others."""
+
+    def __init__(self, event: str) -> None:
+        self.told: list[str] = []
+        self.event = event
+
+    def __getattribute__(self, name: str):
+        if name in {"begin", "committed", "completed", "look", "end"}:
+            return lambda *_: self.tell(name)
+        return super().__getattribute__(name)
+
+    def tell(self, name: str) -> None:
+        self.told.append(name)
+        if name == self.event:
+            raise ValueError(f"at {name}")
+
+
+@pytest.mark.parametrize("event", ["begin", "committed", "completed", "end"])
+def test_an_observer_that_raises_is_told_no_more(tmp_path: Path, event: str, caplog: pytest.LogCaptureFixture):
+    loud, quiet = Loud(event), Loud("")
+    with serving(lambda _body: message("<answer>x</answer>")) as server:
+        result = run(agent(), tasks(), llm=LLM(server.url), workers=0, out=tmp_path / "r", observers=[loud, quiet])
+    assert result.summary().finished == len(tasks())
+    assert loud.told.count(event) == 1
+    assert loud.told[-1] == event
+    assert {"begin", "committed", "completed", "end"} <= set(quiet.told)
+    assert caplog.text.count("Loud raised, and is told no more of this run") == 1
+
+
+def test_what_is_no_observer_is_refused():
+    for wrong in ("wandb", [object()], Loud("")):
+        with pytest.raises(ConfigError, match=r"observers must be a list of .*, not "):
+            run(agent(), tasks(), observers=wrong)
