@@ -427,7 +427,8 @@ _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "
     multiple=True,
     metavar="broken|cut|empty|ID,...",
     help="Ask tries of finished questions again, by their next draws: those that broke, that the run's budget or time "
-    "cut, that gave no answer, or those of a question ID or one of them, ID#2; repeatable. With another --budget: cut.",
+    "cut, that gave no answer, or those of a question ID or one of them, ID#2; repeatable. id:ID takes any ID, also "
+    "one with commas or called broken. With another --budget: cut.",
 )
 @click.option("--force", is_flag=True, help="Go on from what is whole where a part of RUN is lost.")
 @click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
@@ -443,7 +444,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     path = Path(run).absolute()
     with RunReader.open(path, partial=given["force"]) as reader:
         meta, settings = reader.meta, reader.settings
-        retry = Retry.read([part for text in given["retry"] for part in text.split(",")] or None)
+        retry = Retry.read([part for text in given["retry"] for part in Retry.parts(text)] or None)
         again = None if retry is None else asked_again(retry.choose(reader))
     job, stored = stored_job(path, meta)
     said = run_file_status(path, resume=True, forced=given["force"], again=again)

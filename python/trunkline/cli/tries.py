@@ -14,7 +14,7 @@ from trunkline.errors import ConfigError, UsageError
 from trunkline.scoring.metrics.intervals import RewardCounter
 from trunkline.scoring.notes import graded, read
 from trunkline.store.stats.tasks import each_task, tried
-from trunkline.store.stats.where import FIELDS, compiled, fields_of, is_empty
+from trunkline.store.stats.where import FIELDS, compiled, field_reader, fields_of, is_empty
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Kind, message_text
 from trunkline.types import FAILED, Termination
@@ -45,7 +45,7 @@ class TryFilter(NamedTuple):
     limit: int = 20
 
     def __bool__(self) -> bool:
-        return bool(self.wrong or self.errors or self.empty or self.where or self.by)
+        return self.wrong or self.errors or self.empty or self.where is not None or self.by is not None
 
 
 def show_tries(reader: RunReader, choice: TryFilter, *, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def show_tries(reader: RunReader, choice: TryFilter, *, as_json: bool) -> None:
     found = _chosen(reader, tasks, choice, test)
     if choice.by is not None:
         _by(choice.by, metadata, found, as_json=as_json)
-    elif choice.wrong and not (choice.errors or choice.empty or choice.where):
+    elif choice.wrong and not (choice.errors or choice.empty or choice.where is not None):
         _list(_wrong_tasks(found), "task that no rollout solved", "tasks that no rollout solved", choice, as_json)
     else:
         lines = ((task, row) for task, rows in found for row in rows)
@@ -144,15 +144,14 @@ def _list(lines: Iterator[Line], one: str, many: str, choice: TryFilter, as_json
 
 def _by(field: str, metadata: Sequence[str], found: Iterator[tuple[Task, list[RolloutRow]]], *, as_json: bool) -> None:
     """Print the accuracy of one try by the values of a field, each with its interval."""
-    compiled(field, metadata)  # names what there is
-    name = field.removeprefix("metadata.")
+    value_of = field_reader(field, metadata)
     groups: dict[str, RewardCounter] = {}
     counts: defaultdict[str, int] = defaultdict(int)
     for task, rows in found:
         by: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
             if row.termination != Termination.RETRIED:
-                value = fields_of(task, row).get(name)
+                value = value_of(fields_of(task, row))
                 by[value if isinstance(value, str) else json.dumps(value)].append(tried(row).reward)
         for value, rewards in by.items():
             groups.setdefault(value, RewardCounter()).add(rewards)
@@ -162,6 +161,7 @@ def _by(field: str, metadata: Sequence[str], found: Iterator[tuple[Task, list[Ro
         data = [{"value": one, "rollouts": counts[one], "accuracy": plain(groups[one].accuracy())} for one in ordered]
         write_json({"by": field, "found": data})
         return
+    name = field.strip().removeprefix("metadata.")
     rows_shown = [(printable(name, _CATEGORY), "tasks", "rollouts", "accuracy of one try")]
     for one in ordered:
         measured = groups[one].accuracy()
@@ -229,3 +229,9 @@ def check_choice(given: dict[str, Any]) -> None:
         raise ConfigError(f"--rollout {given['rollout']} is of a task: give --task ID")
     if given["full"] and given["rollout"] is None:
         raise ConfigError("--full is for one try: give --task ID --rollout N")
+    chosen = [f"--{name}" for name in ("wrong", "errors", "empty", "where", "by") if given[name] not in {None, False}]
+    others = [f"--{name}" for name in ("tasks", "calls", "time", "metrics", "confidence") if given[name]]
+    if given["task"] is not None and chosen:
+        raise ConfigError(f"{chosen[0]} looks at tries of all tasks, and --task at one: leave one of them out")
+    if others and (chosen or given["rollout"] is not None):
+        raise ConfigError(f"{(chosen or ['--rollout'])[0]} and {others[0]} are two different views: give one of them")
