@@ -42,6 +42,7 @@ from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
 from trunkline.scoring.rewards.reading import NONE, read_rewards
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.store.datasets.text import read_fields
 from trunkline.store.lock import set_aside
 from trunkline.store.reader import RunReader
 from trunkline.strategies import STRATEGIES
@@ -66,7 +67,7 @@ _AS_GIVEN: Final = (
 
 
 _GROUPS: Final = {
-    "Questions and model": "--limit --model --base-url --llm --api-key-env --price",
+    "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
     "Sampling": "--max-tokens --temperature --top-p --logprobs --top-logprobs --seed --send-seed --cache",
@@ -181,6 +182,12 @@ _GROUPS: Final = {
     metavar="FILE",
     help="Answers, kept: a run of the same --seed does not ask again for what is there.",
 )
+@click.option(
+    "--field",
+    multiple=True,
+    metavar="question=COLUMN,answer=COLUMN,id=COLUMN",
+    help="The columns of QUESTIONS that hold the question, the answer, the id, where they have names of their own.",
+)
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option(
@@ -265,7 +272,7 @@ _GROUPS: Final = {
 @click.pass_context
 def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     """Run an agent or a team over QUESTIONS: JSONL, CSV, TSV, Parquet, a Hugging Face path, or - for JSONL on stdin."""
-    tasks = _tasks(questions, given["continue_from"], given["limit"])
+    tasks = _tasks(questions, given["continue_from"], given["limit"], read_fields(given["field"], "--field"))
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
     # Exact match by default, where there is anything to match.
@@ -371,12 +378,14 @@ def _hosts(ctx: click.Context, pool: str, workers: int, address: str | None) -> 
     return {"pool": ctx.with_resource(Pool("ray", workers=workers, address=address))}
 
 
-def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> list[Task]:
+def _tasks(questions: str | None, earlier: str | None, limit: int | None, fields: dict[str, str]) -> list[Task]:
     """The questions of a file, or all those of the earlier run."""
     if questions is not None:
-        return load_tasks(questions, limit=limit)
+        return load_tasks(questions, limit=limit, fields=fields)
     if earlier is None:
         raise click.UsageError("name QUESTIONS, or a run to continue with --from RUN")
+    if fields:
+        raise click.UsageError("--field names columns of QUESTIONS, which are not given: leave it out")
     with RunReader.open(earlier) as reader:
         return reader.tasks()[:limit]
 
