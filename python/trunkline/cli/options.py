@@ -8,13 +8,17 @@ import re
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import click
+import msgspec
 
-from trunkline._internal.text import describe_error
+from trunkline._internal.registry import read_value
+from trunkline._internal.text import describe_error, printable
+from trunkline._internal.validation import did_you_mean, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price, read_price
+from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget, read_budget
 from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.scoring.rewards import REWARDS
@@ -22,7 +26,7 @@ from trunkline.scoring.rewards.reading import NONE
 from trunkline.strategies.stopping import ANSWER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from trunkline.tree.views import Trajectory
 
@@ -146,6 +150,62 @@ def reward_option(*, default: str, required: bool = False) -> Callable[[Any], An
         help=f"{REWARDS}, {NONE}, or your own as MODULE:ATTR; repeatable, for a weighted sum: "
         f"--reward f1@0.5 --reward exact_match@0.5{default and f'.  [default: {default}]'}",
     )
+
+
+_SAMPLING: Final = {name: hint for name, hint in get_type_hints(Sampling).items() if name != "extra"}
+_OF_SERVERS: Final = """
+    bad_words chat_template_kwargs dry_multiplier grammar guided_choice guided_json guided_regex ignore_eos
+    include_stop_str_in_output json_schema length_penalty logit_bias max_completion_tokens min_p min_tokens mirostat
+    no_stop_trim parallel_tool_calls priority reasoning_effort regex repeat_penalty repetition_penalty response_format
+    separate_reasoning service_tier skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs
+    tool_choice top_k typical_p verbosity xtc_probability
+"""
+_EXTRA: Final = frozenset(_OF_SERVERS.split())
+"""Fields of a request's body that servers know beside those of ``Sampling``."""
+
+
+def name_in_extra(name: str) -> str | None:
+    """The name that a parameter, ``top_k`` or ``extra.any_name``, has in ``Sampling.extra``; None for all others."""
+    return name if name in _EXTRA else name.removeprefix("extra.") if name.startswith("extra.") else None
+
+
+def read_sampling(given: Iterable[str]) -> dict[str, Any]:
+    """Read fields of ``Sampling`` written as ``sampling.NAME=VALUE``."""
+    found: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for text in given:
+        full, equals, value = text.partition("=")
+        area, _, name = full.strip().partition(".")
+        what = f"--set {short_repr(text)}"
+        if not equals or not name or area != "sampling":
+            raise ConfigError(f"{what}: write sampling.NAME=VALUE, for example --set sampling.top_k=20")
+        if name.replace("-", "_") in _EXTRA.union(_SAMPLING):
+            name = name.replace("-", "_")
+        in_extra = name_in_extra(name)
+        if name not in _SAMPLING and in_extra is None:
+            near = did_you_mean(name, [*_SAMPLING, *sorted(_EXTRA)])
+            raise ConfigError(
+                f"{what}: {short_repr(name)} is no sampling parameter{near}; "
+                f"a field of the request's body with another name is written sampling.extra.{printable(name, 40)}=VALUE"
+            )
+        if name in found or in_extra in extra:
+            raise ConfigError(f"{what}: sampling.{name} is given twice")
+        if in_extra is not None:
+            extra[in_extra] = json_or_text(value)
+        elif name == "stop":
+            several = json_or_text(value)
+            found[name] = tuple(several) if isinstance(several, list) else (value,)
+        else:
+            found[name] = read_value(value, f"--set sampling.{name}", _SAMPLING[name])
+    return found | ({"extra": extra} if extra else {})
+
+
+def json_or_text(text: str) -> Any:
+    """The value that a text holds as JSON, else the text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def read_confidence(given: str) -> Callable[[Trajectory], float]:

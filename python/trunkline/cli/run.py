@@ -22,6 +22,7 @@ from trunkline.cli.options import (
     TIMEOUT,
     GroupedCommand,
     StopWhen,
+    read_sampling,
     reward_option,
 )
 from trunkline.cli.output import print_plan, tell
@@ -70,7 +71,7 @@ _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
-    "Sampling": "--max-tokens --temperature --top-p --logprobs --top-logprobs --seed --send-seed --cache",
+    "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --seed --send-seed --cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
     "Rewards and filters": "--reward --filter --groups --max-tasks",
     "Limits": "--budget --task-budget --fail-on-error --timeout --max-retries --grace",
@@ -150,6 +151,14 @@ _GROUPS: Final = {
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a turn; repeatable.")
+@click.option(
+    "--set",
+    multiple=True,
+    metavar="sampling.NAME=VALUE",
+    help="Any sampling parameter, with a value in JSON or as text: sampling.top_k=20, sampling.min_p=0.05; "
+    "one of another name is sampling.extra.NAME=VALUE; repeatable.",
+)
 @click.option("--logprobs", is_flag=True, help="Ask for the log-probabilities of what is sampled.")
 @click.option(
     "--top-logprobs",
@@ -392,6 +401,12 @@ def _tasks(questions: str | None, earlier: str | None, limit: int | None, fields
 
 def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
     """Sampling parameters; a strategy that goes by uncertainty asks for the log-probabilities that it needs."""
+    chosen = read_sampling(given["set"])
+    for name in chosen:
+        if given.get(name) not in {None, False, ()}:
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} and --set sampling.{name} are one setting: give one of them")
+    given = given | chosen
     top = given["top_logprobs"]
     if top is None and getattr(strategy, "uncertain", None) is not None:
         top = max(16, likeliest_of(strategy))
@@ -399,6 +414,10 @@ def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
         temperature=given["temperature"],
         top_p=given["top_p"],
         max_tokens=given["max_tokens"],
+        stop=given["stop"] or None,
+        presence_penalty=given.get("presence_penalty"),
+        frequency_penalty=given.get("frequency_penalty"),
+        extra=given.get("extra", {}),
         logprobs=True if given["logprobs"] or top is not None else None,
         top_logprobs=top,
     )

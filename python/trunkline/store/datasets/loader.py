@@ -18,7 +18,7 @@ from trunkline._internal.text import JSON, printable, quoted
 from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError, InputError
 from trunkline.store.datasets.text import (
-    Columns,
+    TaskColumns,
     LocatedRows,
     RowLocation,
     open_input,
@@ -123,7 +123,7 @@ def _suffix(path: str) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _rows(path: str, limit: int | None, columns: Columns) -> Generator[tuple[RowLocation, JSON], None, None]:
+def _rows(path: str, limit: int | None, columns: TaskColumns) -> Generator[tuple[RowLocation, JSON], None, None]:
     suffix = _suffix(path)
     if not path.strip():
         raise InputError("the path is empty: name a file of questions, or - for standard input")
@@ -143,7 +143,7 @@ def _rows(path: str, limit: int | None, columns: Columns) -> Generator[tuple[Row
         yield from _texts(path, suffix, columns)
 
 
-def _texts(path: str, suffix: str, columns: Columns) -> Generator[tuple[RowLocation, JSON], None, None]:
+def _texts(path: str, suffix: str, columns: TaskColumns) -> Generator[tuple[RowLocation, JSON], None, None]:
     with open_input(path) as stream:
         try:
             match suffix:
@@ -185,7 +185,7 @@ def load_tasks(path: str | Path, limit: int | None = None, fields: Mapping[str, 
             ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also with ``hf:`` before it).
         limit: Read at most so many rows.
         fields: The columns that hold the question, the answer and the id, where they have other names:
-            ``{"question": "body", "answer": "gold"}``, or as a text, ``"question=body,answer=gold,id=key"``. Columns
+            ``{"question": "body", "answer": "gold"}``, or as a text, ``"question=body,answer=gold,id=key"``. TaskColumns
             with the usual names of a part that is named here are metadata.
 
     Returns:
@@ -202,7 +202,7 @@ def load_tasks(path: str | Path, limit: int | None = None, fields: Mapping[str, 
     taken: dict[str, RowLocation] = {}
     seen: Counter[str] = Counter()
     chosen = read_fields(fields, "fields")
-    columns = Columns(**{part: (column,) for part, column in chosen.items()})
+    columns = TaskColumns(**{part: (column,) for part, column in chosen.items()})
     missing = {column: part for part, column in chosen.items()}
     with contextlib.closing(_rows(name, limit, columns)) as rows:
         for place, row in rows:

@@ -28,7 +28,7 @@ DataRow = dict[str, JSON]
 EXTRAS = ("metadata", "info")
 
 
-class Columns(NamedTuple):
+class TaskColumns(NamedTuple):
     """Names of the columns that can hold each part of a task."""
 
     question: tuple[str, ...] = ("question", "input", "prompt", "messages", "problem")
@@ -36,7 +36,7 @@ class Columns(NamedTuple):
     id: tuple[str, ...] = ("id",)
 
 
-_USUAL = Columns()
+_USUAL = TaskColumns()
 
 
 def read_fields(given: Mapping[str, str] | str | Sequence[str] | None, what: str) -> dict[str, str]:
@@ -50,8 +50,8 @@ def read_fields(given: Mapping[str, str] | str | Sequence[str] | None, what: str
         pairs = [(part.strip(), name.strip()) for part, _, name in split]
     found: dict[str, str] = {}
     for part, name in pairs:
-        if part not in Columns._fields:
-            near = did_you_mean(str(part), Columns._fields)
+        if part not in TaskColumns._fields:
+            near = did_you_mean(str(part), TaskColumns._fields)
             wanted = "question=COLUMN,answer=COLUMN,id=COLUMN"
             raise ConfigError(f"{what}: {short_repr(part)} is no part of a task{near}; write {wanted}")
         if part in found:
@@ -118,7 +118,7 @@ def _references(row: DataRow, place: RowLocation, names: tuple[str, ...]) -> tup
         raise place.error(str(problem)) from None
 
 
-def _metadata(row: DataRow, place: RowLocation, columns: Columns) -> dict[str, JSON]:
+def _metadata(row: DataRow, place: RowLocation, columns: TaskColumns) -> dict[str, JSON]:
     known = {*EXTRAS}.union(*columns)
     metadata = {name: value for name, value in row.items() if name not in known}
     for name in EXTRAS:
@@ -151,7 +151,7 @@ def _content_id(*content: JSON) -> str:
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=8).hexdigest()
 
 
-def read_task(row: JSON, place: RowLocation, columns: Columns = _USUAL) -> tuple[Task, bool]:
+def read_task(row: JSON, place: RowLocation, columns: TaskColumns = _USUAL) -> tuple[Task, bool]:
     """Make a task from a decoded row; also return whether the row names its id, else that is a content hash."""
     if not isinstance(row, dict):
         raise place.error(f"{type_phrase(row)}, expected an object with a question field")
@@ -268,7 +268,7 @@ def _header(cells: list[str], path: str, line: int) -> list[str]:
     return names
 
 
-def _cell(name: str, text: str, place: RowLocation, columns: Columns) -> JSON:
+def _cell(name: str, text: str, place: RowLocation, columns: TaskColumns) -> JSON:
     if not text:
         return None
     chat = name in ("prompt", "input") or columns.question == (name,)
@@ -303,7 +303,7 @@ def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[s
             yield line, cells
 
 
-def read_separated(stream: IO[bytes], path: str, separator: str, columns: Columns = _USUAL) -> LocatedRows:
+def read_separated(stream: IO[bytes], path: str, separator: str, columns: TaskColumns = _USUAL) -> LocatedRows:
     """Rows of a table with a header line; blank lines are skipped."""
     text = _text(stream.read().removeprefix(codecs.BOM_UTF8), path)
     names: list[str] | None = None
