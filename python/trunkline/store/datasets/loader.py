@@ -18,9 +18,9 @@ from trunkline._internal.text import JSON, printable, quoted
 from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError, InputError
 from trunkline.store.datasets.text import (
-    TaskColumns,
     LocatedRows,
     RowLocation,
+    TaskColumns,
     open_input,
     read_fields,
     read_json,
@@ -185,7 +185,7 @@ def load_tasks(path: str | Path, limit: int | None = None, fields: Mapping[str, 
             ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also with ``hf:`` before it).
         limit: Read at most so many rows.
         fields: The columns that hold the question, the answer and the id, where they have other names:
-            ``{"question": "body", "answer": "gold"}``, or as a text, ``"question=body,answer=gold,id=key"``. TaskColumns
+            ``{"question": "body", "answer": "gold"}``, or as a text, ``"question=body,answer=gold,id=key"``. Columns
             with the usual names of a part that is named here are metadata.
 
     Returns:
