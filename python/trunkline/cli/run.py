@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-_RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
+_RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price", "tokens"))
 """Options of the LLM without a name only."""
 
 _AS_GIVEN: Final = (
@@ -71,7 +71,8 @@ _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
-    "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --seed --send-seed --cache",
+    "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
+    "--cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
     "Rewards and filters": "--reward --filter --groups --max-tasks",
     "Limits": "--budget --task-budget --fail-on-error --timeout --max-retries --grace",
@@ -165,6 +166,13 @@ _GROUPS: Final = {
     type=click.IntRange(0, 20),
     metavar="N",
     help="Ask for those of the N likeliest tokens at each place too.  [default: 16 where the strategy needs them]",
+)
+@click.option(
+    "--tokens",
+    metavar="chat|completions|generate[:OPTION=VALUE,...]",
+    help="Keep token ids and log-probs, asked for by chat completions (vLLM), by /v1/completions from ids (vLLM, "
+    "llama.cpp) or by /generate (SGLang); the last two can go on inside turns. "
+    "Options: drift, realign_limit, tokenizer, template.",
 )
 @click.option(
     "--filter",
@@ -354,7 +362,7 @@ def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dic
         return others
     main = LLM(
         *given["base_url"],
-        **{name: given[name] for name in (*_OF_ALL, "max_concurrency", "price")},
+        **{name: given[name] for name in (*_OF_ALL, "max_concurrency", "price", "tokens")},
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
     return {MAIN: main, **others}

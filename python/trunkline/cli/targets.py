@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 HELP: Final = (
     "One more LLM, which roles name by llm; repeatable. Options: api_key_env, max_concurrency, timeout, max_retries, "
-    "rpm, tpm, and the price as prompt, generated, cached."
+    "rpm, tpm, tokens, and the price as prompt, generated, cached."
 )
 
 _RATES: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _PRICES: Final = ("prompt", "generated", "cached")
-_FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, "max_retries": int}
+_FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, "max_retries": int, "tokens": str}
 
 
 def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, LLM]:
