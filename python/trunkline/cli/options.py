@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+import tomllib
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -23,15 +25,128 @@ from trunkline.rollout.budget import Budget, read_budget
 from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.scoring.rewards import REWARDS
 from trunkline.scoring.rewards.reading import NONE
+from trunkline.store.datasets.loader import is_hub
 from trunkline.strategies.stopping import ANSWER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from trunkline.tree.views import Trajectory
 
 
-class GroupedCommand(click.Command):
+class FileCommand(click.Command):
+    """A command that reads options from ``@FILE.toml``; those of the command line and the environment go first."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Say where the file stands."""
+        return ["[@FILE.toml]", *super().collect_usage_pieces(ctx)]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the files that stand where arguments do, the later over the earlier."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        found, rest, _ = self.make_parser(ctx).parse_args(list(args))
+        places = [found.get(param.name) for param in self.params if isinstance(param, click.Argument)]
+        for text in (*places, *rest):
+            if isinstance(text, str) and text.startswith("@"):
+                args.remove(text)
+                ctx.default_map = {**(ctx.default_map or {}), **_read_file(self, ctx, text)}
+        return super().parse_args(ctx, args)
+
+
+_CODE: Final = frozenset(("tools", "environment", "rewards", "program", "team", "strategy", "dialect", "filters"))
+"""Options whose values may name a file of Python."""
+
+_TABLES: Final = frozenset(("budget", "task_budget", "price", "field", "llms", "role", "set"))
+"""Options whose values are ``NAME=VALUE``."""
+
+
+def _read_file(command: click.Command, ctx: click.Context, text: str) -> dict[str, Any]:
+    """The options that a file of TOML has, by the names of the command's parameters."""
+    shown, file = printable(text), Path(text[1:])
+    try:
+        data = tomllib.loads(file.read_text("utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"{shown} cannot be read: {problem.strerror or problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"{shown} is no TOML: {printable(str(problem), 200)}") from None
+    known = {
+        name.lstrip("-"): param
+        for param in command.params
+        for name in ([str(param.name)] if isinstance(param, click.Argument) else param.opts)
+        if isinstance(param, click.Argument) or name.startswith("--")
+    }
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        where = f"{shown}: {printable(key, 60)}"
+        param = known.get(key.replace("_", "-"))
+        if param is None:
+            near = did_you_mean(key.replace("_", "-"), known)
+            raise ConfigError(f"{where} is no option of {ctx.info_name}{near}; its names are those of --help")
+        name = str(param.name)
+        if name in found:
+            raise ConfigError(f"{where} is a second name of an option that is there already: keep one")
+        try:
+            found[name] = _values_of(param, value, file.parent)
+            param.type_cast_value(ctx, found[name])
+        except (click.BadParameter, ConfigError) as problem:
+            raise ConfigError(f"{where}: {getattr(problem, 'message', problem)}") from None
+    return found
+
+
+def _values_of(param: click.Parameter, value: Any, folder: Path) -> Any:
+    """A value of TOML as the command line has it; paths are relative to the folder."""
+    if getattr(param, "is_flag", False):
+        if not isinstance(value, bool):
+            raise ConfigError("it takes true or false")
+        return value
+    if isinstance(value, dict):
+        if param.name not in _TABLES:
+            raise ConfigError("it takes no table; write its value as on the command line")
+        listed = list(_pairs_of(value, "", as_json=param.name == "set"))
+        return listed if param.multiple else ",".join(listed)
+    if isinstance(value, list):
+        if not param.multiple:
+            raise ConfigError("it takes one value, and no list")
+        return [_text_of(param, one, folder) for one in value]
+    text = _text_of(param, value, folder)
+    return [text] if param.multiple else text
+
+
+def _pairs_of(table: Mapping[str, Any], before: str, *, as_json: bool) -> Iterator[str]:
+    """Write a table as ``NAME=VALUE``; names of tables in it stand before a dot. As JSON, values may be any."""
+    for key, value in table.items():
+        name = before + key
+        if isinstance(value, dict) and (not as_json or name in {"sampling", "sampling.extra"}):
+            yield from _pairs_of(value, f"{name}.", as_json=as_json)
+        elif as_json:
+            yield f"{name}={json.dumps(value, default=str)}"
+        else:
+            yield f"{name}={_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int | float):
+        raise ConfigError(f"{short_repr(value)} is neither text nor a number; write it as on the command line")
+    return str(value)
+
+
+def _text_of(param: click.Parameter, value: Any, folder: Path) -> str:
+    """A value as text, with the folder before a relative path."""
+    if isinstance(value, bool):
+        raise ConfigError("it takes a value, and not true or false")
+    text = _scalar(value)
+    if isinstance(param.type, click.Path) and text not in {"", "-"}:
+        path = folder / text
+        return text if param.name == "questions" and not path.exists() and is_hub(text) else str(path)
+    if param.name in _CODE and (code := re.match(r"[^:@]+\.py(?=[:@]|\Z)", text)):
+        return str(folder / code[0]) + text[code.end() :]
+    return text
+
+
+class GroupedCommand(FileCommand):
     """A command whose help lists its options under titles: ``groups`` has the flags of each, in order."""
 
     def __init__(self, *given: Any, groups: Mapping[str, str], **options: Any) -> None:
@@ -194,7 +309,9 @@ def read_sampling(given: Iterable[str]) -> dict[str, Any]:
             extra[in_extra] = json_or_text(value)
         elif name == "stop":
             several = json_or_text(value)
-            found[name] = tuple(several) if isinstance(several, list) else (value,)
+            found[name] = (
+                tuple(several) if isinstance(several, list) else (several if isinstance(several, str) else value,)
+            )
         else:
             found[name] = read_value(value, f"--set sampling.{name}", _SAMPLING[name])
     return found | ({"extra": extra} if extra else {})

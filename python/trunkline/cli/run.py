@@ -20,6 +20,7 @@ from trunkline.cli.options import (
     MAX_RETRIES,
     PRICE,
     TIMEOUT,
+    FileCommand,
     GroupedCommand,
     StopWhen,
     read_sampling,
@@ -273,6 +274,7 @@ _GROUPS: Final = {
 @click.option(
     "--out",
     "-o",
+    type=click.Path(),
     metavar="FILE",
     help="Run file; one that is there is resumed.  [default: runs/TIME-MODEL-SETTINGS.run, the newest unfinished one]",
 )
@@ -445,7 +447,7 @@ _OF_JOB: Final = ("strategy", "reward", "seed", "cache", "filters", "task_budget
 _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "tpm", "timeout", "max_retries", "price")
 
 
-@click.command()
+@click.command(cls=FileCommand)
 @click.argument("run", type=click.Path())
 @click.option("--workers", "-w", type=int, help="Worker processes; 0 stays in this one.  [default: as before]")
 @click.option("--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: as before]")

@@ -51,7 +51,8 @@ def test_a_value_is_json_or_the_text_itself(text: str):
     except ValueError:
         meant = text
     assert json_or_text(text) == meant
-    assert read_sampling([f"sampling.stop={text}"]) == {"stop": tuple(meant) if isinstance(meant, list) else (text,)}
+    stop = tuple(meant) if isinstance(meant, list) else (meant if isinstance(meant, str) else text,)
+    assert read_sampling([f"sampling.stop={text}"]) == {"stop": stop}
 
 
 @pytest.mark.parametrize(

@@ -123,15 +123,19 @@ def _suffix(path: str) -> str:
     return suffixes[-1] if suffixes else ""
 
 
+def is_hub(path: str) -> bool:
+    """Whether a path names a Hugging Face data set: written as one, where there is no such file."""
+    named = _suffix(path) not in (*_SUFFIXES, *_PACKED) and HUB.fullmatch(path) is not None
+    return path.startswith("hf:") or (named and not Path(path).exists())
+
+
 def _rows(path: str, limit: int | None, columns: TaskColumns) -> Generator[tuple[RowLocation, JSON], None, None]:
     suffix = _suffix(path)
     if not path.strip():
         raise InputError("the path is empty: name a file of questions, or - for standard input")
     if path == "-":
         yield from read_lines(sys.stdin.buffer, "<stdin>")
-    elif path.startswith("hf:") or (
-        suffix not in (*_SUFFIXES, *_PACKED) and not Path(path).exists() and HUB.fullmatch(path)
-    ):
+    elif is_hub(path):
         yield from read_hub(path)
     elif suffix not in _SUFFIXES and Path(path).is_file():
         expected = f"{', '.join(_SUFFIXES)}; all but the last also with .gz"
