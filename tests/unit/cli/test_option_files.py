@@ -100,9 +100,9 @@ def folder(tmp_path: Path) -> Path:
     below = tmp_path / "sub"
     below.mkdir()
     (below / "q.jsonl").write_text('{"text": "Capital of France?", "gold": "Paris"}\n')
-    (below / "mine.py").write_text("def half(rollout):\n    return 0.5\n")
+    (below / "half_rewards.py").write_text("def half(rollout):\n    return 0.5\n")
     (below / "eval.toml").write_text(
-        'questions = "q.jsonl"\nmodel = "m"\nworkers = 0\ntools = ["atlas:lookup"]\nreward = "mine.py:half@2"\n'
+        'questions = "q.jsonl"\nmodel = "m"\nworkers = 0\ntools = ["atlas:lookup"]\nreward = "half_rewards.py:half@2"\n'
         'out = "r.run"\nlog = "log.jsonl"\njson = true\nmax_tokens = 50\nseed = 7\n'
         '[field]\nquestion = "text"\nanswer = "gold"\n[set.sampling]\ntop_k = 20\nstop = ["a", "b"]\n'
         'chat_template_kwargs = {think = false}\n[set.sampling.extra]\nown = "20"\n[budget]\ntokens = 1e6\n'
@@ -125,7 +125,7 @@ def test_a_run_from_a_file_anywhere(folder: Path):
     }  # fmt: skip
     assert json.loads(again.stdout)["rollouts"] == 2
     assert sorted(path.name for path in (folder / "sub").iterdir() if path.is_file()) == [
-        "eval.toml", "log.jsonl", "mine.py", "q.jsonl", "r.run", "r.run.1",
+        "eval.toml", "half_rewards.py", "log.jsonl", "q.jsonl", "r.run", "r.run.1",
     ]  # fmt: skip
     (folder / "again.toml").write_text('run = "sub/r.run"\nretry = ["id:nothing"]\n')
     told = trunkline(folder, "resume", "@again.toml")
