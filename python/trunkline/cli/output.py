@@ -242,6 +242,7 @@ _ALSO: Final = frozenset(
         "turns without usage",
         "budget of the run",
         "price",
+        "server",
     }
 )
 """Lines of the long form that a summary has as well, where there is something to say."""
@@ -318,10 +319,6 @@ def _work(summary: Summary) -> Iterator[TableRow]:
     taken = summary.resources
     memory = f", at most {taken.memory >> 20:,} MiB of memory" if taken is not None else ""
     yield "time", f"{summary.rate:,.1f} rollouts/s{tools}{memory}"
-    for url, use in taken.servers.items() if taken is not None else ():
-        cache = "" if use.cache is None else f", its cache {percent(use.cache)} full"
-        queue = f"{use.running:,.1f} requests at once, {use.waiting:,.1f} waiting (at most {use.longest:,})"
-        yield "server", f"{url}: {queue}{cache}"
 
 
 def _next(summary: Summary, name: str) -> Iterator[TableRow]:
