@@ -143,6 +143,7 @@ def _list(lines: Iterator[Line], one: str, many: str, choice: TryFilter, as_json
 
 def _by(field: str, metadata: Sequence[str], found: Iterator[tuple[Task, list[RolloutRow]]], *, as_json: bool) -> None:
     """Print the accuracy of one try by the values of a field, each with its interval."""
+    field = field.strip()
     categories = by_category({field: field_reader(field, metadata)}, found)[field]
     if as_json:
         data = [{"value": one.value, "rollouts": one.rollouts, "accuracy": plain(one.accuracy)} for one in categories]
