@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from trunkline._internal.text import counted, duration, printable
-from trunkline.cli.tables import TableRow, is_share, labelled, no_tokens, percent, rows_of, taken_over
+from trunkline.cli.tables import TableRow, is_share, labelled, no_tokens, percent, retries, rows_of, taken_over
 from trunkline.errors import InfrastructureError
 from trunkline.rollout.sampling.inflight import UNKNOWN
 from trunkline.scoring.notes import graded, read
@@ -313,7 +313,7 @@ def _work(summary: Summary) -> Iterator[TableRow]:
         if tokens.saved and not summary.strategy.startswith("Chain("):
             yield "sharing", f"saved {percent(tokens.reuse)} of the tokens"
     if usage.retries:
-        yield "retries", f"{usage.retries:,}"
+        yield "retries", retries(summary)
     busy = summary.llm_seconds + summary.tool_seconds
     tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""
     taken = summary.resources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from trunkline._internal.text import cells, counted, duration, printable
+from trunkline._internal.text import by_frequency, cells, counted, duration, printable
 from trunkline.scoring.confidence import NEEDS
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ def cost(spent: Spending, details: str = "", mark: str = "") -> str:
         whole = f"{counted(spent.silent, 'request')} whose server does not report cached tokens"
         told += f"; priced as uncached: {whole} ({CACHE_FLAGS})"
     return told
+
+
+def retries(summary: Summary) -> str:
+    """How many requests were sent again, and after what."""
+    causes = by_frequency(summary.retry_causes)
+    return f"{summary.usage.retries:,}{f': {causes}' if causes else ''}"
 
 
 def is_share(estimate: Estimate) -> bool:
@@ -180,7 +186,7 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     if 0 < usage.tools <= usage.tool_errors:
         unseen = "every tool call failed, so the model saw no tool result"
         yield "warning", f"{unseen}: the answers are its own; check the tools"
-    yield "retries", f"{usage.retries:,}"
+    yield "retries", retries(summary)
     drifts = [(usage.bridged, "bridged"), (usage.realigned, "realigned"), (usage.forked, "forked")]
     if any(count for count, _ in drifts):
         yield "drifted prompts", ", ".join(f"{count:,} {what}" for count, what in drifts if count)

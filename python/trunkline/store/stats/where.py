@@ -117,6 +117,23 @@ def compiled(text: str, metadata: Collection[str]) -> Callable[[Fields], bool]:
     return lambda fields: bool(value(fields))
 
 
+def field_reader(name: str, metadata: Collection[str]) -> FieldReader:
+    """Return what reads a field of a rollout, or of its task's metadata, by its name.
+
+    Args:
+        name: The field; ``metadata.NAME`` is of the task's metadata also where a rollout has a field NAME.
+        metadata: Names that tasks have in their metadata.
+
+    Raises:
+        ConfigError: There is no such field.
+    """
+    name = name.strip()
+    own = name.removeprefix("metadata.")
+    if name not in FIELDS and name not in metadata and own in metadata:
+        return lambda fields: fields["metadata"].get(own)
+    return _Reader(name, metadata).named(name)
+
+
 class _Reader:
     """Makes functions of the nodes of one expression."""
 
@@ -150,14 +167,14 @@ class _Reader:
                 several = [self.value(part, below) for part in parts]
                 return lambda fields: [part(fields) for part in several]
             case ast.Name(id=name):
-                return self._named(name)
+                return self.named(name)
             case ast.Attribute(value=ast.Name(id="metadata"), attr=name):
                 if name not in self._metadata:
                     raise self._unknown(name, self._metadata)
                 return lambda fields: fields["metadata"].get(name)
         raise self._foreign(node)
 
-    def _named(self, name: str) -> FieldReader:
+    def named(self, name: str) -> FieldReader:
         if name not in FIELDS and name not in self._metadata:
             raise self._unknown(name, [*FIELDS, *self._metadata])
         return lambda fields: fields.get(name)
