@@ -269,7 +269,7 @@ def _correct(tree: Tree, answer: str | None) -> bool | None:
     default="logprob",
     show_default=True,
     type=click.Choice(list(CONFIDENCES)),
-    help="What says how sure a try is, where the aggregator weighs by confidence; logprob needs token ids (TokenMode), "
+    help="What says how sure a try is, where the aggregator weighs by confidence; logprob needs token ids (--tokens), "
     "entropy --top-logprobs.",
 )
 @click.option("--model", "-m", help="Model that the aggregator asks, as its endpoint knows it.")
