@@ -175,6 +175,9 @@ class ViewServer:
                 found = await asyncio.to_thread(run.tasks, TaskQuery.of(asked))
             case "values":
                 found = await asyncio.to_thread(run.values, asked.get("field", ""))
+            case "categories":
+                names = None if "field" not in asked else [asked["field"]]
+                found = await asyncio.to_thread(run.categories, names)
             case "task":
                 found = await asyncio.to_thread(run.task, asked.get("id", ""))
             case _:
