@@ -133,13 +133,13 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("columns", [20, 60, 200])
-def test_a_terminal_of_any_width_shows_workers_and_stalls_and_never_wraps(columns: int, monkeypatch):
+def test_a_terminal_of_any_width_shows_workers_and_stalls_and_cuts_nothing(columns: int, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.delenv("NO_COLOR", raising=False)
     now = [100.0]
     stream = Terminal()
-    with ProgressLine(stream, clock=lambda: now[0]) as progress:
+    with ProgressLine(stream, clock=lambda: now[0], verbose=True) as progress:
         progress.update(Progress(tasks=1, rollouts=1, engines={0: state(), 1: state(tools=3)}))
         now[0] += 1
         progress.update(stalled(engines={0: state()}))

@@ -14,10 +14,12 @@ Handler = Callable[[dict], "web.Response | dict | Awaitable[dict]"]
 
 
 class Server:
-    """What a test sees of a running server."""
+    """What a test sees of a running server; its ``metrics`` are lines that it gives at /metrics, if there are any."""
 
     def __init__(self) -> None:
         self.url = ""
+        self.metrics: list[str] = []
+        self.looked = 0
         self.bodies: list[dict] = []
         self.headers: list[dict[str, str]] = []
 
@@ -43,9 +45,14 @@ def serving(handler: Handler, delay: float = 0.0) -> Iterator[Server]:
             answer = await answer
         return answer if isinstance(answer, web.StreamResponse) else web.json_response(answer)
 
+    async def metrics(_request: web.Request) -> web.Response:
+        server.looked += 1
+        return web.Response(text="\n".join(server.metrics), status=200 if server.metrics else 404)
+
     async def start() -> web.AppRunner:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", chat)
+        app.router.add_get("/metrics", metrics)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -242,6 +242,7 @@ _ALSO: Final = frozenset(
         "turns without usage",
         "budget of the run",
         "price",
+        "server",
     }
 )
 """Lines of the long form that a summary has as well, where there is something to say."""
@@ -315,7 +316,9 @@ def _work(summary: Summary) -> Iterator[TableRow]:
         yield "retries", retries(summary)
     busy = summary.llm_seconds + summary.tool_seconds
     tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""
-    yield "time", f"{summary.rate:,.1f} rollouts/s{tools}"
+    taken = summary.resources
+    memory = f", at most {taken.memory >> 20:,} MiB of memory" if taken is not None else ""
+    yield "time", f"{summary.rate:,.1f} rollouts/s{tools}{memory}"
 
 
 def _next(summary: Summary, name: str) -> Iterator[TableRow]:

@@ -7,8 +7,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trunkline._internal.aio import wait_uninterrupted
-from trunkline._internal.resources import collector
+from trunkline._internal.resources import collector, resident
 from trunkline.controller.budget import NOTHING, RunBudget, RunLimits, RunSpending, spent_in
 from trunkline.controller.component import Components, Death
 from trunkline.controller.leases import LeaseServer, leased_limits
@@ -23,6 +25,7 @@ from trunkline.observability.observers import ObserverHub, opening
 from trunkline.protocol.backend import Backend, Event, Inbox, WorkerExited
 from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import RUN_BUDGET, Ack, Batch, Bye, CutTasks, Fatal, Log, StopRun, WorkerReady
+from trunkline.store.stats.summary import RESOURCES, Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -184,7 +187,10 @@ class Controller:
         finally:
             # No worker is left, even where that is interrupted.
             await self._backend.close()
+        self._weigh()
         self._observers.end()
+        held = Resources(self.progress.memory, self.progress.servers)
+        self._writer.note(RESOURCES, msgspec.to_builtins(held))
         # Last: it raises where the run file cannot be written.
         self._run_limits.report(self._writer)
 
@@ -216,6 +222,7 @@ class Controller:
         if time.monotonic() >= self._beaten + BEAT:
             self._beaten = time.monotonic()
             self._supervisor.beat()
+            self._weigh()
             self._observers.look()
         if self._ending or self._through:
             return
@@ -224,6 +231,11 @@ class Controller:
         elif self._supervisor.exhausted:
             left = f"no worker is left; {self.task_queue.open} tasks were not finished"
             self._fail(WorkerError(f"{self._supervisor.given_up}, and {left}"))
+
+    def _weigh(self) -> None:
+        """Note the memory that the run's processes hold together."""
+        workers = sum(state.memory for state in self._supervisor.engines.values()) if self._backend.workers else 0
+        self.progress.memory = max(self.progress.memory, resident() + workers)
 
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""

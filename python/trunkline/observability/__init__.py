@@ -8,13 +8,16 @@ from trunkline._internal.exports import exports
 
 if TYPE_CHECKING:
     from trunkline.observability.logging import log_to
-    from trunkline.observability.observers import Progress
+    from trunkline.observability.observers import Observer, Progress
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import PrometheusServer
+    from trunkline.observability.server_metrics import ServerMetrics
 
 __all__ = [
+    "Observer",
     "Progress",
     "PrometheusServer",
+    "ServerMetrics",
     "Tracing",
     "log_to",
 ]
@@ -23,8 +26,9 @@ __getattr__ = exports(
     __name__,
     """
 observability.logging: log_to
-observability.observers: Progress
+observability.observers: Observer Progress
 observability.opentelemetry: Tracing
 observability.prometheus: PrometheusServer
+observability.server_metrics: ServerMetrics
 """,
 )

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from trunkline._internal.text import by_frequency, duration
+from trunkline._internal.text import by_frequency, duration, printable
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import explain, pause_of
@@ -29,6 +29,9 @@ _EVERY = 5.0  # seconds between plain lines
 _REFRESH = 0.1  # seconds between drawings of the live line
 _REDRAW = 0.5  # seconds between two states of a notebook's output
 _WINDOW = 15.0  # seconds over which rates are measured
+_BETWEEN = " | "
+_STYLES = {r"^\S+ tasks": "bold", r"\b[1-9][\d,]* errors": "red", r"\b[1-9][\d,]* retries": "yellow"}
+"""What of the live line is coloured, and how."""
 
 
 def _compact(number: float) -> str:
@@ -39,11 +42,22 @@ def _compact(number: float) -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a live line can be drawn there: a terminal that is not dumb, and no NO_COLOR."""
+    """Whether a live line can be drawn there: a terminal that is not dumb."""
     try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
         return False
+
+
+def _folded(line: str, width: int) -> str:
+    """The parts of a line on as many lines of at most ``width`` cells as they need."""
+    lines: list[str] = []
+    for part in line.split(_BETWEEN):
+        if lines and len(lines[-1]) + len(_BETWEEN) + len(part) <= width:
+            lines[-1] += _BETWEEN + part
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def _console(stream: TextIO) -> Console:
@@ -112,7 +126,7 @@ class ProgressLine:
             self._recent.popleft()
         if now - self._shown >= self._interval():
             self._shown = now
-            self._show(self.line(snapshot, now), explain(snapshot) or (self.workers(snapshot) if self._verbose else ""))
+            self._show(self.line(snapshot, now), explain(snapshot) or self.beside(snapshot))
 
     def _interval(self) -> float:
         return _REFRESH if self._live is not None else _EVERY
@@ -139,7 +153,7 @@ class ProgressLine:
         # How many tasks a refill takes is not known before.
         ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
         pause, causes = pause_of(snapshot), by_frequency(snapshot.retry_causes)
-        # What matters most comes first: a narrow terminal cuts the end off.
+        # What matters most comes first.
         parts = [
             *_done(snapshot),
             *([f"next request in {duration(pause)}"] if pause >= 1 else []),
@@ -151,12 +165,23 @@ class ProgressLine:
         slow = snapshot.percentile(0.95)
         if slow is not None:
             parts.append(f"p50 {duration(snapshot.percentile(0.5) or 0, 2)}, p95 {duration(slow, 2)}")
-        return " | ".join(parts)
+        return _BETWEEN.join(parts)
+
+    def beside(self, snapshot: Progress) -> str:
+        """The state of the model servers and, where all is shown, of the workers, as one line."""
+        told = [
+            f"{printable(url, 60)}: {use.now.running:,} running, {use.now.waiting:,} waiting"
+            + ("" if use.now.cache is None else f", cache {use.now.cache:.0%} full")
+            for url, use in snapshot.servers.items()
+            if use.now is not None
+        ]
+        workers = [self.workers(snapshot)] if self._verbose and snapshot.engines else []
+        return _BETWEEN.join([*told, *workers])
 
     @staticmethod
     def workers(snapshot: Progress) -> str:
         """The state of each worker, as one line; empty before the first report."""
-        return " | ".join(
+        return _BETWEEN.join(
             f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} requests"
             + (f" {state.tools:,} tools" if state.tools else "")
             for worker_id, state in sorted(snapshot.engines.items())
@@ -167,8 +192,11 @@ class ProgressLine:
         if live is not None:
             from rich.text import Text
 
-            text = "\n".join(filter(None, (line, more)))
-            self._guard(lambda: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True))
+            width = live.console.width
+            text = Text("\n".join(_folded(part, width) for part in (line, more) if part), overflow="fold")
+            for words, style in _STYLES.items():
+                text.highlight_regex(words, style)
+            self._guard(lambda: live.update(text, refresh=True))
         else:
             self._last = line
             self._guard(lambda: self._write(line))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline._internal.text import counted
 from trunkline.protocol.messages import WorkerState
 from trunkline.store.stats.calls import percentile
+from trunkline.store.stats.summary import ServerUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,8 @@ class Progress(msgspec.Struct):
         groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.
         kept: Groups that no filter has dropped and that can be trained on.
         latencies: Seconds of the latest model calls.
+        memory: The most bytes that this process and the workers held together, looked at once a second.
+        servers: What model servers said of themselves, by their URLs; empty unless they are asked.
     """
 
     tasks: int
@@ -75,6 +78,8 @@ class Progress(msgspec.Struct):
     groups: int | None = None
     kept: int = 0
     latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
+    memory: int = 0
+    servers: dict[str, ServerUse] = msgspec.field(default_factory=dict)
     retry_causes: dict[str, int] = msgspec.field(default_factory=dict)
 
     def called(self, rows: CommitRows) -> None:
@@ -115,8 +120,11 @@ def opening(
     )
 
 
-class Observer(Protocol):
-    """Is told of a run's events, in the controller's event loop: nothing here may wait or raise."""
+class Observer:
+    """Is told of a run's events, in the controller's event loop: nothing here may wait. Each event may be overridden.
+
+    An observer that raises is told no more, and the run goes on without it.
+    """
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """A run begins.
@@ -225,14 +233,21 @@ class ObserverHub:
     ) -> None:
         self._progress = progress
         self._watch = watch
-        self._observers = observers
+        self._observers = list(observers)
         self._stall_detector = StallDetector()
         self._began = self._grown = time.monotonic()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """The run begins."""
-        for observer in self._observers:
-            observer.begin(job, tasks, taken)
+        self._tell(lambda observer: observer.begin(job, tasks, taken))
+
+    def _tell(self, event: Callable[[Observer], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                event(observer)
+            except Exception:
+                self._observers.remove(observer)
+                logger.warning("%s raised, and is told no more of this run", type(observer).__name__, exc_info=True)
 
     def grew(self) -> None:
         """Note progress."""
@@ -240,19 +255,18 @@ class ObserverHub:
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """A batch is in the run file."""
-        for observer in self._observers:
-            observer.committed(worker_id, batch, seconds)
+        if self._observers:
+            self._tell(lambda observer: observer.committed(worker_id, batch, seconds))
 
     def completed(self, finished: Sequence[Done]) -> None:
         """Tasks are over."""
-        for observer in self._observers:
+        if self._observers:
             for done in finished:
-                observer.completed(done)
+                self._tell(lambda observer, done=done: observer.completed(done))  # type: ignore[misc]
 
     def look(self) -> None:
         """A second has passed."""
-        for observer in self._observers:
-            observer.look(self._progress)
+        self._tell(lambda observer: observer.look(self._progress))
 
     def show(self, silent: Mapping[int, float]) -> None:
         """Note the seconds that the run and its silent workers take, and show it."""
@@ -264,5 +278,4 @@ class ObserverHub:
 
     def end(self) -> None:
         """The run is over."""
-        for observer in self._observers:
-            observer.end(self._progress)
+        self._tell(lambda observer: observer.end(self._progress))

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import ConfigError
+from trunkline.observability.observers import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ _LONGEST = 65_536
 """Characters of captured content in one attribute."""
 
 
-class Tracing:
+class Tracing(Observer):
     """A span for each rollout (``invoke_agent``), under it those of its turns (``chat``) and tools (``execute_tool``).
 
     Spans are made when their events are in the run file, with the times of the events. A rollout that is continued in
@@ -68,9 +69,6 @@ class Tracing:
             span = self._open.pop(key)
             self._fail(span, "lost")
             span.end()
-
-    def look(self, progress: Progress) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
 
     def end(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`; open spans end as unfinished."""

@@ -11,7 +11,7 @@ import msgspec
 from trunkline._internal.text import printable, without_secrets
 from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
-from trunkline.observability.observers import Progress
+from trunkline.observability.observers import Observer, Progress
 from trunkline.store.stats.calls import CallStats, spending
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class PrometheusServer:
+class PrometheusServer(Observer):
     """Counters, gauges and histograms of runs, served for Prometheus at ``http://HOST:PORT/metrics``.
 
     One object may serve run after run; its counters continue. They count in the controller: what a worker has not

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from trunkline.observability.observers import Progress
+    from trunkline.observability.observers import Observer, Progress
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import PrometheusServer
     from trunkline.runner.result import Run
@@ -84,6 +84,8 @@ class Options(TypedDict, total=False):
         metrics: A :class:`trunkline.observability.PrometheusServer`: counters of the run (extra: metrics).
         tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
             turns and tool calls (extra: otel).
+        observers: Objects of :class:`trunkline.observability.Observer`, which are told of the run's events, such as
+            :class:`trunkline.observability.ServerMetrics`.
         watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
         progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
             of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
@@ -119,6 +121,7 @@ class Options(TypedDict, total=False):
     labels: Mapping[str, Any] | None
     metrics: PrometheusServer | None
     tracing: bool | Tracing
+    observers: Sequence[Observer]
     watch: Callable[[Progress], None] | None
     progress: Literal["auto", False] | Callable[[Progress], None] | None
     fail_on_error: float
@@ -132,6 +135,7 @@ _DEFAULTS: Final[Options] = {
     "resume": False,
     "grace": 10.0,
     "tracing": False,
+    "observers": (),
     "fail_on_error": False,
 }
 

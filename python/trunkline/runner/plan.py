@@ -29,6 +29,7 @@ from trunkline.llm import messages
 from trunkline.llm.cache import Cache, place
 from trunkline.observability.live import check_progress
 from trunkline.observability.logging import conceal
+from trunkline.observability.observers import Observer
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.backend import BorrowedBackend
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline.agent import Agent
-    from trunkline.observability.observers import Observer
     from trunkline.protocol.backend import Backend
     from trunkline.store.schema import TakenRow
 
@@ -90,13 +90,15 @@ def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
     return BorrowedBackend(pool.backend)
 
 
-def watchers(metrics: object, tracing: object) -> tuple[str, list[Observer]]:
+def watchers(metrics: object, tracing: object, others: object) -> tuple[str, list[Observer]]:
     """Return ``Job.traced`` and the observers; raise ConfigError for an object of another type."""
     if metrics is not None and not isinstance(metrics, PrometheusServer):
         raise ConfigError(f"metrics must be a trunkline.observability.PrometheusServer, not {short_repr(metrics)}")
     if not isinstance(tracing, bool | Tracing):
         raise ConfigError(f"tracing must be True or a trunkline.observability.Tracing, not {short_repr(tracing)}")
-    observers: list[Observer] = [] if metrics is None else [metrics]
+    if not isinstance(others, list | tuple) or not all(isinstance(one, Observer) for one in others):
+        raise ConfigError(f"observers must be a list of trunkline.observability.Observer, not {short_repr(others)}")
+    observers = [*others] if metrics is None else [metrics, *others]
     if tracing is False:
         return "", observers
     tracing = Tracing() if tracing is True else tracing
@@ -140,7 +142,7 @@ class RunSpec:
             self._begin(agent, tasks)
         else:
             self._go_on(agent, tasks, self._resumable)
-        self._job.traced, self._observers = watchers(told["metrics"], told["tracing"])
+        self._job.traced, self._observers = watchers(told["metrics"], told["tracing"], told["observers"])
         conceal(*self._job.llms.values())
         self._backend = make_backend(self._job, told["workers"], len(self._tasks), told["pool"])
         self._grace = check_float("grace", told["grace"], 0, unit="seconds")

@@ -595,7 +595,7 @@ class RunReader:
         """Where the time went, computed from the rows, and of a team from its trees; also of a running run."""
         agent = self.settings.get("agent")
         name = agent.get("name") if isinstance(agent, dict) else None
-        rows = self._team_rows() if self.settings.get("team") else None
+        rows = self.role_rows() if self.settings.get("team") else None
         seconds = wall_seconds(self.meta)
         rollouts, names = self.rollouts(), self.task_ids()
         try:
@@ -603,11 +603,13 @@ class RunReader:
         except OverflowError:
             raise self._damaged("a row of calls: a time that cannot be") from None
 
-    def _team_rows(self) -> dict[str, RoleRows]:
-        """The rows of a team by role; one tree at a time is in memory."""
+    def role_rows(self, tasks: Iterable[int] | None = None) -> dict[str, RoleRows]:
+        """The rows of a team by role, of the tasks with these numbers or of all; one tree at a time is in memory."""
         counts = RowCounts()
         taken = {number: row.deltas for number, row in self.taken()}
-        for (number,) in self._query("SELECT task FROM tasks ORDER BY task"):
+        if tasks is None:
+            tasks = (number for (number,) in self._query("SELECT task FROM tasks ORDER BY task"))
+        for number in tasks:
             try:
                 counts.add(self.deltas(number), taken.get(number, 0))
             except (TreeError, TypeError, msgspec.MsgspecError) as problem:

@@ -104,17 +104,31 @@ def test_a_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.rstrip("\n").endswith(
         "12/100 tasks | 49/400 rollouts | 18 s left | 0 errors, 0 retries | 19.6 rollouts/s | 22k tokens/s"
     )
-    assert all(" left" in drawn for drawn in plain.split("\r")[2:] if "rollouts" in drawn), (
-        "however narrow, time left shows"
+    drawn = [one.strip().split("\n") for one in plain.split("\r")[:-1] if "rollouts" in one]
+    assert max(len(line) for lines in drawn for line in lines) <= 60
+    assert all(re.fullmatch(r".* tasks \| .*/s \| .* tokens/s", " | ".join(lines)) for lines in drawn), (
+        "what is longer than the terminal stands on more lines, and nothing is cut"
     )
 
 
-@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("NO_COLOR", "1")])
-def test_plain_on_request(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def drawn(monkeypatch: pytest.MonkeyPatch, no_color: str) -> str:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert is_terminal(Terminal())
-    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    stream = Terminal()
+    with ProgressLine(stream) as progress:
+        progress.update(shot(4, failed=1))
+    return stream.getvalue()
+
+
+def test_without_colours_on_request_the_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured, plain = (set(re.findall(r"\x1b\[\d+m", drawn(monkeypatch, value))) for value in ("", "1"))
+    assert "\x1b[31m" in coloured, "errors are red"
+    assert plain == {"\x1b[0m", "\x1b[1m"}
+    assert "\x1b[?25l" in drawn(monkeypatch, "1")
+
+
+def test_plain_lines_where_the_terminal_is_dumb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
     assert not is_terminal(Terminal())
     stream = Terminal()
     with ProgressLine(stream) as progress:

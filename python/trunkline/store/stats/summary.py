@@ -58,6 +58,9 @@ BUDGET: Final = "budget"
 ESTIMATED: Final = "estimated"
 """Key of the estimated part of what was spent: it is in no row, and must survive the controller."""
 
+RESOURCES: Final = "resources"
+"""Key of the run's memory and its servers' load in the table ``meta``."""
+
 _MILLION: Final = 1_000_000
 
 
@@ -91,6 +94,68 @@ class BudgetReport(msgspec.Struct, frozen=True):
         word = "money" if name == "micro_dollars" else name
         about = mark if name in {"generated", "tokens", "micro_dollars"} else ""
         return f"{word} {about}{_amount(name, self.spent.get(name, 0))} of {_amount(name, limit)}{beside}"
+
+
+class ServerLoad(msgspec.Struct, frozen=True):
+    """What a model server said of itself at one moment.
+
+    Attributes:
+        running: Requests that it works on.
+        waiting: Requests in its queue.
+        cache: How full its cache of keys and values is, from 0 to 1; None where it does not say.
+    """
+
+    running: int
+    waiting: int
+    cache: float | None = None
+
+
+class ServerUse(msgspec.Struct, frozen=True):
+    """What a model server said of itself during a run.
+
+    Attributes:
+        samples: How often it was asked.
+        now: The last answer; None before the first.
+        running: Requests that it worked on, in the mean.
+        waiting: Requests in its queue, in the mean.
+        cache: How full its cache of keys and values was, in the mean; None where it does not say.
+        longest: The most requests in its queue.
+    """
+
+    samples: int = 0
+    now: ServerLoad | None = None
+    running: float = 0.0
+    waiting: float = 0.0
+    cache: float | None = None
+    longest: int = 0
+
+    def after(self, load: ServerLoad) -> ServerUse:
+        """The same with one more answer."""
+        samples = self.samples + 1
+
+        def mean(old: float, new: float) -> float:
+            return old + (new - old) / samples
+
+        cache = load.cache if self.cache is None or load.cache is None else mean(self.cache, load.cache)
+        running, waiting = mean(self.running, load.running), mean(self.waiting, load.waiting)
+        return ServerUse(samples, load, running, waiting, cache, max(self.longest, load.waiting))
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What a run took beside tokens and time, since it was last resumed.
+
+    Attributes:
+        memory: The most bytes that its processes held together, looked at once a second.
+        servers: What model servers said of themselves, by their URLs; empty unless they were asked.
+    """
+
+    memory: int
+    servers: dict[str, ServerUse] = {}
+
+
+def resources(meta: Mapping[str, str]) -> Resources | None:
+    """Read what a run took; None before it ends, or where the entry is damaged."""
+    return meta_entry(meta, RESOURCES, Resources, None)
 
 
 def _amount(name: str, amount: int) -> str:
@@ -151,6 +216,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         reward: What the rewards come from; empty where nothing is scored.
         tool_failures: Tool calls that failed by the tool's name, the most frequent first; ``(unknown)`` for names that
             no tool has.
+        resources: The run's memory, and what model servers said of themselves; None before the run ends.
         empty: Of those that answered, rollouts whose answer has no text: they count as wrong, and have no vote.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke. They
@@ -261,6 +327,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     reward: str = ""
     tool_failures: dict[str, int] = {}
+    resources: Resources | None = None
     empty: int = 0
     retried: int = 0
     chosen: int = 0
@@ -522,6 +589,7 @@ def summarise(
         timing=settings.timing_dependent,
         model=_player(settings),
         reward=settings.reward or "",
+        resources=resources(meta),
         empty=found.empty,
         retried=terminations[Termination.RETRIED],
         chosen=found.chosen,
