@@ -40,6 +40,9 @@ _MOST_ROWS: Final = 500
 _MOST_PAGES: Final = 1_000_000_000
 _QUESTION: Final = 300  # characters of a question in the table
 _TEXT: Final = 100_000  # characters of a text of a tree
+_TEXTS: Final = 10_000_000  # characters of all of its nodes' texts, about; each has its part at least
+_LEAST: Final = 500  # characters of a text of a very large tree
+_TOKENS: Final = 5_000  # tokens of a turn that are drawn
 _VALUES: Final = 50  # values of a field of metadata that are listed
 _LOOKED_AT: Final = 200  # tasks whose metadata tell which fields there are
 _USES: Final = "SELECT rollout, failed, started FROM uses WHERE task = ? ORDER BY use"
@@ -223,13 +226,16 @@ class RunData:
     def tasks(self, query: TaskQuery) -> dict[str, JSON]:
         """One page of tasks, and how many there are in all pages."""
         conditions, values = _conditions(query)
-        if query.text or query.where:
+        chosen = sorted(self._choose(query)) if query.text or query.where else None
+        if chosen is not None:
             conditions.append("task IN (SELECT value FROM json_each(?))")
-            values.append(repr(sorted(self._choose(query))))
+            values.append(repr(chosen))
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         with self._lock:
             ((total,),) = self._reader.query("SELECT count(*) FROM tasks")
             first, last, skipped = 0, total - 1, query.page * query.size
+            if chosen is not None:
+                first, last = (chosen[0], chosen[-1]) if chosen else (0, -1)
             if not where and query.sort == "task":
                 # The rows of a page are those of its tasks: the others are not looked at.
                 first = skipped if not query.descending else total - skipped - query.size
@@ -370,6 +376,7 @@ def failed_nodes(tree: Tree, calls: Iterable[tuple[int, int, int]]) -> set[int]:
 def tree_data(tree: Tree, most: int = _TEXT, failed: Collection[int] = ()) -> dict[str, JSON]:
     """A tree as the page draws it; observations that ``failed`` are marked."""
     visits, scored, means = tree.values()
+    most = min(most, max(_LEAST, _TEXTS // len(tree.nodes)))
     nodes = [_node(node, most) for node in tree.nodes if node.id]
     for node in nodes:
         number = node["id"]
@@ -423,11 +430,12 @@ def _node(node: Node, most: int) -> dict[str, Any]:
         made["entropy"] = _number(facts.entropy[2])
         tokens = node.tree.core.tokens_of(node.id)
         if tokens is not None and any(flag & SAMPLED for flag in tokens.flags):
-            made["ids"] = tokens.ids.tolist()
+            made["ids"] = tokens.ids[:_TOKENS].tolist()
             made["logprobs"] = [
                 _number(round(value, 4)) if flag & SAMPLED else None
-                for value, flag in zip(tokens.logprobs, tokens.flags, strict=True)
+                for value, flag in zip(tokens.logprobs[:_TOKENS], tokens.flags[:_TOKENS], strict=True)
             ]
+            made["more"] = max(0, len(tokens.ids) - _TOKENS)
     return made
 
 

@@ -93,7 +93,7 @@ def fits(query: TaskQuery, task: Task, tries: list[Try] | None) -> bool:
         return False
     texts = [task.id, task.question]
     if query.turns:
-        texts += [text for one in own for text in spoken(one)]
+        texts += [text for nth, one in enumerate(own) for text in spoken(one, forked=0 < nth == len(own) - 1)]
     if query.where and not any(
         one.reward is not None and one.reward < 1 and task.metadata["level"] == 1 for one in own
     ):
@@ -101,8 +101,10 @@ def fits(query: TaskQuery, task: Task, tries: list[Try] | None) -> bool:
     return not query.text or any(query.text.lower() in text.lower() for text in texts)
 
 
-def spoken(one: Try) -> list[str]:
+def spoken(one: Try, *, forked: bool) -> list[str]:
     """What :func:`viewed_runs.grown` makes of a try: content, reasoning, a tool's name, arguments and result."""
+    if forked:
+        return [f"{one.answer}: {one.said}"]
     arguments = [json.dumps({"q": one.said}), one.said, "q", "look" + one.said[:40]]
     return [one.said, f"thought: {one.said}", *arguments, f"found {one.said}", f"{one.answer}: {one.said}"]
 

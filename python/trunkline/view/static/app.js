@@ -66,9 +66,16 @@ class Server {
     }
     this.headers = { "X-Trunkline-Token": sessionStorage.getItem("token") ?? "" };
   }
+  async fetch(address, init) {
+    try {
+      return await fetch(address, { headers: this.headers, ...init });
+    } catch {
+      throw new Error("trunkline view does not answer: start it again, and open the address that it prints");
+    }
+  }
   async ask(path, query = {}, init = {}) {
     const said = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== false && known(value)));
-    const response = await fetch(`/api/${path}?${said}`, { headers: this.headers, ...init });
+    const response = await this.fetch(`/api/${path}?${said}`, init);
     const found = await response.json();
     if (!response.ok) throw new Error(found.error ?? `the server answered ${response.status}`);
     return found;
@@ -82,7 +89,8 @@ class Server {
   compare() { return this.ask("compare"); }
   control(run, action) { return this.ask(`runs/${run}/control`, {}, { method: "POST", body: JSON.stringify({ action }) }); }
   async follow(run, onState) {
-    const response = await fetch(`/api/runs/${run}/live`, { headers: this.headers });
+    const response = await this.fetch(`/api/runs/${run}/live`);
+    if (!response.ok) throw new Error((await response.json()).error);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -262,17 +270,22 @@ function filters() {
     return load();
   });
   const values = h("select", { id: "value", "aria-label": "Value", hidden: true, onchange: set("value") });
+  const listed = async () => {
+    values.hidden = !query.field;
+    if (!query.field) return;
+    const found = await source.values(state.run, query.field);
+    values.replaceChildren(h("option", { value: "" }, "any value"), ...found.map(([value, tasks]) =>
+      h("option", { value, selected: value === query.value }, `${value.slice(0, 60)} (${count(tasks)})`)));
+  };
   const chosen = guarded(async (event) => {
+    const before = query.value;
     query.field = event.target.value;
     query.value = "";
-    values.hidden = !query.field;
-    if (query.field) {
-      const found = await source.values(state.run, query.field);
-      values.replaceChildren(h("option", { value: "" }, "any value"), ...found.map(([value, tasks]) =>
-        h("option", { value }, `${value.slice(0, 60)} (${count(tasks)})`)));
-    } else await load();
+    await listed();
+    if (before) await set("value")({ target: { value: "" } });
   });
-  const ends = run.ends.map(([word]) => word).filter((word) => word !== "growing");
+  listed().catch(tell);
+  const ends = [...new Set([...OUTCOMES, ...run.ends.map(([word]) => word), query.outcome])].filter((word) => word && word !== "growing");
   let waiting = 0;
   const typed = (event) => {
     clearTimeout(waiting);
@@ -283,11 +296,11 @@ function filters() {
     h("label", {}, h("input", { type: "checkbox", id: "turns", checked: query.turns, onchange: set("turns", (box) => box.checked) }), "turns too"),
     h("select", { id: "outcome", "aria-label": "Outcome", onchange: set("outcome") },
       h("option", { value: "" }, "any outcome"),
-      [...OUTCOMES, ...ends].map((word) => h("option", { value: word, selected: word === query.outcome }, words(word)))),
+      ends.map((word) => h("option", { value: word, selected: word === query.outcome }, words(word)))),
     h("label", { class: "wide" }, "reward", h("input", { type: "number", step: "any", id: "least", placeholder: "from", value: query.least, onchange: set("least") }),
       h("input", { type: "number", step: "any", id: "most", "aria-label": "Reward up to", placeholder: "to", value: query.most, onchange: set("most") })),
     run.fields.length ? h("select", { id: "field", "aria-label": "Category", onchange: chosen },
-      h("option", { value: "" }, "any category"), run.fields.map((name) => h("option", { value: name }, name))) : null,
+      h("option", { value: "" }, "any category"), run.fields.map((name) => h("option", { value: name, selected: name === query.field }, name))) : null,
     values,
     source instanceof Server ? h("input", { id: "where", class: "where", "aria-label": "Expression over tries", placeholder: "where: outcome == 'max_turns' and turns > 5", value: query.where, onchange: set("where") }) : null,
   );
@@ -360,8 +373,11 @@ function bar(value) {
   return h("span", { class: "bar wide", "aria-hidden": "true" }, inner);
 }
 
+let opened = 0;
 async function openTask(id) {
+  const mine = ++opened;
   const tree = await source.task(state.run, id);
+  if (mine !== opened) return;
   const again = state.open?.id === id;
   state.open = tree;
   if (!again || state.rollout >= tree.rollouts.length) {
@@ -375,6 +391,7 @@ async function openTask(id) {
 }
 
 function closeTask() {
+  opened++;
   const id = state.open?.id;
   state.open = null;
   $("detail")?.remove();
@@ -501,7 +518,7 @@ function transcript(tree, rollout, here) {
 
 function said(node, here) {
   const about = [
-    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && `${count(node.generated)} tokens`,
+    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && `${count(node.generated)} ${node.generated === 1 ? "token" : "tokens"}`,
     known(node.entropy) && `entropy ${fixed(node.entropy)}`, node.finish && node.finish !== "stop" && node.finish !== "tool_calls" && node.finish,
   ].filter(Boolean).join(" · ");
   const thought = /^\s*<think>([^]*?)<\/think>\s*/.exec(node.kind === "turn" ? node.text : "");
@@ -532,14 +549,14 @@ function folded(kind, title, text) {
 }
 
 function shaded(node) {
-  const cells = node.logprobs.slice(0, 5000).map((value, nth) => {
+  const cells = node.logprobs.map((value, nth) => {
     const cell = h("span", { class: known(value) ? "" : "none", title: `token ${nth + 1}, id ${node.ids[nth]}: ${known(value) ? `log-prob ${value.toFixed(3)}` : "not sampled"}` });
     if (known(value)) cell.style.opacity = String(Math.min(1, 0.06 - value / 4));
     return cell;
   });
   const sampled = node.logprobs.filter(known);
   const mean = sampled.length ? sampled.reduce((a, b) => a + b, 0) / sampled.length : null;
-  return h("details", { class: "shading" }, h("summary", {}, `tokens by log-prob, mean ${fixed(mean, 3)}; the redder, the less likely`), h("div", { class: "tokens" }, cells));
+  return h("details", { class: "shading" }, h("summary", {}, `tokens by log-prob, mean ${fixed(mean, 3)}; the redder, the less likely`), h("div", { class: "tokens" }, cells), node.more ? h("p", { class: "soft" }, `${count(node.more)} more tokens`) : null);
 }
 
 // Totals; where time and tokens went.
@@ -558,7 +575,7 @@ async function summary() {
     block("Results", [
       ["accuracy", range(found.accuracy)], [`best of ${found.tries}`, range(found.best_of_n)], ["majority", range(found.majority)],
       ["tasks solved", `${count(found.solved)} of ${count(found.finished)}`],
-      ...Object.entries(found.terminations).map(([word, n]) => [words(word), count(n)]),
+      ...Object.entries(found.terminations).map(([word, n]) => [words(word), word === "answer" && found.empty ? `${count(n)}, ${count(found.empty)} of them empty` : count(n)]),
       ...(found.first_try ? [["first tries", `${range(found.first_try)}, as ${count(found.chosen)} were chosen by their result`]] : []),
       ...found.failures.map(([why, n]) => [`${count(n)} broke`, why]),
       ...found.filters.map((one) => [`filter ${one.name}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
@@ -570,7 +587,7 @@ async function summary() {
     ]),
     block("Work", [
       ["wall time", duration(found.seconds)], ["rate", known(found.rate) ? `${fixed(found.rate, 1)} tries/s` : "–"],
-      ["model calls", count(usage.calls)], ["retries", `${count(usage.retries)}${causes(found.retry_causes) ? `: ${causes(found.retry_causes)}` : ""}`], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
+      ["model turns", count(usage.calls)], ["retries", `${count(usage.retries)}${causes(found.retry_causes) ? `: ${causes(found.retry_causes)}` : ""}`], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
       ...Object.entries(state.runs[state.run].settings).filter(([, value]) => known(value) && value.length !== 0).map(([name, value]) => [name, described(value)]),
     ]),
     h("section", { class: "panel" }, h("h2", {}, "Time by agent"), spent(time.agents), h("h3", {}, "Time by tool"), time.tools.length ? spent(time.tools) : h("p", { class: "soft" }, "no tool calls")),
