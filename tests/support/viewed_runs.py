@@ -56,7 +56,7 @@ def grown(task: Task, tries: Sequence[Try]) -> _core.CoreTree:
             rollout = core.open(point, [0, draw], draw)
             function = {"name": "look" + one.said[:40], "arguments": json.dumps({"q": one.said})}
             asked = message("assistant", one.said, tool_calls=[{"id": "c", "type": "function", "function": function}])
-            tokens = _core.TokenBuffer([5, 6, 7], [-0.1, -2.0, -6.0])
+            tokens = _core.TokenBuffer([5, 6, 7 + draw], [-0.1, -2.0, -6.0])
             aside = f"thought: {one.said}".encode()
             core.turn(rollout, asked, tool, model, stop, 10, 4, 3, 1, 250, aside, None, tokens)
             told = message("tool", f"found {one.said}", tool_call_id="c")
