@@ -95,7 +95,9 @@ def fits(query: TaskQuery, task: Task, tries: list[Try] | None) -> bool:
     if query.turns:
         texts += [text for nth, one in enumerate(own) for text in spoken(one, forked=0 < nth == len(own) - 1)]
     if query.where and not any(
-        one.reward is not None and one.reward < 1 and task.metadata["level"] == 1 for one in own
+        one.reward is not None and one.reward < 1 and one.ended != "retried"
+        for one in own
+        if task.metadata["level"] == 1
     ):
         return False
     return not query.text or any(query.text.lower() in text.lower() for text in texts)
