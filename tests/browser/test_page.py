@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from viewed_runs import HOSTILE, Try, add, served, write_run
 
@@ -19,11 +21,14 @@ from trunkline.view.server import ViewServer
 WAIT = 60
 """Seconds after which a test gives up; nothing is measured by it."""
 
+COLOURS = ("red", "blue", "blue")
 TASKS = [
     (
-        Task.ask(f"Question {n} of {'blue' if n % 3 else 'red'}?", "Ada", id=f"t{n:03}"),
+        msgspec.structs.replace(
+            Task.ask(f"Question {n} of {COLOURS[n % 3]}?", "Ada", id=f"t{n:03}"), metadata={"is": COLOURS[n % 3]}
+        ),
         [
-            Try(said=f"first {n}"),
+            Try("retried" if n == 5 else "answer", said=f'first {n} "né"', tool_failed=n == 4),
             Try("answer", "", 0.0, f"second {n}"),
             Try("llm_error", None, None, f"third {n}") if n == 4 else Try(reward=float(n % 2), said=f"third {n}"),
         ],
@@ -142,6 +147,8 @@ def test_tasks_are_sorted_filtered_searched_and_turned(page: Page, address: str)
         assert len(page.complaints()) == 1, "the server refused that one"
         page.choose("#where", "").has("130 tasks", "#total")
     page.keys("/").keys("OF red").has("44 tasks", "#total")
+    page.choose("#text", 'FIRST 77 "NÉ').click("#turns").until(lambda: page.ids() == ["t077"])
+    page.choose("#text", "content").has("0 tasks", "#total").click("#turns").has("0 tasks", "#total")
     page.choose("#text", "second 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
     assert page.complaints() == []
     assert not page.gaps()
@@ -159,8 +166,10 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
     folded = page.all("#detail .turns details")
     assert folded
     assert not any(one.get_attribute("open") for one in folded)
+    assert page.text("#detail .said.failed .bad") == "failed"
+    assert len(page.all("#detail svg .node.failed")) == len(page.all("#detail .said.failed")) == 1
     page.click("#detail details.reasoning summary").has("thought: first 4", "#detail details.reasoning pre")
-    page.click("#detail details.call summary").has('"q": "first 4"', "#detail details.call pre")
+    page.click("#detail details.call summary").has('"q": "first 4 \\"né\\""', "#detail details.call pre")
     page.click("#detail details.shading summary")
     shades = page.script(
         "return [...document.querySelectorAll('.tokens span')].map((one) => Number(one.style.opacity))"
@@ -172,6 +181,9 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
     page.keys("\ue00c").until(lambda: not page.all("#detail"))
     assert page.script("return document.activeElement.dataset.id") == "t004", "back where one was"
     page.keys("j\ue007").has("reference: Ada", "#detail").has("t005", "#detail")
+    page.click('#detail [data-rollout="0"]')
+    page.has("llm error, reward 0.250; try 1 stands in its place", "#detail")
+    assert page.text('tr[data-id="t005"] td:nth-child(4)') == "2"
     assert page.complaints() == []
     assert not page.gaps()
 
@@ -179,6 +191,8 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
 def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
     page.open(address).click("[data-tab=summary]").has("Time by agent", "#main")
     assert "llm error" in page.text("#main")
+    page.choose("#by", "is").until(lambda: len(page.all("#categories tbody tr")) == 2)
+    assert re.match(r"blue\s+257\s+5\d.\d % \[[\d.]+, [\d.]+\]", page.text("#categories tbody"))
     page.click("[data-tab=compare]").has("B less A", "#main").click("#changed tr.pick")
     page.until(lambda: len(page.all("#pair .detail")) == 2)
     page.click("[data-tab=tasks]").choose("#run", "1").has("130 tasks", "#total")
@@ -247,12 +261,15 @@ def test_a_run_grows_on_the_page_and_is_drained_by_a_button(
         pressed.set()
 
     with served(path) as server:
-        with ControlSocket(path, interrupt, Progress(3, 9)):
+        with ControlSocket(path, interrupt, Progress(3, 9, retries=3, retry_causes={"timeout": 1, "429": 2})):
             page.open(server.url).has("running", "#head").has("0 of 3 tasks", "#head")
             for number, (task, tries) in enumerate(TASKS[:2]):
                 add(writer, number, task, tries)
                 page.has(f"{number + 1} of 3 tasks", "#head")
             page.until(lambda: page.text("#rows").count("unfinished") == 1)
+            shown = re.compile(r"\d % \[[\d.]+, [\d.]+\] right.*0.000\d+ spent", re.DOTALL)
+            page.until(lambda: shown.search(page.text("#head")))
+            page.has(" retries: 2 × 429, 1 × timeout", "#head")
             page.click("[data-action=drain]").has("drain asked", "#head")
             assert pressed.wait(WAIT)
             page.click("[data-action=stop]").driver.switch_to.alert.dismiss()

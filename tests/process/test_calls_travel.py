@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from trunkline.llm.pricing import Price
 from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.observability.observers import Progress
 from trunkline.protocol.messages import Batch
+from trunkline.rollout.budget import Budget
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun, run
 from trunkline.store.reader import RunReader
@@ -104,6 +106,28 @@ def test_attempts_that_were_needed_are_in_the_row(tmp_path: Path):
     assert (endpoint.retries, endpoint.unreported, endpoint.spent) == (5, 5, None)
     with RunReader.open(result.path) as reader:
         assert reader.check() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_retries_are_counted_by_cause_over_all_sittings_of_a_run(workers: int, tmp_path: Path):
+    asked: dict[str, int] = {}
+
+    def grudging(body: dict) -> object:
+        text = body["messages"][0]["content"]
+        asked[text] = nth = asked.get(text, -1) + 1
+        return error(429, "later") if nth == 0 else {} if nth == 1 else message("<answer>x</answer>")
+
+    seen: list[dict[str, int]] = []
+    given = {"out": tmp_path / "r", "resume": True, "watch": lambda shot: seen.append(dict(shot.retry_causes))}
+    with serving(grudging) as server:
+        for calls in (2, 100):
+            limit = Budget(calls=calls)
+            result = run(agent(), tasks(), llm=LLM(server.url), workers=workers, budget=limit, **given)
+            summary = result.summary()
+            rows = sum(call.attempts - 1 for _, call in result.calls())
+            assert sum(summary.retry_causes.values()) == rows == summary.usage.retries
+    assert summary.retry_causes == {"429": 5, "unusable reply": 5} == seen[-1]
+    assert all(sum(earlier.values()) <= sum(later.values()) for earlier, later in pairwise(seen))
 
 
 @pytest.mark.parametrize("together", [True, False])

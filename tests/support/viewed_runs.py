@@ -26,6 +26,9 @@ HOSTILE = (
 """What a model may say to reach a page."""
 
 
+URL = "http://127.0.0.1:1/v1"
+
+
 class Try(NamedTuple):
     """A rollout of one turn; with a later fork, of two."""
 
@@ -33,6 +36,7 @@ class Try(NamedTuple):
     answer: str | None = "Ada"
     reward: float | None = 1.0
     said: str = "Ada, I think"
+    tool_failed: bool = False
 
 
 def message(role: str, content: str, **more: object) -> bytes:
@@ -52,17 +56,21 @@ def grown(task: Task, tries: Sequence[Try]) -> _core.CoreTree:
             rollout = core.open(point, [0, draw], draw)
             function = {"name": "look" + one.said[:40], "arguments": json.dumps({"q": one.said})}
             asked = message("assistant", one.said, tool_calls=[{"id": "c", "type": "function", "function": function}])
-            tokens = _core.TokenBuffer([5, 6, 7], [-0.1, -2.0, -6.0])
+            tokens = _core.TokenBuffer([5, 6, 7 + draw], [-0.1, -2.0, -6.0])
             aside = f"thought: {one.said}".encode()
             core.turn(rollout, asked, tool, model, stop, 10, 4, 3, 1, 250, aside, None, tokens)
-            node = core.observe(rollout, message("tool", f"found {one.said}", tool_call_id="c"), tool, 5)
+            told = message("tool", f"found {one.said}", tool_call_id="c")
+            node = core.observe(rollout, told, tool, 5, one.tool_failed)
             forked = node if forked is None else forked
         core.turn(rollout, message("assistant", f"{one.answer}: {one.said}"), tool, model, stop, 20, 8, 2, 1, 250)
         error = Failure("LLMError", f"refused {one.said}", 2).encode() if one.ended.endswith("_error") else None
-        core.close(rollout, one.ended, one.answer, error)
-        if one.reward is not None:
+        core.close(rollout, "llm_error" if one.ended == "retried" else one.ended, one.answer, error)
+        if one.reward is not None and one.ended != "retried":
             core.score(rollout, one.reward)
         notes.note(core, rollout, notes.Graded("exact" + one.said[:30], one.reward, 1.0, one.said[:30]))
+        if one.ended == "retried":
+            core.close(rollout, "retried")
+            notes.note(core, rollout, notes.Retried("llm_error", draw + 1, one.answer is None, 0.25))
     return core
 
 
@@ -70,7 +78,8 @@ def write_run(
     path: Path, tasks: Sequence[tuple[Task, Sequence[Try] | None]], *, finish: str | None = "done"
 ) -> RunWriter:
     """A run of tasks with their tries; None for a task that is not begun. It stays open without ``finish``."""
-    settings = {"agent": {"model": "m"}, "seed": 7, "reward": "exact_match"}
+    llm = {"price": {URL: {"prompt": 1, "cached": 0.5, "generated": 2}}}
+    settings = {"agent": {"model": "m"}, "seed": 7, "reward": "exact_match", "llm": llm}
     writer = RunWriter.create(path, settings, [task for task, _ in tasks], command=["trunkline", "run"])
     for number, (task, tries) in enumerate(tasks):
         if tries is not None:
@@ -81,9 +90,14 @@ def write_run(
 
 
 def add(writer: RunWriter, number: int, task: Task, tries: Sequence[Try]) -> None:
-    """Finish one task of a run."""
+    """Finish one task of a run; each of its tries made a call of 140 millionths, and all but a fork a tool call."""
     core = grown(task, tries)
-    writer.commit([(number, 0, core.delta())], [(number, *rows(core))])
+    calls = [(URL, 1, 100, 0, 20, 1, 0, 5, 9, nth, "") for nth in range(len(tries))]
+    tools = [
+        (nth, "look", one.tool_failed, 5, nth) for nth, one in enumerate(tries) if nth == 0 or nth < len(tries) - 1
+    ]
+    ((data, _),) = _core.deltas([(core, calls, tools)])
+    writer.commit([(number, 0, data)], [(number, *rows(core))])
 
 
 @contextmanager

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 JSON = Any
 """A value that JSON can hold."""
@@ -68,6 +71,12 @@ def quoted(text: str, width: int = 60) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """A number with its noun: ``1 task``, ``1,200 tasks``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def by_frequency(counts: Mapping[str, int]) -> str:
+    """The most frequent first: ``24 × 429, 5 × timeout``."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} × {printable(name, 40)}" for name, count in ordered)
 
 
 def duration(seconds: float, decimals: int = 1) -> str:

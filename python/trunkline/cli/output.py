@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from trunkline._internal.text import counted, duration, printable
-from trunkline.cli.tables import TableRow, is_share, labelled, no_tokens, percent, rows_of, taken_over
+from trunkline.cli.tables import TableRow, is_share, labelled, no_tokens, percent, retries, rows_of, taken_over
 from trunkline.errors import InfrastructureError
 from trunkline.rollout.sampling.inflight import UNKNOWN
 from trunkline.scoring.notes import graded, read
@@ -242,6 +242,7 @@ _ALSO: Final = frozenset(
         "turns without usage",
         "budget of the run",
         "price",
+        "server",
     }
 )
 """Lines of the long form that a summary has as well, where there is something to say."""
@@ -312,16 +313,12 @@ def _work(summary: Summary) -> Iterator[TableRow]:
         if tokens.saved and not summary.strategy.startswith("Chain("):
             yield "sharing", f"saved {percent(tokens.reuse)} of the tokens"
     if usage.retries:
-        yield "retries", f"{usage.retries:,}"
+        yield "retries", retries(summary)
     busy = summary.llm_seconds + summary.tool_seconds
     tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""
     taken = summary.resources
     memory = f", at most {taken.memory >> 20:,} MiB of memory" if taken is not None else ""
     yield "time", f"{summary.rate:,.1f} rollouts/s{tools}{memory}"
-    for url, use in taken.servers.items() if taken is not None else ():
-        cache = "" if use.cache is None else f", its cache {percent(use.cache)} full"
-        queue = f"{use.running:,.1f} requests at once, {use.waiting:,.1f} waiting (at most {use.longest:,})"
-        yield "server", f"{url}: {queue}{cache}"
 
 
 def _next(summary: Summary, name: str) -> Iterator[TableRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from trunkline._internal.text import cells, counted, duration, printable
+from trunkline._internal.text import by_frequency, cells, counted, duration, printable
 from trunkline.scoring.confidence import NEEDS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trunkline.store.stats.calls import EndpointSummary, Spending, Times
     from trunkline.store.stats.metrics import RunMetrics
     from trunkline.store.stats.profile import AgentProfile, Profile, Stretch
-    from trunkline.store.stats.summary import Summary, TakenOver
+    from trunkline.store.stats.summary import Resources, Summary, TakenOver
     from trunkline.store.stats.tasks import Filtered, Length, TaskSummary
     from trunkline.tree.tokens import Tokens
     from trunkline.types import Usage
@@ -78,6 +78,12 @@ def cost(spent: Spending, details: str = "", mark: str = "") -> str:
         whole = f"{counted(spent.silent, 'request')} whose server does not report cached tokens"
         told += f"; priced as uncached: {whole} ({CACHE_FLAGS})"
     return told
+
+
+def retries(summary: Summary) -> str:
+    """How many requests were sent again, and after what."""
+    causes = by_frequency(summary.retry_causes)
+    return f"{summary.usage.retries:,}{f': {causes}' if causes else ''}"
 
 
 def is_share(estimate: Estimate) -> bool:
@@ -180,7 +186,7 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     if 0 < usage.tools <= usage.tool_errors:
         unseen = "every tool call failed, so the model saw no tool result"
         yield "warning", f"{unseen}: the answers are its own; check the tools"
-    yield "retries", f"{usage.retries:,}"
+    yield "retries", retries(summary)
     drifts = [(usage.bridged, "bridged"), (usage.realigned, "realigned"), (usage.forked, "forked")]
     if any(count for count, _ in drifts):
         yield "drifted prompts", ", ".join(f"{count:,} {what}" for count, what in drifts if count)
@@ -260,6 +266,17 @@ def _endings(summary: Summary) -> Iterator[TableRow]:
         yield "budget of the run", ", ".join(budget.lines("~" if summary.estimated else "")) + refused
 
 
+def _resources(taken: Resources | None) -> Iterator[TableRow]:
+    """The memory of a run, and what model servers said of themselves."""
+    if taken is None:
+        return
+    yield "memory", f"at most {taken.memory >> 20:,} MiB in all processes of the run"
+    for url, use in taken.servers.items():
+        cache = "" if use.cache is None else f", its cache {percent(use.cache)} full"
+        queue = f"{use.running:,.1f} requests at once, {use.waiting:,.1f} waiting (at most {use.longest:,})"
+        yield "server", f"{url}: {queue}{cache}"
+
+
 def rows_of(summary: Summary) -> list[TableRow]:
     """The lines of a run's summary, each a label and a value, safe to print."""
     done = f"{summary.finished:,} of {summary.tasks:,}"
@@ -296,6 +313,7 @@ def rows_of(summary: Summary) -> list[TableRow]:
     rows.extend(_diversity(summary))
     rows.extend(_costs(summary))
     rows.append(("wall time", f"{duration(summary.seconds)}  ({summary.rate:,.1f} rollouts/s)"))
+    rows.extend(_resources(summary.resources))
     return [(label, printable(value)) for label, value in rows]
 
 
@@ -530,7 +548,8 @@ _AGENTS: Final[tuple[tuple[str, str, Callable[[AgentProfile], str]], ...]] = (
     ("", "generated", lambda agent: f"{agent.generated:,}"),
     ("time", "of all", lambda agent: percent(agent.share)),
     ("", "in flight", lambda agent: percent(agent.busy)),
-    ("call", "p50", lambda agent: "-" if agent.times is None else duration(agent.times.p50, 3)),
+    ("call", "mean", lambda agent: duration(agent.seconds / agent.calls, 3) if agent.calls else "-"),
+    ("", "p50", lambda agent: "-" if agent.times is None else duration(agent.times.p50, 3)),
     ("", "p95", lambda agent: "-" if agent.times is None else duration(agent.times.p95, 3)),
 )
 _ROWS: Final[tuple[tuple[str, str, Callable[[AgentProfile], str]], ...]] = (
@@ -545,8 +564,8 @@ _ROW_NOTES: Final = """
 active: rows that something depends on; ratio: their share of the rows that a loop over whole batches carries"""
 
 
-def agents_table(agents: Sequence[AgentProfile]) -> str:
-    """The figures of each agent, as plain text, one line an agent."""
+def agents_table(agents: Sequence[AgentProfile], *, notes: bool = True) -> str:
+    """The figures of each agent, as plain text, one line an agent; under them what the columns mean."""
     team = any(agent.rows is not None for agent in agents)
     columns = _columns(_AGENTS + _ROWS if team else _AGENTS, agents)
-    return f"{columns}\n\n{_AGENTS_NOTES}{_ROW_NOTES if team else ''}"
+    return f"{columns}\n\n{_AGENTS_NOTES}{_ROW_NOTES if team else ''}" if notes else columns

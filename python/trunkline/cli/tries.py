@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +10,8 @@ from trunkline.cli.output import plain, put, write_json
 from trunkline.cli.tables import grid, share
 from trunkline.cli.tree_view import call_text
 from trunkline.errors import ConfigError, UsageError
-from trunkline.scoring.metrics.intervals import RewardCounter
 from trunkline.scoring.notes import graded, read
+from trunkline.store.stats.categories import by_category
 from trunkline.store.stats.tasks import each_task, tried
 from trunkline.store.stats.where import FIELDS, compiled, field_reader, fields_of, is_empty
 from trunkline.tree.records import Failure
@@ -144,29 +143,16 @@ def _list(lines: Iterator[Line], one: str, many: str, choice: TryFilter, as_json
 
 def _by(field: str, metadata: Sequence[str], found: Iterator[tuple[Task, list[RolloutRow]]], *, as_json: bool) -> None:
     """Print the accuracy of one try by the values of a field, each with its interval."""
-    value_of = field_reader(field, metadata)
-    groups: dict[str, RewardCounter] = {}
-    counts: defaultdict[str, int] = defaultdict(int)
-    for task, rows in found:
-        by: defaultdict[str, list[float]] = defaultdict(list)
-        for row in rows:
-            if row.termination != Termination.RETRIED:
-                value = value_of(fields_of(task, row))
-                by[value if isinstance(value, str) else json.dumps(value)].append(tried(row).reward)
-        for value, rewards in by.items():
-            groups.setdefault(value, RewardCounter()).add(rewards)
-            counts[value] += len(rewards)
-    ordered = sorted(groups, key=lambda value: (-counts[value], value))
+    field = field.strip()
+    categories = by_category({field: field_reader(field, metadata)}, found)[field]
     if as_json:
-        data = [{"value": one, "rollouts": counts[one], "accuracy": plain(groups[one].accuracy())} for one in ordered]
+        data = [{"value": one.value, "rollouts": one.rollouts, "accuracy": plain(one.accuracy)} for one in categories]
         write_json({"by": field, "found": data})
         return
-    name = field.strip().removeprefix("metadata.")
-    rows_shown = [(printable(name, _CATEGORY), "tasks", "rollouts", "accuracy of one try")]
-    for one in ordered:
-        measured = groups[one].accuracy()
-        tasks = "-" if measured is None else f"{measured.tasks:,}"
-        rows_shown.append((printable(one, _CATEGORY), tasks, f"{counts[one]:,}", share(measured, "-")))
+    rows_shown = [(printable(field.removeprefix("metadata."), _CATEGORY), "tasks", "rollouts", "accuracy of one try")]
+    for one in categories:
+        tasks = "-" if one.accuracy is None else f"{one.accuracy.tasks:,}"
+        rows_shown.append((printable(one.value, _CATEGORY), tasks, f"{one.rollouts:,}", share(one.accuracy, "-")))
     put(grid(rows_shown, (0, 3)))
 
 

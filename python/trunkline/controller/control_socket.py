@@ -29,7 +29,7 @@ _WAIT: Final = 5.0  # seconds that either side waits for the other
 _MOST: Final = 65_536  # bytes of an answer
 _SHOWN: Final = (
     "tasks", "tasks_done", "rollouts", "rollouts_done", "failed", "lost", "calls", "prompt", "generated", "retries",
-    "workers", "died", "seconds", "quiet",
+    "retry_causes", "workers", "died", "seconds", "quiet",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from trunkline import errors
 from trunkline.controller.component import Component
 from trunkline.errors import InfrastructureError, TrunklineError
-from trunkline.store.stats.calls import ESTIMATED_USAGE
+from trunkline.store.stats.calls import ESTIMATED_USAGE, RETRY_CAUSES
 from trunkline.store.stats.tasks import kept
 from trunkline.tree.records import Failure
 from trunkline.types import FAILED, Termination
@@ -117,6 +117,10 @@ class ProgressCounter(Component):
         if batch.estimated:
             self._estimated.update(batch.estimated)
             self._writer.note(ESTIMATED_USAGE, dict(self._estimated))
+        if batch.retry_causes:
+            for cause, count in batch.retry_causes.items():
+                shot.retry_causes[cause] = shot.retry_causes.get(cause, 0) + count
+            self._writer.note(RETRY_CAUSES, dict(shot.retry_causes))
         self._observers.committed(worker_id, batch, seconds)
         if batch.done:
             self._done(batch.done)

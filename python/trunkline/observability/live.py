@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from trunkline._internal.text import duration, printable
+from trunkline._internal.text import by_frequency, duration, printable
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import explain, pause_of
@@ -152,13 +152,13 @@ class ProgressLine:
         passed = now - self._began
         # How many tasks a refill takes is not known before.
         ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
-        pause = pause_of(snapshot)
+        pause, causes = pause_of(snapshot), by_frequency(snapshot.retry_causes)
         # What matters most comes first.
         parts = [
             *_done(snapshot),
             *([f"next request in {duration(pause)}"] if pause >= 1 else []),
             f"{duration(passed * left / snapshot.rollouts_done)} left" if ahead else duration(passed),
-            f"{snapshot.failed:,} errors, {snapshot.retries:,} retries",
+            f"{snapshot.failed:,} errors, {snapshot.retries:,} retries{f' ({causes})' if causes else ''}",
             f"{rate:,.1f} rollouts/s",
             f"{_compact(spent)} tokens/s",
         ]

@@ -40,6 +40,8 @@ class Progress(msgspec.Struct):
         prompt: Prompt tokens of these turns.
         generated: Generated tokens of these turns.
         retries: Attempts beyond the first.
+        retry_causes: These by what the attempt before came to: a status such as ``429``, ``timeout``,
+            ``no connection``, ``connection lost``, ``unusable reply``; without those that an LLM of one's own made.
         llm_seconds: Seconds of all model calls together.
         tool_seconds: Seconds of all tool calls, by tool.
         workers: Workers that are ready.
@@ -78,6 +80,7 @@ class Progress(msgspec.Struct):
     latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
     memory: int = 0
     servers: dict[str, ServerUse] = msgspec.field(default_factory=dict)
+    retry_causes: dict[str, int] = msgspec.field(default_factory=dict)
 
     def called(self, rows: CommitRows) -> None:
         """Count the calls of a commit; those answered out of a cache cost nothing and took no time."""
@@ -112,6 +115,7 @@ def opening(
         rollouts_done=there.ended,
         calls=there.turns,
         groups=refill.groups if refill else None,
+        retry_causes=dict(there.retry_causes),
         **{name: getattr(there, name) for name in ("failed", "lost", "prompt", "generated", "retries", "kept")},
     )
 

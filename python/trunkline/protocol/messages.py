@@ -94,7 +94,7 @@ class LeaseReturn(FromWorker):
     lease: int = 0
 
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -309,7 +309,8 @@ class Batch(FromWorker):
     """What grew since the last batch.
 
     ``done`` has tasks whose last delta is in this batch or an earlier one; ``served`` names servers as they do
-    themselves; ``estimated`` counts generated tokens by endpoint where its usage lacks them.
+    themselves; ``estimated`` counts generated tokens by endpoint where its usage lacks them, and ``retry_causes``
+    attempts beyond the first.
     """
 
     batch: int
@@ -317,6 +318,7 @@ class Batch(FromWorker):
     done: list[Done]
     served: list[str]
     estimated: dict[str, int] = {}
+    retry_causes: dict[str, int] = {}
 
     @property
     def progressed(self) -> bool:

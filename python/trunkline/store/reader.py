@@ -149,6 +149,26 @@ class RunReader:
         except READ_ERRORS as problem:
             raise self._unreadable(problem) from None
 
+    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement of SQLite over the file's tables; checksums are not compared.
+
+        Args:
+            statement: The statement; the tables are those of :data:`trunkline.store.schema.TABLES`.
+            values: The values of its placeholders.
+
+        Raises:
+            UsageError: SQLite does not know such a statement, or it would write.
+            RunFileError: The file is damaged, or the reader was closed.
+        """
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.OperationalError as problem:
+            if problem.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}:
+                raise UsageError(f"{short_repr(statement)}: {printable(str(problem), 200)}") from None
+            raise self._unreadable(problem) from None
+        except READ_ERRORS as problem:
+            raise self._unreadable(problem) from None
+
     def _batches(self, statement: str) -> Iterator[list[tuple[Any, ...]]]:
         """Yield rows, some at a time, without reading all of them first."""
         try:
@@ -296,6 +316,18 @@ class RunReader:
             return msgspec.json.decode(cast("bytes", record), type=Task)
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, UsageError) as problem:
             raise self._damaged(f"task number {number}: {printable(str(problem), 120)}") from None
+
+    def task(self, number: int) -> Task:
+        """Return a task by its number, from 0 on in the order of the tasks.
+
+        Raises:
+            UsageError: There is no such task.
+            DamagedRunFile: It cannot be read.
+        """
+        found = self._query("SELECT record FROM tasks WHERE task = ?", number)
+        if not found:
+            raise UsageError(f"{printable(str(self.path))} has no task number {number}")
+        return self._task(number, found[0][0])
 
     def task_ids(self) -> list[str]:
         """The ids of all tasks, in their order, without reading the tasks themselves."""
@@ -563,7 +595,7 @@ class RunReader:
         """Where the time went, computed from the rows, and of a team from its trees; also of a running run."""
         agent = self.settings.get("agent")
         name = agent.get("name") if isinstance(agent, dict) else None
-        rows = self._team_rows() if self.settings.get("team") else None
+        rows = self.role_rows() if self.settings.get("team") else None
         seconds = wall_seconds(self.meta)
         rollouts, names = self.rollouts(), self.task_ids()
         try:
@@ -571,11 +603,13 @@ class RunReader:
         except OverflowError:
             raise self._damaged("a row of calls: a time that cannot be") from None
 
-    def _team_rows(self) -> dict[str, RoleRows]:
-        """The rows of a team by role; one tree at a time is in memory."""
+    def role_rows(self, tasks: Iterable[int] | None = None) -> dict[str, RoleRows]:
+        """The rows of a team by role, of the tasks with these numbers or of all; one tree at a time is in memory."""
         counts = RowCounts()
         taken = {number: row.deltas for number, row in self.taken()}
-        for (number,) in self._query("SELECT task FROM tasks ORDER BY task"):
+        if tasks is None:
+            tasks = (number for (number,) in self._query("SELECT task FROM tasks ORDER BY task"))
+        for number in tasks:
             try:
                 counts.add(self.deltas(number), taken.get(number, 0))
             except (TreeError, TypeError, msgspec.MsgspecError) as problem:

@@ -18,7 +18,7 @@ from trunkline.store.derive import rebuilt
 from trunkline.store.lock import Holder
 from trunkline.store.schema import CallRow, RolloutRow, TakenRow, delta_key, delta_keys, meta_entry
 from trunkline.store.sqlite import as_text, damaged, keep_log, transaction
-from trunkline.store.stats.calls import estimated_usage, probes
+from trunkline.store.stats.calls import estimated_usage, probes, retry_causes
 from trunkline.store.stats.tasks import FilterStats, each_task
 from trunkline.store.sums import Seal, unfinished_sums
 from trunkline.types import FAILED, Termination
@@ -59,6 +59,7 @@ class RunProgress(msgspec.Struct, kw_only=True):
     kept: int = 0  # groups of finished tasks that can be trained on; counted only where the run wants so many
     served: list[str] = []  # names of the models that answered
     estimated: dict[str, int] = {}  # generated tokens that are estimated, by endpoint
+    retry_causes: dict[str, int] = {}  # retries by cause, as far as it is known
     probes: list[CallRow] = []  # requests that were sent to find out what servers can do
 
 
@@ -77,6 +78,7 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
         taken={task: msgspec.convert(values, TakenRow) for task, *values in connection.execute(_TAKEN)},
         served=msgspec.json.decode(meta.get("served", "[]"), type=list[str]),
         estimated=estimated_usage(meta),
+        retry_causes=retry_causes(meta),
         probes=probes(meta),
     )
     for word, count in connection.execute(_ENDS):

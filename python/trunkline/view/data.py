@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,15 +15,19 @@ from trunkline._core import SAMPLED
 from trunkline._internal.text import redact, without_secrets
 from trunkline._internal.validation import short_repr
 from trunkline.errors import UsageError
-from trunkline.scoring.notes import graded, read
+from trunkline.scoring.notes import graded, read, retried
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
-from trunkline.store.stats.where import compiled, fields_of
+from trunkline.store.stats.calls import retry_causes
+from trunkline.store.stats.categories import by_category
+from trunkline.store.stats.tasks import each_task
+from trunkline.store.stats.where import compiled, field_reader, fields_of
 from trunkline.tree.views import Kind, message_text
 from trunkline.types import FAILED, UNSCORED, Termination
+from trunkline.view.texts import tasks_with, tool_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from trunkline._internal.text import JSON
@@ -33,8 +40,12 @@ _MOST_ROWS: Final = 500
 _MOST_PAGES: Final = 1_000_000_000
 _QUESTION: Final = 300  # characters of a question in the table
 _TEXT: Final = 100_000  # characters of a text of a tree
+_TEXTS: Final = 10_000_000  # characters of all of its nodes' texts, about; each has its part at least
+_LEAST: Final = 500  # characters of a text of a very large tree
+_TOKENS: Final = 5_000  # tokens of a turn that are drawn
 _VALUES: Final = 50  # values of a field of metadata that are listed
 _LOOKED_AT: Final = 200  # tasks whose metadata tell which fields there are
+_USES: Final = "SELECT rollout, failed, started FROM uses WHERE task = ? ORDER BY use"
 
 
 def _words(terminations: Iterable[Termination]) -> str:
@@ -43,14 +54,17 @@ def _words(terminations: Iterable[Termination]) -> str:
 
 _SCORED = f"CASE WHEN r.termination NOT IN ({_words(UNSCORED)}) THEN r.reward END"
 _EMPTY = "r.termination = 'answer' AND trim(coalesce(r.answer, ''), char(9, 10, 11, 12, 13, 32)) = ''"
+_IS_TRY = "r.rollout NOTNULL AND r.termination IS NOT 'retried'"
 # The names in these statements are our own; what is asked for is bound.
 _TASKS = f"""
-SELECT t.task AS task, t.id AS id, t.record AS record, e.ended AS ended, e.error AS error,
-    count(r.rollout) AS rollouts, count({_SCORED}) AS scored, avg({_SCORED}) AS reward, min({_SCORED}) AS least,
+SELECT t.task AS task, t.id AS id, e.ended AS ended, e.error AS error,
+    coalesce(sum({_IS_TRY}), 0) AS rollouts, coalesce(sum(r.termination = 'retried'), 0) AS retried,
+    count({_SCORED}) AS scored, avg({_SCORED}) AS reward, min({_SCORED}) AS least,
     max({_SCORED}) AS best, coalesce(sum(r.termination IN ({_words(FAILED)})), 0) AS failed,
-    coalesce(sum({_EMPTY}), 0) AS empty, avg(r.turns) AS turns, sum(r.prompt) AS prompt, sum(r.generated) AS generated,
-    sum(r.tools) AS tools, sum(r.tool_errors) AS tool_errors, sum(r.llm_micros + r.tool_micros) / 1e6 AS seconds,
-    ',' || group_concat(DISTINCT coalesce(r.termination, 'growing')) || ',' AS ends
+    coalesce(sum({_EMPTY}), 0) AS empty, avg(CASE WHEN {_IS_TRY} THEN r.turns END) AS turns,
+    sum(r.prompt) AS prompt, sum(r.generated) AS generated, sum(r.tools) AS tools,
+    sum(r.tool_errors) AS tool_errors, sum(r.llm_micros + r.tool_micros) / 1e6 AS seconds,
+    ',' || group_concat(DISTINCT CASE WHEN r.rollout NOTNULL THEN coalesce(r.termination, 'growing') END) || ',' AS ends
 FROM tasks t LEFT JOIN trees e USING (task) LEFT JOIN rollouts r USING (task) WHERE t.task BETWEEN ? AND ?
 GROUP BY t.task
 """  # noqa: S608
@@ -73,8 +87,8 @@ OUTCOMES: Final = (*_OUTCOMES, *(word.value for word in Termination))
 """Outcomes that tasks are chosen by; a task has that of any of its rollouts."""
 
 _TOTALS = f"""
-SELECT count(*), count({_SCORED}), avg({_SCORED}), sum(prompt), sum(generated), sum(tools), sum(tool_errors),
-    sum(retries), sum({_EMPTY}) FROM rollouts r
+SELECT sum({_IS_TRY}), count({_SCORED}), avg({_SCORED}), sum(prompt), sum(generated), sum(tools), sum(tool_errors),
+    sum(retries), sum({_EMPTY}), sum(termination = 'retried') FROM rollouts r
 """  # noqa: S608
 
 
@@ -125,8 +139,8 @@ class RunData:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = RunReader.open(path, partial=True)
-        self._connection = self._reader._connection
         self._lock = threading.Lock()
+        self._chosen: tuple[object, set[int]] = (None, set())  # the latest search: what was asked for, and the tasks
 
     def close(self) -> None:
         """Close the file."""
@@ -136,24 +150,27 @@ class RunData:
     def version(self) -> tuple[int, bool]:
         """A number that changes with the file, and whether a process writes it now."""
         with self._lock:
-            return int(self._reader._query("PRAGMA data_version")[0][0]), is_written(self.path)
+            return self._version(), is_written(self.path)
 
-    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._reader._query(statement, *values)
+    def _version(self) -> int:
+        return int(self._reader.query("PRAGMA data_version")[0][0])
 
     def overview(self) -> dict[str, JSON]:
         """What the page shows first: cheap counts of the rows."""
         with self._lock:
             meta, settings = self._reader.meta, self._reader.settings
-            ((tasks, finished, broken),) = self._rows(
+            ((tasks, finished, broken),) = self._reader.query(
                 "SELECT (SELECT count(*) FROM tasks), count(*), count(error) FROM trees"
             )
-            (totals,) = self._rows(_TOTALS)
-            ends = self._rows(
+            (totals,) = self._reader.query(_TOTALS)
+            ends = self._reader.query(
                 "SELECT coalesce(termination, 'growing'), count(*) FROM rollouts GROUP BY 1 ORDER BY 2 DESC"
             )
             fields = self._fields()
-        names = ("rollouts", "scored", "reward", "prompt", "generated", "tools", "tool_errors", "retries", "empty")
+        names = (
+            "rollouts", "scored", "reward", "prompt", "generated", "tools", "tool_errors", "retries", "empty",
+            "retried",
+        )  # fmt: skip
         agent = settings.get("agent")
         chosen = {name: settings.get(name) for name in ("strategy", "reward", "seed", "team", "filters")}
         return {
@@ -170,23 +187,25 @@ class RunData:
             "fields": fields,
             "model": agent.get("model") if isinstance(agent, dict) else None,
             "settings": redact(chosen),
+            "retry_causes": retry_causes(meta),
             "seconds": meta.get("seconds"),
         }
 
     def _fields(self) -> list[str]:
         """Fields of metadata that tasks can be chosen by."""
         found: dict[str, None] = {}
-        for (record,) in self._rows("SELECT record FROM tasks ORDER BY task LIMIT ?", _LOOKED_AT):
-            task = self._reader._task(0, record)
-            plain = (name for name, value in task.metadata.items() if isinstance(value, str | int | bool))
-            found |= dict.fromkeys(name for name in plain if '"' not in name)
+        for (number,) in self._reader.query("SELECT task FROM tasks ORDER BY task LIMIT ?", _LOOKED_AT):
+            metadata = self._reader.task(number).metadata
+            found |= dict.fromkeys(
+                name for name, value in metadata.items() if isinstance(value, str | int | bool) and '"' not in name
+            )
         return list(found)[:_VALUES]
 
     def values(self, field: str) -> list[list[JSON]]:
         """The most frequent values of a field of metadata, as JSON, each with the number of its tasks."""
         query = TaskQuery(field=field)
         with self._lock:
-            rows = self._rows(
+            rows = self._reader.query(
                 "SELECT CAST(record AS TEXT) -> ? AS value, count(*) FROM tasks WHERE value IS NOT NULL "
                 "GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?",
                 _place(query.field),
@@ -207,47 +226,83 @@ class RunData:
     def tasks(self, query: TaskQuery) -> dict[str, JSON]:
         """One page of tasks, and how many there are in all pages."""
         conditions, values = _conditions(query)
-        if query.where:
-            chosen = self._chosen(query.where)
-            conditions.append("chosen(task)")
+        chosen = sorted(self._choose(query)) if query.text or query.where else None
+        if chosen is not None:
+            conditions.append("task IN (SELECT value FROM json_each(?))")
+            values.append(repr(chosen))
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         with self._lock:
-            if query.where:
-                self._connection.create_function("chosen", 1, chosen.__contains__, deterministic=True)
-            self._connection.create_function("in_task", 1, _in_task(query.text), deterministic=True)
-            self._connection.create_function("in_turns", 1, _in_turns(query.text), deterministic=True)
-            ((total,),) = self._rows("SELECT count(*) FROM tasks")
+            ((total,),) = self._reader.query("SELECT count(*) FROM tasks")
             first, last, skipped = 0, total - 1, query.page * query.size
+            if chosen is not None:
+                first, last = (chosen[0], chosen[-1]) if chosen else (0, -1)
             if not where and query.sort == "task":
                 # The rows of a page are those of its tasks: the others are not looked at.
                 first = skipped if not query.descending else total - skipped - query.size
                 last, skipped = first + query.size - 1, 0
             elif where:
-                ((total,),) = self._rows(f"SELECT count(*) FROM ({_TASKS}){where}", first, last, *values)  # noqa: S608
+                ((total,),) = self._reader.query(f"SELECT count(*) FROM ({_TASKS}) found{where}", first, last, *values)  # noqa: S608
             order = f"{query.sort} {'DESC' if query.descending else 'ASC'} NULLS LAST, task"
-            rows = self._rows(
-                f"SELECT * FROM ({_TASKS}){where} ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608 - known names
+            rows = self._reader.query(
+                f"SELECT * FROM ({_TASKS}) found{where} ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608 - known names
                 *(first, last, *values, query.size, skipped),
             )
             return {"total": total, "page": query.page, "size": query.size, "rows": [self._row(row) for row in rows]}
 
-    def _chosen(self, where: str) -> set[int]:
-        """The numbers of tasks of which a try fits an expression; it reads all rows, in a connection of its own."""
+    def _choose(self, query: TaskQuery) -> set[int]:
+        """The numbers of tasks that hold a text, and of which a try fits an expression.
+
+        It reads all of them in a connection of its own; the latest answer is kept for further pages of it.
+        """
+        with self._lock:
+            asked = (query.text, query.turns, query.where, self._version())
+            before, chosen = self._chosen
+        if asked == before:
+            return chosen
+        with closing(RunReader.open(self.path, partial=True)) as reader:
+            if query.text:
+                chosen = tasks_with(reader, query.text, turns=query.turns)
+            if query.where:
+                tasks = reader.tasks()
+                chosen = chosen if query.text else set(range(len(tasks)))
+                fits = compiled(query.where, {name for task in tasks for name in task.metadata})
+                chosen &= {number for number, row in reader.rollouts() if fits(fields_of(tasks[number], row))}
+        with self._lock:
+            self._chosen = asked, chosen
+        return chosen
+
+    def categories(self, names: Sequence[str] | None = None) -> dict[str, list[JSON]]:
+        """Accuracy with its interval by the most frequent values of fields of metadata, of all that tasks have if None.
+
+        It reads all rows, in a connection of its own.
+
+        Raises:
+            ConfigError: There is no such field.
+        """
         with closing(RunReader.open(self.path, partial=True)) as reader:
             tasks = reader.tasks()
-            fits = compiled(where, {name for task in tasks for name in task.metadata})
-            return {number for number, row in reader.rollouts() if fits(fields_of(tasks[number], row))}
+            known = {name for task in tasks for name in task.metadata}
+            if names is None:
+                with self._lock:
+                    names = self._fields()
+            fields = {name: field_reader(f"metadata.{name}" if name in known else name, known) for name in names}
+            rows = ((tasks[number], own) for number, own in each_task(reader.rollouts()))
+            found = by_category(fields, rows, _VALUES)
+        return {
+            name: [_plain(one) | {"value": without_secrets(one.value[:_QUESTION])} for one in own]
+            for name, own in found.items()
+        }
 
     def _row(self, row: tuple[Any, ...]) -> dict[str, JSON]:
-        number, name, record, *figures, ends = row
-        task = self._reader._task(number, record)
+        number, name, *figures, ends = row
+        task = self._reader.task(number)
         question = next((message_text(one) for one in reversed(task.messages) if one.get("role") == "user"), "")
         names = (
-            "ended", "error", "rollouts", "scored", "reward", "least", "best", "failed", "empty", "turns", "prompt",
-            "generated", "tools", "tool_errors", "seconds",
+            "ended", "error", "rollouts", "retried", "scored", "reward", "least", "best", "failed", "empty", "turns",
+            "prompt", "generated", "tools", "tool_errors", "seconds",
         )  # fmt: skip
         made = dict(zip(names, figures, strict=True))
-        ended = [word for word in (ends or "").strip(",").split(",") if word and made["rollouts"]]
+        ended = [word for word in (ends or "").strip(",").split(",") if word]
         return {
             "task": number,
             "id": name,
@@ -261,7 +316,10 @@ class RunData:
         """A task's tree with its rollouts; texts are cut after ``most`` characters."""
         with self._lock:
             tree = self._reader.tree(name)
-        return tree_data(tree, most)
+            failed: set[int] = set()
+            if any(rollout.usage.tool_errors for rollout in tree.rollouts):
+                failed = failed_nodes(tree, self._reader.query(_USES, self._reader.number(name)))
+        return tree_data(tree, most, failed)
 
 
 def _plain(value: Any) -> Any:
@@ -270,29 +328,6 @@ def _plain(value: Any) -> Any:
 
 def _place(field: str) -> str:
     return f'$.metadata."{field}"'
-
-
-class _Asked(msgspec.Struct):
-    id: str
-    messages: list[dict[str, Any]]
-
-
-def _in_task(text: str) -> Any:
-    """A function of SQLite that tells whether a task's id or messages have a text."""
-    needle = text.encode().lower()
-
-    def found(record: bytes) -> bool:
-        task = msgspec.json.decode(record, type=_Asked)
-        return any(needle in each.encode().lower() for each in (task.id, *map(message_text, task.messages)))
-
-    return found
-
-
-def _in_turns(text: str) -> Any:
-    """A function of SQLite that tells whether a delta has a text, as messages hold it in JSON or reasoning as it is."""
-    plain = text.encode().lower()
-    needles = {plain, msgspec.json.encode(text)[1:-1].lower()}
-    return lambda data: any(needle in data.lower() for needle in needles)
 
 
 def _conditions(query: TaskQuery) -> tuple[list[str], list[object]]:
@@ -308,23 +343,44 @@ def _conditions(query: TaskQuery) -> tuple[list[str], list[object]]:
             conditions.append(f"reward {sign} ?")
             values.append(bound)
     if query.field:
-        conditions.append("CAST(record AS TEXT) -> ? = ?")
+        conditions.append("(SELECT CAST(record AS TEXT) -> ? FROM tasks own WHERE own.task = found.task) = ?")
         values += [_place(query.field), query.value]
-    if query.text:
-        said = (
-            " OR EXISTS (SELECT 1 FROM deltas WHERE delta BETWEEN task << 32 AND (task << 32) + 4294967295 AND "
-            "in_turns(data))"
-        )
-        conditions.append(f"(in_task(record){said if query.turns else ''})")
     return conditions, values
 
 
-def tree_data(tree: Tree, most: int = _TEXT) -> dict[str, JSON]:
-    """A tree as the page draws it."""
+def failed_nodes(tree: Tree, calls: Iterable[tuple[int, int, int]]) -> set[int]:
+    """Observations of tool calls that failed: calls that began together made one each, or one together.
+
+    ``calls`` are the rollout, whether it failed and when it began, in order. Of a rollout whose observations are
+    neither, as those of some programs, none is named.
+    """
+    by_rollout: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for of, fault, started in calls:
+        by_rollout[of].append((fault, started))
+    found: set[int] = set()
+    for number, made in by_rollout.items():
+        if not 0 <= number < len(tree.rollouts) or not any(failed for failed, _ in made):
+            continue
+        rollout = tree.rollouts[number]
+        path = tree.core.path(rollout.leaf.id)
+        own = path[path.index(rollout.point.id) + 1 :] if rollout.point.id in path else path
+        seen = [node for node in own if tree.nodes[node].kind is Kind.OBSERVATION]
+        together = [max(failed for failed, _ in some) for _, some in groupby(made, itemgetter(1))]
+        for outcome in ([failed for failed, _ in made], together):
+            if len(outcome) == len(seen):
+                found.update(node for node, failed in zip(seen, outcome, strict=True) if failed)
+                break
+    return found
+
+
+def tree_data(tree: Tree, most: int = _TEXT, failed: Collection[int] = ()) -> dict[str, JSON]:
+    """A tree as the page draws it; observations that ``failed`` are marked."""
     visits, scored, means = tree.values()
+    most = min(most, max(_LEAST, _TEXTS // len(tree.nodes)))
     nodes = [_node(node, most) for node in tree.nodes if node.id]
     for node in nodes:
         number = node["id"]
+        node["failed"] = number in failed
         node |= {"visits": visits[number], "scored": scored[number], "value": _number(means[number])}
     return {
         "id": tree.task.id,
@@ -353,13 +409,7 @@ def _cut(text: str | None, most: int) -> str | None:
 
 def _node(node: Node, most: int) -> dict[str, Any]:
     message = node.message
-    listed = message.get("tool_calls")
-    functions = [call.get("function") for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
-    calls = [
-        {"name": _cut(str(one.get("name")), 200), "arguments": _cut(_text(one.get("arguments")), most)}
-        for one in functions
-        if isinstance(one, dict)
-    ]
+    calls = [{"name": _cut(name, 200), "arguments": _cut(given, most)} for name, given in tool_calls(message)]
     turn = node.kind is Kind.TURN
     made: dict[str, Any] = {
         "id": node.id,
@@ -380,20 +430,17 @@ def _node(node: Node, most: int) -> dict[str, Any]:
         made["entropy"] = _number(facts.entropy[2])
         tokens = node.tree.core.tokens_of(node.id)
         if tokens is not None and any(flag & SAMPLED for flag in tokens.flags):
-            made["ids"] = tokens.ids.tolist()
+            made["ids"] = tokens.ids[:_TOKENS].tolist()
             made["logprobs"] = [
                 _number(round(value, 4)) if flag & SAMPLED else None
-                for value, flag in zip(tokens.logprobs, tokens.flags, strict=True)
+                for value, flag in zip(tokens.logprobs[:_TOKENS], tokens.flags[:_TOKENS], strict=True)
             ]
+            made["more"] = max(0, len(tokens.ids) - _TOKENS)
     return made
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
 def _rollout(rollout: Trajectory, most: int) -> dict[str, Any]:
-    error = rollout.error
+    error, again = rollout.error, retried(rollout.note)
     return {
         "id": rollout.id,
         "point": rollout.point.id,
@@ -405,6 +452,7 @@ def _rollout(rollout: Trajectory, most: int) -> dict[str, Any]:
         "error": None if error is None else redact(_plain(error)),
         "verdicts": [_plain(one) for one in read(rollout.note)],
         "parts": [msgspec.structs.asdict(one) for one in graded(rollout.note)],
+        "retried": None if again is None else _plain(msgspec.structs.asdict(again)),
         "turns": rollout.turns,
         "usage": msgspec.structs.asdict(rollout.usage),
         "seconds": list(rollout.seconds),

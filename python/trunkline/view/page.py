@@ -77,7 +77,8 @@ def _run(run: RunData, most: int, wanted: Sequence[str]) -> dict[str, Any]:
     rows = sorted(rows, key=lambda row: row["id"] not in first)[:most]
     rows.sort(key=lambda row: row["task"])
     trees = {row["id"]: run.task(row["id"], _TEXT) for row in rows}
-    return {"overview": overview, "summary": run.summary(), "rows": rows, "trees": trees}
+    summary, categories = run.summary(), run.categories()
+    return {"overview": overview, "summary": summary, "categories": categories, "rows": rows, "trees": trees}
 
 
 def _page(data: dict[str, Any]) -> bytes:

@@ -44,6 +44,7 @@ _SAFE: Final = {
 LOOK: Final = 1.0
 """Seconds between two looks at a run file that is followed."""
 
+_REST: Final = 5.0  # times as long as counting the rows of a run took, until they are counted again
 _ALIVE: Final = 15.0  # seconds after which a line is sent though nothing has changed
 
 
@@ -175,6 +176,9 @@ class ViewServer:
                 found = await asyncio.to_thread(run.tasks, TaskQuery.of(asked))
             case "values":
                 found = await asyncio.to_thread(run.values, asked.get("field", ""))
+            case "categories":
+                names = None if "field" not in asked else [asked["field"]]
+                found = await asyncio.to_thread(run.categories, names)
             case "task":
                 found = await asyncio.to_thread(run.task, asked.get("id", ""))
             case _:
@@ -194,7 +198,9 @@ class ViewServer:
         await response.prepare(request)
         before: object = None
         quiet = 0.0
+        loop = asyncio.get_running_loop()
         while True:
+            rest, began = self._look, loop.time()
             now = await asyncio.to_thread(run.version)
             if now != before or quiet >= _ALIVE:
                 before, quiet = now, 0.0
@@ -205,8 +211,9 @@ class ViewServer:
                 await response.write(msgspec.json.encode(found) + b"\n")
                 if not found["live"]:
                     return response
-            await asyncio.sleep(self._look)
-            quiet += self._look
+                rest = max(rest, _REST * (loop.time() - began))
+            await asyncio.sleep(rest)
+            quiet += rest
 
     async def _control(self, request: web.Request) -> web.Response:
         run = self._run(request)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import CoreTree
@@ -82,9 +83,12 @@ class LLMClients:
         self._resized = resized
         self._slots = {name: _part(llm, job.parties) for name, llm in job.llms.items()}
         self.llms: dict[str, LLMClient] = {}
+        self.retry_causes: Counter[str] = Counter()  # attempts beyond the first, by cause
         try:
             for name, llm in job.llms.items():
-                self.llms[name] = self._open(name, llm)
+                self.llms[name] = opened = self._open(name, llm)
+                if isinstance(opened, HttpLLM):
+                    opened.retry_causes = self.retry_causes
         except BaseException:
             leases.close()
             raise
@@ -189,7 +193,13 @@ class Engine:
         self._send = send
         self._lag = lag
         self._outbox = Outbox(
-            room(job), send, self._fail, unacknowledged(job), reported_together(job), named=job.profiled
+            room(job),
+            send,
+            self._fail,
+            unacknowledged(job),
+            reported_together(job),
+            named=job.profiled,
+            retry_causes=self._llms.retry_causes,
         )
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits

@@ -218,6 +218,7 @@ class Outbox:
         unacknowledged: Turns that may wait for their acknowledgement, beside those that wait for their reply.
         together: Finished tasks that leave together at the latest.
         named: Whether calls say who asked.
+        retry_causes: Attempts beyond the first by cause, which others count; what it holds leaves with the next batch.
     """
 
     def __init__(
@@ -229,8 +230,10 @@ class Outbox:
         together: int = 1,
         *,
         named: bool = True,
+        retry_causes: Counter[str] | None = None,
     ) -> None:
         self.named = named
+        self._retry_causes: Counter[str] = Counter() if retry_causes is None else retry_causes
         self._send = send
         self._failed = failed
         self._free = ShrinkableSemaphore(concurrency + unacknowledged)
@@ -369,5 +372,7 @@ class Outbox:
         estimated: Counter[str] = Counter()
         for where, tokens in self._estimated:  # the client has said by now which endpoint a reply is of
             estimated[where if isinstance(where, str) else _place(where.llm, where.endpoint)] += tokens
-        self._send(Batch(self._batches, grown, done, sorted(filter(None, self.served)), dict(estimated)))
+        served = sorted(filter(None, self.served))
+        self._send(Batch(self._batches, grown, done, served, dict(estimated), dict(self._retry_causes)))
         self.served, self._estimated = {""}, []
+        self._retry_causes.clear()

@@ -202,3 +202,32 @@ def test_a_team_that_asks_named_llms_alone_is_played_and_resumed(folder: Path, u
     with RunReader.open(folder / "named.run") as reader:
         assert reader.settings["llm"] is None
         assert set(reader.settings["llms"]) == {"here", "there"}
+
+
+def figures(lines: list[str]) -> dict[str, tuple[int, int]]:
+    """Calls and active rows of each agent, out of the lines of a table."""
+    found = {}
+    for line in lines:
+        columns = line.split()
+        if columns and columns[0] in {"solver", "verifier"}:
+            found[columns[0]] = (int(columns[1]), int(columns[-6]))
+    return found
+
+
+@pytest.mark.parametrize("every", [2, 6])
+def test_figures_of_the_agents_while_the_run_takes_its_tasks(folder: Path, url: str, every: int):
+    done = trunkline(
+        folder, "run", "arithmetic.jsonl", "-m", "sim-team", "--base-url", url, "-w", "0", "--team", "math:rounds=2",
+        "-n", "6", "-r", "2", "--agents-every", str(every), "-o", "r.run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.split("the last ")[1:]
+    assert len(said) == 6 // every
+    assert all(one.startswith(f"{every} tasks, ") for one in said)
+    windows = [figures(one.splitlines()) for one in said]
+    with RunReader.open(folder / "r.run") as reader:
+        whole = {agent.name: (agent.calls, agent.rows.active) for agent in reader.profile().agents}
+    for name, (calls, active) in whole.items():
+        assert sum(window[name][1] for window in windows) == active, "each row is in the figures of its task"
+        assert sum(window[name][0] for window in windows) == calls, "no call is missing, as the last task ends a window"
+    assert figures(done.stdout.splitlines()) == whole, "those of the whole run are under its summary"

@@ -50,8 +50,8 @@ CACHED = AgentProfile(
 def test_an_agent_is_a_line_with_its_calls_tokens_time_and_rows():
     lines = agents_table([SOLVER, CACHED]).splitlines()
     assert [" ".join(line.split()) for line in lines[2:4]] == [
-        "sol\\x1bver 1,200 3 120,000 60,000 9,000 75.0 % 80.0 % 0.500 s 1.250 s 1,000 197 66.7 % 90.0 %",
-        "cached 0 0 0 0 0 0.0 % 0.0 % - - - - - -",
+        "sol\\x1bver 1,200 3 120,000 60,000 9,000 75.0 % 80.0 % 0.500 s 0.500 s 1.250 s 1,000 197 66.7 % 90.0 %",
+        "cached 0 0 0 0 0 0.0 % 0.0 % - - - - - - -",
     ]
     assert max(map(len, lines[:4])) <= 140
 

@@ -124,6 +124,9 @@ def test_accuracy_by_a_field(run: Path):
     assert shown(run, "--where", "metadata['my field'] == 'bb'").startswith("3 rollouts\n")
     with pytest.raises(AssertionError, match=r"did you mean category\?"):
         shown(run, "--by", "categry")
+    with pytest.raises(AssertionError, match=r"there is no field turns > 5 .*; there is task, rollout"):
+        shown(run, "--by", "turns > 5")
+    assert shown(run, "--by", " category ").splitlines()[1:] == lines[1:]
 
 
 def test_a_whole_try(run: Path):

@@ -47,11 +47,13 @@ def test_one_plain_line_every_five_seconds_where_there_is_no_terminal() -> None:
     with ProgressLine(stream, clock=clock) as progress:
         for second in range(21):
             clock.now = 100.0 + second
-            progress.update(shot(second * 10, failed=2, retries=3))
+            causes = {"timeout": 1, "429": 2}
+            progress.update(shot(second * 10, failed=2, retries=3, retry_causes=causes))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 5
     assert lines[-1] == (
-        "50/100 tasks | 200/400 rollouts | 20 s left | 2 errors, 3 retries | 10.0 rollouts/s | 11k tokens/s"
+        "50/100 tasks | 200/400 rollouts | 20 s left | 2 errors, 3 retries (2 × 429, 1 × timeout) | 10.0 rollouts/s | "
+        "11k tokens/s"
     )
     assert "\x1b" not in stream.getvalue()
 

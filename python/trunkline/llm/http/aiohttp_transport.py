@@ -185,7 +185,7 @@ def _translate(error: Exception, limit: float) -> TransportError:
         return unconnected(error.os_error)
     for kind, message, unreachable, retry in _MEANINGS:
         if isinstance(error, kind):
-            return TransportError(message, unreachable=unreachable, retry=retry)
+            return TransportError(message, unreachable=unreachable, retry=retry, timeout=message is CONNECT_LATE)
     if isinstance(error, TimeoutError):
         return late(limit)
     return TransportError(f"{CONNECTION_BROKE} ({type(error).__name__})")

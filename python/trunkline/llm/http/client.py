@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import time
+from collections import Counter
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
@@ -90,6 +91,7 @@ class PendingCall(Generic[T]):
         asked: Base URL of the endpoint that was asked last; empty before.
         avoid: The endpoint that failed it last.
         outcome: What came of the last attempt.
+        cause: What a retry after it is counted under.
         tries: What came of each attempt that brought nothing, a line each; the last ones of many.
         evidence: The beginning of what was answered last.
     """
@@ -104,6 +106,7 @@ class PendingCall(Generic[T]):
         "avoid",
         "body",
         "busy",
+        "cause",
         "evidence",
         "headers",
         "key",
@@ -144,7 +147,7 @@ class PendingCall(Generic[T]):
         self.avoid: Endpoint | None = None
         self.outcome: Outcome | None = None
         self.tries: list[str] = []
-        self.evidence = ""
+        self.cause = self.evidence = ""
         self._backoff = backoff
         self._strikes = self._unusable = self._own = 0
 
@@ -154,15 +157,16 @@ class PendingCall(Generic[T]):
         self.busy += seconds
         self.left -= seconds
 
-    def tried(self, outcome: Outcome, evidence: str = "") -> None:
+    def tried(self, outcome: Outcome, cause: str, evidence: str = "") -> None:
         """Write down what came of an attempt that brought nothing.
 
         Args:
             outcome: What it means.
+            cause: What a retry after it is counted under.
             evidence: The beginning of what was answered, if anything was.
         """
         self.tries = [*self.tries[1 - _TRIES :], f"{self.attempts}: {outcome.message} ({self.last:.2f} s)"]
-        self.evidence = evidence
+        self.cause, self.evidence = cause, evidence
 
     def failed(self, outcome: Outcome, weight: int, *, unusable: bool) -> None:
         """Note an attempt that brought nothing.
@@ -229,6 +233,8 @@ class HttpLLM:
     Attributes:
         limiter: Who lets requests in.
         shared_slots: What this process holds of slots that it shares with others; None where it does not.
+        retry_causes: Attempts beyond the first, by what the one before came to: a status such as ``429``, ``timeout``,
+            ``no connection``, ``connection lost``, or ``unusable reply``.
     """
 
     def __init__(
@@ -290,6 +296,7 @@ class HttpLLM:
         self._draw = draw
         self._clock = clock
         self._retries: dict[object, float] = {}
+        self.retry_causes: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         urls = (endpoint.target("/chat/completions")[1].url for endpoint in self._router.endpoints)
@@ -432,6 +439,8 @@ class HttpLLM:
     async def _send(self, endpoint: Endpoint, call: PendingCall[T], *, probe: bool) -> T | Outcome:
         """Post, read what comes back, and note what it says of the endpoint."""
         url, _ = endpoint.target(call.route)
+        if call.attempts:
+            self.retry_causes[call.cause] += 1
         call.attempts += 1
         call.asked = endpoint.base_url
         begun = self._clock()
@@ -461,7 +470,7 @@ class HttpLLM:
         if isinstance(answer, TransportError):
             kind = EndpointError if answer.unreachable and not endpoint.reached else LLMError
             outcome = Outcome(kind, f"{context.url} gave no answer: {answer}", answer.retry)
-            call.tried(outcome)
+            call.tried(outcome, answer.cause)
             if answer.retry:
                 self._router.failed(endpoint, outcome, probe=probe)
             return outcome
@@ -485,7 +494,8 @@ class HttpLLM:
                 if isinstance(result, Reply):
                     self._note(result, endpoint, call, answer, now)
                 return result
-        call.tried(found, excerpt(answer.body, _EVIDENCE, context.secret))
+        cause = str(found.status) if found.status else "unusable reply"
+        call.tried(found, cause, excerpt(answer.body, _EVIDENCE, context.secret))
         return self._judge(endpoint, call, found, begun=begun, now=now, probe=probe)
 
     @staticmethod

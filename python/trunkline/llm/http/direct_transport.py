@@ -206,7 +206,7 @@ class DirectTransport:
         """Say what a fault of the table means; see :meth:`trunkline._core.ExchangeTable.land`."""
         words = _WORDS.get(fault)
         if words is not None:
-            return TransportError(words, unreachable=fault == "connect_late")
+            return TransportError(words, unreachable=fault == "connect_late", timeout=fault == "connect_late")
         match fault:
             case "too_large":
                 return too_large(self._largest, int(detail) if detail else None)

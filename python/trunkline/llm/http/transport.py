@@ -52,12 +52,19 @@ class TransportError(Exception):
         message: What happened, without the URL.
         unreachable: Nothing was listening, or the name is unknown.
         retry: Whether trying again can help.
+        timeout: The time for it was over.
     """
 
-    def __init__(self, message: str, *, unreachable: bool = False, retry: bool = True) -> None:
+    def __init__(self, message: str, *, unreachable: bool = False, retry: bool = True, timeout: bool = False) -> None:
         super().__init__(message)
         self.unreachable = unreachable
         self.retry = retry
+        self.timeout = timeout
+
+    @property
+    def cause(self) -> str:
+        """What retries after it are counted under."""
+        return "timeout" if self.timeout else "no connection" if self.unreachable else "connection lost"
 
 
 Body = bytes | list[bytes]
@@ -134,12 +141,12 @@ def closed() -> TransportError:
 
 def late(limit: float) -> TransportError:
     """The time for all of it is over."""
-    return TransportError(f"no whole answer within {limit:.3g} s")
+    return TransportError(f"no whole answer within {limit:.3g} s", timeout=True)
 
 
 def silent(idle: float) -> TransportError:
     """The body does not go on."""
-    return TransportError(f"nothing came for {idle:g} s in the middle of the answer")
+    return TransportError(f"nothing came for {idle:g} s in the middle of the answer", timeout=True)
 
 
 def too_large(largest: int, announced: int | None = None) -> TransportError:

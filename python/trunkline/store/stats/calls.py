@@ -22,6 +22,9 @@ T = TypeVar("T")
 ESTIMATED_USAGE: Final = "estimated_usage"
 """Key of the table ``meta``: how many generated tokens are estimated, by endpoint."""
 
+RETRY_CAUSES: Final = "retry_causes"
+"""Key of the table ``meta``: attempts beyond the first, by what the attempt before came to."""
+
 PROBES: Final = "probes"
 """Key of the table ``meta``: the requests that found out what servers can do; they belong to no task."""
 
@@ -195,6 +198,11 @@ def total(endpoints: Sequence[EndpointSummary]) -> Spending | None:
 def estimated_usage(meta: Mapping[str, str]) -> dict[str, int]:
     """Read how many generated tokens are estimated, by endpoint; nothing where the entry is damaged."""
     return meta_entry(meta, ESTIMATED_USAGE, dict[str, int], {})
+
+
+def retry_causes(meta: Mapping[str, str]) -> dict[str, int]:
+    """Read attempts beyond the first by cause; nothing where the entry is damaged."""
+    return meta_entry(meta, RETRY_CAUSES, dict[str, int], {})
 
 
 def probes(meta: Mapping[str, str]) -> list[CallRow]:

@@ -18,7 +18,16 @@ from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.intervals import RewardCounter, estimate
 from trunkline.scoring.notes import replays, retried
 from trunkline.store.schema import meta_entry
-from trunkline.store.stats.calls import EndpointSummary, Spending, batches, by_endpoint, estimated_usage, probes, total
+from trunkline.store.stats.calls import (
+    EndpointSummary,
+    Spending,
+    batches,
+    by_endpoint,
+    estimated_usage,
+    probes,
+    retry_causes,
+    total,
+)
 from trunkline.store.stats.tasks import (
     VOID,
     Filtered,
@@ -242,6 +251,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         chosen: Of these, rollouts that were chosen by their result.
         first_try: Accuracy of one try with the rewards that these had, and without those in their place; None unless
             there are any.
+        retry_causes: The retries of ``usage`` by what the attempt before came to: a status such as ``429``,
+            ``timeout``, ``no connection``, ``connection lost``, ``unusable reply``; those of an LLM of one's own and of
+            judges are not in it, and those of tasks that are not finished are.
     """
 
     state: str
@@ -320,6 +332,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     retried: int = 0
     chosen: int = 0
     first_try: Estimate | None = None
+    retry_causes: dict[str, int] = {}
 
     @property
     def per_task(self) -> float | None:
@@ -580,6 +593,7 @@ def summarise(
         empty=found.empty,
         retried=terminations[Termination.RETRIED],
         chosen=found.chosen,
+        retry_causes=retry_causes(meta),
     )
 
 

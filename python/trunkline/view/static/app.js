@@ -10,6 +10,7 @@ const SORTED = new Set(["task", "reward", "rollouts", "failed", "turns", "genera
 const OUTCOMES = ["solved", "unsolved", "mixed", "broken", "empty", "unscored", "unfinished"];
 const FAILED = new Set(["bad_request", "llm_error", "tool_error", "unknown_effect", "lost"]);
 const MOST_NODES = 3000;
+const words = (ended) => (ended === "retried" ? "asked again" : ended.replaceAll("_", " "));
 const $ = (id) => document.getElementById(id);
 
 function h(name, given = {}, ...children) {
@@ -44,6 +45,13 @@ const ends = (low, high, shown) => (known(low) && known(high) ? ` [${shown(low)}
 const percent = (value) => (value * 100).toFixed(1);
 const range = (found) => (found ? share(found.value) + ends(found.low, found.high, percent) : "–");
 const broke = (rollout) => FAILED.has(rollout.termination);
+const causes = (counts) => Object.entries(counts ?? {}).sort((a, b) => b[1] - a[1]).map(([cause, times]) => `${count(times)} × ${cause}`).join(", ");
+// At least four digits that count, and at least cents; null where no call has a price.
+function money(spent) {
+  if (!spent || !(spent.priced > 0 || !spent.unpriced)) return null;
+  const digits = spent.money <= 0 ? 2 : Math.min(Math.max(2, 3 - Math.floor(Math.log10(spent.money))), 12);
+  return spent.money.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
 const tone = (rollout) => (broke(rollout) ? "bad" : known(rollout.reward) ? sign(rollout.reward) : "soft");
 const sign = (reward) => (!known(reward) ? "" : reward >= 1 ? "good" : reward <= 0 ? "bad" : "warn");
 
@@ -58,9 +66,16 @@ class Server {
     }
     this.headers = { "X-Trunkline-Token": sessionStorage.getItem("token") ?? "" };
   }
+  async fetch(address, init) {
+    try {
+      return await fetch(address, { headers: this.headers, ...init });
+    } catch {
+      throw new Error("trunkline view does not answer: start it again, and open the address that it prints");
+    }
+  }
   async ask(path, query = {}, init = {}) {
     const said = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== false && known(value)));
-    const response = await fetch(`/api/${path}?${said}`, { headers: this.headers, ...init });
+    const response = await this.fetch(`/api/${path}?${said}`, init);
     const found = await response.json();
     if (!response.ok) throw new Error(found.error ?? `the server answered ${response.status}`);
     return found;
@@ -69,11 +84,13 @@ class Server {
   summary(run) { return this.ask(`runs/${run}/summary`); }
   tasks(run, query) { return this.ask(`runs/${run}/tasks`, query); }
   values(run, field) { return this.ask(`runs/${run}/values`, { field }); }
+  async categories(run, field) { return (await this.ask(`runs/${run}/categories`, { field }))[field]; }
   task(run, id) { return this.ask(`runs/${run}/task`, { id }); }
   compare() { return this.ask("compare"); }
   control(run, action) { return this.ask(`runs/${run}/control`, {}, { method: "POST", body: JSON.stringify({ action }) }); }
   async follow(run, onState) {
-    const response = await fetch(`/api/runs/${run}/live`, { headers: this.headers });
+    const response = await this.fetch(`/api/runs/${run}/live`);
+    if (!response.ok) throw new Error((await response.json()).error);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -98,17 +115,17 @@ class Embedded {
     }
     return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 50);
   }
+  async categories(run, field) { return this.data.runs[run].categories[field]; }
   async tasks(run, query) {
     const { rows, trees } = this.data.runs[run];
     const text = query.text.toLowerCase();
-    const said = (row) => JSON.stringify(query.turns ? [row, trees[row.id]] : [row.id, row.question]).toLowerCase();
-    const needle = JSON.stringify(text).slice(1, -1);
+    const texts = (row) => [row.id, row.question, ...(query.turns ? trees[row.id].nodes.flatMap(spoken) : [])];
     const found = rows.filter((row) =>
       (!query.outcome || OUTCOME[query.outcome]?.(row) || row.ends.includes(query.outcome))
       && (query.least === "" || (known(row.reward) && row.reward >= Number(query.least)))
       && (query.most === "" || (known(row.reward) && row.reward <= Number(query.most)))
       && (!query.field || !query.value || JSON.stringify(row.metadata[query.field]) === query.value)
-      && (!text || said(row).includes(needle)));
+      && (!text || texts(row).some((one) => one?.toLowerCase().includes(text))));
     const way = query.descending ? -1 : 1;
     const less = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
     found.sort((a, b) => {
@@ -127,6 +144,9 @@ class Embedded {
     return this.data.compare;
   }
 }
+
+const spoken = (node) => [node.text, node.reasoning, node.report, ...node.calls.flatMap((call) => [call.name, call.arguments, pretty(call.arguments, leaves)])];
+const leaves = (value) => (typeof value === "string" ? value : value && typeof value === "object" ? Object.entries(value).flat().map(leaves).join("\n") : "");
 
 const OUTCOME = {
   solved: (row) => known(row.best) && row.best >= 1,
@@ -164,6 +184,8 @@ const guarded = (work) => async (...given) => {
 function head() {
   $("head").replaceChildren(...state.runs.map((run, number) => {
     const done = run.progress ?? {};
+    const retries = Math.max(run.retries, done.retries ?? 0);
+    const why = causes(done.retry_causes ?? run.retry_causes);
     const figures = [
       h("span", { class: "soft" }, run.live ? "running" : run.state === "running" ? "stopped without an end" : run.state),
       run.model ? h("span", { class: "soft" }, run.model) : null,
@@ -172,7 +194,9 @@ function head() {
       figure(accuracy(number), "right"),
       run.broken ? h("span", { class: "bad" }, `${count(run.broken)} tasks broke`) : null,
       run.empty ? h("span", { class: "warn" }, `${count(run.empty)} empty answers`) : null,
-      run.retries ? h("span", { class: "warn" }, `${count(run.retries)} retries`) : null,
+      run.retried ? h("span", { class: "soft" }, `${count(run.retried)} asked again`) : null,
+      retries ? h("span", { class: "warn" }, `${count(retries)} retries${why ? `: ${why}` : ""}`) : null,
+      state.summaries[number] && money(state.summaries[number].spent) ? figure(money(state.summaries[number].spent), "spent") : null,
       known(done.latency) ? figure(duration(done.latency), "a call") : null,
       run.loss ? h("span", { class: "bad" }, run.loss) : null,
       ...(run.controls && source.control ? ["drain", "stop"].map((action) => h("button", {
@@ -190,7 +214,7 @@ const figure = (value, what) => h("span", { class: "figure" }, h("b", {}, value)
 
 function accuracy(number) {
   const found = state.summaries[number]?.accuracy;
-  return found && !state.runs[number].live ? range(found) : share(state.runs[number].reward);
+  return found ? range(found) : share(state.runs[number].reward);
 }
 
 async function press(run, action) {
@@ -246,17 +270,22 @@ function filters() {
     return load();
   });
   const values = h("select", { id: "value", "aria-label": "Value", hidden: true, onchange: set("value") });
+  const listed = async () => {
+    values.hidden = !query.field;
+    if (!query.field) return;
+    const found = await source.values(state.run, query.field);
+    values.replaceChildren(h("option", { value: "" }, "any value"), ...found.map(([value, tasks]) =>
+      h("option", { value, selected: value === query.value }, `${value.slice(0, 60)} (${count(tasks)})`)));
+  };
   const chosen = guarded(async (event) => {
+    const before = query.value;
     query.field = event.target.value;
     query.value = "";
-    values.hidden = !query.field;
-    if (query.field) {
-      const found = await source.values(state.run, query.field);
-      values.replaceChildren(h("option", { value: "" }, "any value"), ...found.map(([value, tasks]) =>
-        h("option", { value }, `${value.slice(0, 60)} (${count(tasks)})`)));
-    } else await load();
+    await listed();
+    if (before) await set("value")({ target: { value: "" } });
   });
-  const ends = run.ends.map(([word]) => word).filter((word) => word !== "growing");
+  listed().catch(tell);
+  const ends = [...new Set([...OUTCOMES, ...run.ends.map(([word]) => word), query.outcome])].filter((word) => word && word !== "growing");
   let waiting = 0;
   const typed = (event) => {
     clearTimeout(waiting);
@@ -267,11 +296,11 @@ function filters() {
     h("label", {}, h("input", { type: "checkbox", id: "turns", checked: query.turns, onchange: set("turns", (box) => box.checked) }), "turns too"),
     h("select", { id: "outcome", "aria-label": "Outcome", onchange: set("outcome") },
       h("option", { value: "" }, "any outcome"),
-      [...OUTCOMES, ...ends].map((word) => h("option", { value: word, selected: word === query.outcome }, word.replaceAll("_", " ")))),
+      ends.map((word) => h("option", { value: word, selected: word === query.outcome }, words(word)))),
     h("label", { class: "wide" }, "reward", h("input", { type: "number", step: "any", id: "least", placeholder: "from", value: query.least, onchange: set("least") }),
       h("input", { type: "number", step: "any", id: "most", "aria-label": "Reward up to", placeholder: "to", value: query.most, onchange: set("most") })),
     run.fields.length ? h("select", { id: "field", "aria-label": "Category", onchange: chosen },
-      h("option", { value: "" }, "any category"), run.fields.map((name) => h("option", { value: name }, name))) : null,
+      h("option", { value: "" }, "any category"), run.fields.map((name) => h("option", { value: name, selected: name === query.field }, name))) : null,
     values,
     source instanceof Server ? h("input", { id: "where", class: "where", "aria-label": "Expression over tries", placeholder: "where: outcome == 'max_turns' and turns > 5", value: query.where, onchange: set("where") }) : null,
   );
@@ -329,7 +358,7 @@ function row(task) {
     known(task.ended) ? null : h("span", { class: "tag" }, "unfinished"),
     task.empty ? h("span", { class: "tag" }, `${task.empty} empty`) : null,
     task.ends.filter((word) => word !== "answer").map((word) =>
-      h("span", { class: FAILED.has(word) ? "tag bad" : "tag" }, word.replaceAll("_", " "))))),
+      h("span", { class: FAILED.has(word) ? "tag bad" : "tag" }, words(word))))),
   h("td", { class: "num" }, known(task.reward) ? bar(task.reward) : null, h("span", { class: sign(task.reward) }, fixed(task.reward))),
   h("td", { class: "num wide" }, count(task.rollouts)),
   h("td", { class: `num wide ${wrong ? "bad" : ""}` }, count(task.failed)),
@@ -344,8 +373,11 @@ function bar(value) {
   return h("span", { class: "bar wide", "aria-hidden": "true" }, inner);
 }
 
+let opened = 0;
 async function openTask(id) {
+  const mine = ++opened;
   const tree = await source.task(state.run, id);
+  if (mine !== opened) return;
   const again = state.open?.id === id;
   state.open = tree;
   if (!again || state.rollout >= tree.rollouts.length) {
@@ -359,6 +391,7 @@ async function openTask(id) {
 }
 
 function closeTask() {
+  opened++;
   const id = state.open?.id;
   state.open = null;
   $("detail")?.remove();
@@ -397,8 +430,8 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
 
 function label(rollout) {
   const ended = rollout.termination ?? "growing";
-  const mark = broke(rollout) ? "✕" : known(rollout.reward) ? (rollout.reward >= 1 ? "✓" : "·") : "–";
-  return `${mark} ${rollout.id}  ${known(rollout.reward) ? fixed(rollout.reward) : ""}${ended === "answer" ? "" : `  ${ended.replaceAll("_", " ")}`}`;
+  const mark = rollout.retried ? "↻" : broke(rollout) ? "✕" : known(rollout.reward) ? (rollout.reward >= 1 ? "✓" : "·") : "–";
+  return `${mark} ${rollout.id}  ${known(rollout.reward) ? fixed(rollout.reward) : ""}${ended === "answer" ? "" : `  ${words(ended)}`}`;
 }
 
 function picture(tree, rollout, pick) {
@@ -443,8 +476,8 @@ function picture(tree, rollout, pick) {
       if (parent.children.length > 1 && node.visits > 1) texts.push(s("text", { x: x - 4, y: y - 7, "text-anchor": "middle" }, `${node.visits}·${fixed(node.value)}`));
     }
     const through = () => pick((tree.rollouts.find((one) => one.id === rollout?.id && on.has(node.id)) ?? tree.rollouts.find((one) => one.nodes.includes(node.id)) ?? tree.rollouts[0])?.id ?? 0, node.id);
-    const kind = `node ${node.kind} ${on.has(node.id) ? "on" : ""} ${forks.has(node.id) ? "fork" : ""}`;
-    const title = s("title", {}, `${node.kind} ${node.agent ?? ""} ${forks.has(node.id) ? "· the strategy forked here " : ""}· ${node.visits} tries, value ${fixed(node.value)}`);
+    const kind = `node ${node.kind} ${node.failed ? "failed" : ""} ${on.has(node.id) ? "on" : ""} ${forks.has(node.id) ? "fork" : ""}`;
+    const title = s("title", {}, `${node.kind} ${node.agent ?? ""} ${forks.has(node.id) ? "· the strategy forked here " : ""}${node.failed ? "· the tool call failed " : ""}· ${node.visits} tries, value ${fixed(node.value)}`);
     marks.push(forks.has(node.id)
       ? s("rect", { class: kind, x: x - 5, y: y - 5, width: 10, height: 10, transform: `rotate(45 ${x} ${y})`, onclick: through }, title)
       : s("circle", { class: kind, cx: x, cy: y, r: node.kind === "turn" ? 4.5 : 3, onclick: through }, title));
@@ -460,7 +493,7 @@ function picture(tree, rollout, pick) {
 function outcome(rollout) {
   const usage = rollout.usage;
   const made = [
-    ["ended", (rollout.termination ?? "growing").replaceAll("_", " ")], ["answer", rollout.answer === "" ? "(empty)" : rollout.answer ?? "–"],
+    ["ended", words(rollout.termination ?? "growing")], ...again(rollout.retried), ["answer", rollout.answer === "" ? "(empty)" : rollout.answer ?? "–"],
     ["reward", fixed(rollout.reward, 3)],
     ...rollout.parts.map((part) => [`  ${part.reward}`, `${fixed(part.value, 3)}${known(part.weight) ? ` × ${part.weight}` : " (earlier)"}${part.why ? `  ${part.why}` : ""}`]),
     ...rollout.verdicts.map((one) => [`filter ${one.filter}`, `${one.action}${one.amount ? ` ${one.amount}` : ""}${one.reason ? `: ${one.reason}` : ""}`]),
@@ -471,6 +504,13 @@ function outcome(rollout) {
     error ? h("pre", { class: broke(rollout) ? "error" : "error soft" }, [`${error.kind ?? ""} ${error.message}`, error.blame, ...(error.tries ?? []), error.evidence].filter(Boolean).join("\n")) : null);
 }
 
+function again(retried) {
+  if (!retried) return [];
+  const reward = known(retried.reward) ? `, reward ${fixed(retried.reward, 3)}` : "";
+  const why = retried.chosen ? "; chosen by its result" : "";
+  return [["before that", `${words(retried.was)}${reward}; try ${retried.by} stands in its place${why}`]];
+}
+
 function transcript(tree, rollout, here) {
   const byId = new Map(tree.nodes.map((node) => [node.id, node]));
   return h("div", { class: "turns" }, rollout.nodes.map((id) => byId.get(id)).filter(Boolean).map((node) => said(node, node.id === here)));
@@ -478,15 +518,15 @@ function transcript(tree, rollout, here) {
 
 function said(node, here) {
   const about = [
-    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && `${count(node.generated)} tokens`,
+    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && `${count(node.generated)} ${node.generated === 1 ? "token" : "tokens"}`,
     known(node.entropy) && `entropy ${fixed(node.entropy)}`, node.finish && node.finish !== "stop" && node.finish !== "tool_calls" && node.finish,
   ].filter(Boolean).join(" · ");
   const thought = /^\s*<think>([^]*?)<\/think>\s*/.exec(node.kind === "turn" ? node.text : "");
   const text = thought ? node.text.slice(thought[0].length) : node.text;
   const reasoning = [node.reasoning, thought?.[1].trim()].filter(Boolean).join("\n\n");
   const long = node.kind === "observation" || node.role === "system" || text.length > 4000;
-  return h("article", { class: `said ${node.kind} ${here ? "here" : ""}`, "data-node": node.id },
-    h("div", {}, h("span", { class: "role" }, node.role || node.kind), h("span", { class: "soft" }, about)),
+  return h("article", { class: `said ${node.kind} ${node.failed ? "failed" : ""} ${here ? "here" : ""}`, "data-node": node.id },
+    h("div", {}, h("span", { class: "role" }, node.role || node.kind), node.failed ? h("span", { class: "bad" }, "failed") : null, h("span", { class: "soft" }, about)),
     reasoning ? folded("reasoning", `reasoning: ${first(reasoning)}`, reasoning) : null,
     !text.trim() ? null : long ? folded("text", first(text), text) : h("pre", {}, text),
     node.calls.map((call) => folded("call", `→ ${call.name}  ${first(call.arguments)}`, pretty(call.arguments))),
@@ -496,9 +536,9 @@ function said(node, here) {
 
 const first = (text) => (text.length > 90 ? `${text.slice(0, 90).replaceAll(/\s+/g, " ")}…` : text.replaceAll(/\s+/g, " "));
 
-function pretty(text) {
+function pretty(text, show = (value) => JSON.stringify(value, null, 2)) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return show(JSON.parse(text));
   } catch {
     return text;
   }
@@ -509,23 +549,23 @@ function folded(kind, title, text) {
 }
 
 function shaded(node) {
-  const cells = node.logprobs.slice(0, 5000).map((value, nth) => {
+  const cells = node.logprobs.map((value, nth) => {
     const cell = h("span", { class: known(value) ? "" : "none", title: `token ${nth + 1}, id ${node.ids[nth]}: ${known(value) ? `log-prob ${value.toFixed(3)}` : "not sampled"}` });
     if (known(value)) cell.style.opacity = String(Math.min(1, 0.06 - value / 4));
     return cell;
   });
   const sampled = node.logprobs.filter(known);
   const mean = sampled.length ? sampled.reduce((a, b) => a + b, 0) / sampled.length : null;
-  return h("details", { class: "shading" }, h("summary", {}, `tokens by log-prob, mean ${fixed(mean, 3)}; the redder, the less likely`), h("div", { class: "tokens" }, cells));
+  return h("details", { class: "shading" }, h("summary", {}, `tokens by log-prob, mean ${fixed(mean, 3)}; the redder, the less likely`), h("div", { class: "tokens" }, cells), node.more ? h("p", { class: "soft" }, `${count(node.more)} more tokens`) : null);
 }
 
 // Totals; where time and tokens went.
 
 async function summary() {
   put($("main"), h("p", { class: "soft" }, "reading all rows …"));
-  const found = state.summaries[state.run] ?? await source.summary(state.run);
-  if (!state.runs[state.run].live) state.summaries[state.run] = found;
-  if (state.tab !== "summary") return;
+  const run = state.run;
+  const found = state.summaries[run] ??= await source.summary(run);
+  if (state.tab !== "summary" || state.run !== run) return;
   head();
   const time = found.time;
   const spent = (rows) => h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "calls", "failed", "time", "share"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
@@ -535,22 +575,42 @@ async function summary() {
     block("Results", [
       ["accuracy", range(found.accuracy)], [`best of ${found.tries}`, range(found.best_of_n)], ["majority", range(found.majority)],
       ["tasks solved", `${count(found.solved)} of ${count(found.finished)}`],
-      ...Object.entries(found.terminations).map(([word, n]) => [word.replaceAll("_", " "), count(n)]),
+      ...Object.entries(found.terminations).map(([word, n]) => [words(word), word === "answer" && found.empty ? `${count(n)}, ${count(found.empty)} of them empty` : count(n)]),
+      ...(found.first_try ? [["first tries", `${range(found.first_try)}, as ${count(found.chosen)} were chosen by their result`]] : []),
       ...found.failures.map(([why, n]) => [`${count(n)} broke`, why]),
       ...found.filters.map((one) => [`filter ${one.name}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
     ]),
     block("Tokens", [
       ["in", big(found.prompt)], ["of these cached", known(found.cached) && found.prompt ? share(found.cached / found.prompt) : "–"],
       ["out", big(usage.generated)], ["as chains", big(found.tokens.flat)], ["as trees", big(found.tokens.tree)],
-      ["saved by sharing", share(found.shared.reuse)], ["spent", found.spent ? `${found.spent.money.toFixed(4)}${found.spent.unpriced ? `, ${count(found.spent.unpriced)} calls unpriced` : ""}` : "no price given"],
+      ["saved by sharing", share(found.shared.reuse)], ["spent", found.spent ? `${money(found.spent) ?? "not known"}${found.spent.unpriced ? `, ${count(found.spent.unpriced)} calls unpriced` : ""}` : "no price given"],
     ]),
     block("Work", [
       ["wall time", duration(found.seconds)], ["rate", known(found.rate) ? `${fixed(found.rate, 1)} tries/s` : "–"],
-      ["model calls", count(usage.calls)], ["retries", count(usage.retries)], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
+      ["model turns", count(usage.calls)], ["retries", `${count(usage.retries)}${causes(found.retry_causes) ? `: ${causes(found.retry_causes)}` : ""}`], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
       ...Object.entries(state.runs[state.run].settings).filter(([, value]) => known(value) && value.length !== 0).map(([name, value]) => [name, described(value)]),
     ]),
     h("section", { class: "panel" }, h("h2", {}, "Time by agent"), spent(time.agents), h("h3", {}, "Time by tool"), time.tools.length ? spent(time.tools) : h("p", { class: "soft" }, "no tool calls")),
+    state.runs[state.run].fields.length ? categories() : null,
   ));
+}
+
+// Accuracy by the values of a field of the tasks' metadata.
+
+function categories() {
+  const run = state.run;
+  const place = h("div", { id: "categories" });
+  const draw = guarded(async (field) => {
+    put(place, h("p", { class: "soft" }, "reading all rows …"));
+    const found = await source.categories(run, field);
+    put(place, h("div", { class: "scroll" }, h("table", {},
+      h("thead", {}, h("tr", {}, [field, "tries", "accuracy"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
+      h("tbody", {}, found.map((one) => h("tr", {}, h("td", {}, one.value), h("td", { class: "num" }, count(one.rollouts)), h("td", { class: "num" }, range(one.accuracy)))))),
+    ));
+  });
+  return h("section", { class: "panel" }, h("h2", {}, "Accuracy by category"), h("p", {}, h("select", {
+    id: "by", "aria-label": "Category", onchange: (event) => event.target.value && draw(event.target.value),
+  }, h("option", { value: "" }, "choose a category"), state.runs[run].fields.map((name) => h("option", { value: name }, name)))), place);
 }
 
 function described(value) {
@@ -624,11 +684,38 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// The totals of a run under way: reading all rows takes at most a tenth of the time.
+function measured(number) {
+  let latest = 0, resting = false, changed = false;
+  const read = async () => {
+    const mine = ++latest, begun = performance.now();
+    resting = true;
+    changed = false;
+    try {
+      const found = await source.summary(number);
+      if (mine !== latest) return;
+      state.summaries[number] = found;
+      head();
+    } finally {
+      setTimeout(() => {
+        resting = false;
+        if (changed) read().catch(tell);
+      }, 10 * (performance.now() - begun));
+    }
+  };
+  return async (live) => {
+    changed = true;
+    if (!resting || !live) await read();
+  };
+}
+
 async function followed(number) {
   let loading = false;
+  const measure = measured(number);
   await source.follow(number, async (run) => {
     state.runs[number] = { ...run, asked: run.progress?.asked || state.runs[number].asked };
     head();
+    if (run.rollouts) measure(run.live).catch(tell);
     if (state.run !== number || state.tab !== "tasks" || loading) return;
     loading = true;
     await guarded(load)();
