@@ -178,7 +178,7 @@ TIMEOUT: Final = click.option(
 MAX_RETRIES: Final = click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 
 
-class Threshold(click.ParamType[float]):
+class Threshold(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """How many rollouts may break: a count, or a share below 1."""
 
     name = "threshold"
@@ -194,7 +194,7 @@ class Threshold(click.ParamType[float]):
         return number
 
 
-class StopWhen(click.ParamType["str | float"]):
+class StopWhen(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """The condition on which a task stops: its answer is decided, or a reward is reached."""
 
     name = "stop-when"
@@ -209,7 +209,7 @@ class StopWhen(click.ParamType["str | float"]):
             self.fail(f"{value!r} is neither answer nor a reward", param, ctx)
 
 
-class _Amounts(click.ParamType[Any]):
+class _Amounts(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A struct that is written ``NAME=NUMBER,...``."""
 
     def __init__(self, name: str, kind: type, read: Callable[[str], Any]) -> None:
