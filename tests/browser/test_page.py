@@ -191,6 +191,7 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
 def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
     page.open(address).click("[data-tab=summary]").has("Time by agent", "#main")
     assert "llm error" in page.text("#main")
+    page.has("0 masked, 0 dropped, 1 penalised", "#main")
     page.choose("#by", "is").until(lambda: len(page.all("#categories tbody tr")) == 2)
     assert re.match(r"blue\s+257\s+5\d.\d % \[[\d.]+, [\d.]+\]", page.text("#categories tbody"))
     page.click("[data-tab=compare]").has("B less A", "#main").click("#changed tr.pick")
@@ -205,7 +206,11 @@ def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
 def test_nothing_that_a_model_said_is_markup(
     browser: Callable[..., Any], page: Page, tmp_path: Path, width: int, how: str
 ) -> None:
-    tries = [Try(said=HOSTILE, answer=HOSTILE), Try("tool_error", HOSTILE, 0.0, HOSTILE), Try(reward=0.0, said=HOSTILE)]
+    tries = [
+        Try(said=HOSTILE, answer=HOSTILE, tool_failed=True),
+        Try("tool_error", HOSTILE, 0.0, HOSTILE),
+        Try(reward=0.0, said=HOSTILE),
+    ]
     write_run(tmp_path / "<img src=x>.run", [(Task.ask(HOSTILE, HOSTILE, id=HOSTILE), tries)])
     browser(width)
 

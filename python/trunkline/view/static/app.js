@@ -578,7 +578,7 @@ async function summary() {
       ...Object.entries(found.terminations).map(([word, n]) => [words(word), word === "answer" && found.empty ? `${count(n)}, ${count(found.empty)} of them empty` : count(n)]),
       ...(found.first_try ? [["first tries", `${range(found.first_try)}, as ${count(found.chosen)} were chosen by their result`]] : []),
       ...found.failures.map(([why, n]) => [`${count(n)} broke`, why]),
-      ...found.filters.map((one) => [`filter ${one.name}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
+      ...found.filters.map((one) => [`filter ${one.filter}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
     ]),
     block("Tokens", [
       ["in", big(found.prompt)], ["of these cached", known(found.cached) && found.prompt ? share(found.cached / found.prompt) : "–"],
@@ -616,6 +616,7 @@ function categories() {
 function described(value) {
   if (Array.isArray(value)) return value.map(described).join(", ");
   if (typeof value !== "object" || !value) return String(value);
+  if (value.roles) return `of ${Object.keys(value.roles).join(", ")}`;
   if (typeof value.kind !== "string") return JSON.stringify(value);
   const options = Object.entries(value.options ?? {}).filter(([, one]) => known(one) && one !== false && one.length !== 0);
   return value.kind + (options.length ? ` (${options.map(([name, one]) => `${name} ${typeof one === "object" ? JSON.stringify(one) : one}`).join(", ")})` : "");
