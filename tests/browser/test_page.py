@@ -274,7 +274,7 @@ def test_a_run_grows_on_the_page_and_is_drained_by_a_button(
             page.until(lambda: page.text("#rows").count("unfinished") == 1)
             shown = re.compile(r"\d % \[[\d.]+, [\d.]+\] right.*0.000\d+ spent", re.DOTALL)
             page.until(lambda: shown.search(page.text("#head")))
-            page.has(" retries: 2 × 429, 1 × timeout", "#head")
+            page.has("retries 10: 2 × 429, 1 × timeout", "#head")
             page.click("[data-action=drain]").has("drain asked", "#head")
             assert pressed.wait(WAIT)
             page.click("[data-action=stop]").driver.switch_to.alert.dismiss()

@@ -37,6 +37,7 @@ function fill(made, given, children) {
 const put = (place, ...children) => place.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
 const known = (value) => value !== null && value !== undefined;
 const count = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "–");
+const counted = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
 const fixed = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
 const share = (value) => (known(value) ? `${(value * 100).toFixed(1)} %` : "–");
 const duration = (value) => (!known(value) ? "–" : value >= 90 ? `${count(value / 60)} min` : `${fixed(value, 1)} s`);
@@ -45,7 +46,12 @@ const ends = (low, high, shown) => (known(low) && known(high) ? ` [${shown(low)}
 const percent = (value) => (value * 100).toFixed(1);
 const range = (found) => (found ? share(found.value) + ends(found.low, found.high, percent) : "–");
 const broke = (rollout) => FAILED.has(rollout.termination);
-const causes = (counts) => Object.entries(counts ?? {}).sort((a, b) => b[1] - a[1]).map(([cause, times]) => `${count(times)} × ${cause}`).join(", ");
+function retries(known, causes) {
+  const by = Object.entries(causes ?? {}).sort((a, b) => b[1] - a[1]);
+  // Requests for several draws that were given up are in no rollout.
+  const all = Math.max(known, by.reduce((sum, [, times]) => sum + times, 0));
+  return all ? [count(all), by.map(([cause, times]) => `${count(times)} × ${cause}`).join(", ")].filter(Boolean).join(": ") : "";
+}
 // At least four digits that count, and at least cents; null where no call has a price.
 function money(spent) {
   if (!spent || !(spent.priced > 0 || !spent.unpriced)) return null;
@@ -184,18 +190,17 @@ const guarded = (work) => async (...given) => {
 function head() {
   $("head").replaceChildren(...state.runs.map((run, number) => {
     const done = run.progress ?? {};
-    const retries = Math.max(run.retries, done.retries ?? 0);
-    const why = causes(done.retry_causes ?? run.retry_causes);
+    const again = retries(Math.max(run.retries, done.retries ?? 0), done.retry_causes ?? run.retry_causes);
     const figures = [
       h("span", { class: "soft" }, run.live ? "running" : run.state === "running" ? "stopped without an end" : run.state),
       run.model ? h("span", { class: "soft" }, run.model) : null,
       figure(`${count(run.finished)} of ${count(run.tasks)}`, "tasks"),
       figure(count(run.rollouts), "tries"),
       figure(accuracy(number), "right"),
-      run.broken ? h("span", { class: "bad" }, `${count(run.broken)} tasks broke`) : null,
-      run.empty ? h("span", { class: "warn" }, `${count(run.empty)} empty answers`) : null,
+      run.broken ? h("span", { class: "bad" }, `${counted(run.broken, "task")} broke`) : null,
+      run.empty ? h("span", { class: "warn" }, counted(run.empty, "empty answer")) : null,
       run.retried ? h("span", { class: "soft" }, `${count(run.retried)} asked again`) : null,
-      retries ? h("span", { class: "warn" }, `${count(retries)} retries${why ? `: ${why}` : ""}`) : null,
+      again ? h("span", { class: "warn" }, `retries ${again}`) : null,
       state.summaries[number] && money(state.summaries[number].spent) ? figure(money(state.summaries[number].spent), "spent") : null,
       known(done.latency) ? figure(duration(done.latency), "a call") : null,
       run.loss ? h("span", { class: "bad" }, run.loss) : null,
@@ -341,7 +346,7 @@ function rows() {
     state.rows.length ? null : h("p", { class: "soft" }, "No task is like that."),
     h("div", { class: "pages" },
       h("button", { id: "before", disabled: query.page === 0, onclick: turn(-1) }, "‹ before"),
-      h("span", { class: "soft", id: "total" }, `${count(state.total)} tasks, page ${query.page + 1} of ${count(last)}`),
+      h("span", { class: "soft", id: "total" }, `${counted(state.total, "task")}, page ${query.page + 1} of ${count(last)}`),
       h("button", { id: "after", disabled: query.page + 1 >= last, onclick: turn(1) }, "next ›")),
   );
 }
@@ -353,7 +358,7 @@ function row(task) {
     class: "pick", tabindex: 0, "data-id": task.id, "aria-selected": state.open?.id === task.id, onclick: open,
     onkeydown: (event) => { if (event.key === "Enter") open(); },
   },
-  h("td", { class: "id" }, task.id),
+  h("td", { class: "id" }, h("div", {}, task.id)),
   h("td", { class: "question" }, h("div", {}, task.question), h("div", { class: "tags" },
     known(task.ended) ? null : h("span", { class: "tag" }, "unfinished"),
     task.empty ? h("span", { class: "tag" }, `${task.empty} empty`) : null,
@@ -480,7 +485,7 @@ function picture(tree, rollout, pick) {
     const title = s("title", {}, `${node.kind} ${node.agent ?? ""} ${forks.has(node.id) ? "· the strategy forked here " : ""}${node.failed ? "· the tool call failed " : ""}· ${node.visits} tries, value ${fixed(node.value)}`);
     marks.push(forks.has(node.id)
       ? s("rect", { class: kind, x: x - 5, y: y - 5, width: 10, height: 10, transform: `rotate(45 ${x} ${y})`, onclick: through }, title)
-      : s("circle", { class: kind, cx: x, cy: y, r: node.kind === "turn" ? 4.5 : 3, onclick: through }, title));
+      : s("circle", { class: kind, cx: x, cy: y, r: node.kind === "turn" || node.failed ? 4.5 : 3, onclick: through }, title));
     (ends.get(node.id) ?? []).forEach((one, nth) => texts.push(s("text", {
       class: `leaf ${tone(one)} ${one.id === rollout?.id ? "on" : ""}`, x: x + 10, y: y + 4 + nth * 20, onclick: () => pick(one.id),
     }, label(one))));
@@ -518,7 +523,7 @@ function transcript(tree, rollout, here) {
 
 function said(node, here) {
   const about = [
-    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && `${count(node.generated)} ${node.generated === 1 ? "token" : "tokens"}`,
+    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && counted(node.generated, "token"),
     known(node.entropy) && `entropy ${fixed(node.entropy)}`, node.finish && node.finish !== "stop" && node.finish !== "tool_calls" && node.finish,
   ].filter(Boolean).join(" · ");
   const thought = /^\s*<think>([^]*?)<\/think>\s*/.exec(node.kind === "turn" ? node.text : "");
@@ -567,6 +572,11 @@ async function summary() {
   const found = state.summaries[run] ??= await source.summary(run);
   if (state.tab !== "summary" || state.run !== run) return;
   head();
+  totals(found);
+}
+
+function totals(found) {
+  const chosen = $("by")?.closest("section");
   const time = found.time;
   const spent = (rows) => h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "calls", "failed", "time", "share"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
     h("tbody", {}, rows.map((one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "num" }, count(one.calls)), h("td", { class: one.failed ? "num bad" : "num" }, count(one.failed)), h("td", { class: "num" }, duration(one.seconds)), h("td", { class: "num" }, share(one.share)))))));
@@ -581,17 +591,17 @@ async function summary() {
       ...found.filters.map((one) => [`filter ${one.filter}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
     ]),
     block("Tokens", [
-      ["in", big(found.prompt)], ["of these cached", known(found.cached) && found.prompt ? share(found.cached / found.prompt) : "–"],
+      ["in", big(usage.prompt)], ["of these cached", known(found.cached) && usage.prompt ? share(usage.cached / usage.prompt) : "–"],
       ["out", big(usage.generated)], ["as chains", big(found.tokens.flat)], ["as trees", big(found.tokens.tree)],
-      ["saved by sharing", share(found.shared.reuse)], ["spent", found.spent ? `${money(found.spent) ?? "not known"}${found.spent.unpriced ? `, ${count(found.spent.unpriced)} calls unpriced` : ""}` : "no price given"],
+      ["saved by sharing", share(found.shared.reuse)], ["spent", found.spent ? `${money(found.spent) ?? "not known"}${found.spent.unpriced ? `, ${counted(found.spent.unpriced, "call")} unpriced` : ""}` : "no price given"],
     ]),
     block("Work", [
       ["wall time", duration(found.seconds)], ["rate", known(found.rate) ? `${fixed(found.rate, 1)} tries/s` : "–"],
-      ["model turns", count(usage.calls)], ["retries", `${count(usage.retries)}${causes(found.retry_causes) ? `: ${causes(found.retry_causes)}` : ""}`], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
+      ["model turns", count(usage.calls)], ["retries", retries(usage.retries, found.retry_causes) || "0"], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
       ...Object.entries(state.runs[state.run].settings).filter(([, value]) => known(value) && value.length !== 0).map(([name, value]) => [name, described(value)]),
     ]),
     h("section", { class: "panel" }, h("h2", {}, "Time by agent"), spent(time.agents), h("h3", {}, "Time by tool"), time.tools.length ? spent(time.tools) : h("p", { class: "soft" }, "no tool calls")),
-    state.runs[state.run].fields.length ? categories() : null,
+    chosen ?? (state.runs[state.run].fields.length ? categories() : null),
   ));
 }
 
@@ -697,6 +707,7 @@ function measured(number) {
       if (mine !== latest) return;
       state.summaries[number] = found;
       head();
+      if (state.tab === "summary" && state.run === number) totals(found);
     } finally {
       setTimeout(() => {
         resting = false;
