@@ -75,6 +75,7 @@ class ViewServer:
             for path in self._paths:
                 self._runs.append(run := RunData(path))
                 opened.callback(run.close)
+                run.overview()  # a damaged file is said here, and not on the page
             self._opened = opened.pop_all()
 
     @property
