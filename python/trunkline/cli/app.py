@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
+    "init": ("trunkline.cli.demo:init", "Write an example that runs at once: eval, rl or team."),
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
     "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
@@ -35,7 +36,10 @@ _COMMANDS = {
     "compare": ("trunkline.cli.show:compare", "Compare two runs on the same tasks, task by task."),
     "export": ("trunkline.cli.post:export", "Write a run's rollouts for other programs."),
     "probe": ("trunkline.cli.demo:probe", "Find out what a server can do."),
-    "sim": ("trunkline.cli.demo:sim", "The embedded world: write its files, serve its models."),
+    "sim": (
+        "trunkline.cli.demo:sim",
+        "The embedded world: write its files, serve its models, run a command beside them.",
+    ),
 }
 
 _AGAIN = 0.01

@@ -413,7 +413,7 @@ def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
     """Sampling parameters; a strategy that goes by uncertainty asks for the log-probabilities that it needs."""
     chosen = read_sampling(given["set"])
     for name in chosen:
-        if given.get(name) not in {None, False, ()}:
+        if (typed := given.get(name)) is not None and typed is not False and typed != ():
             option = name.replace("_", "-")
             raise ConfigError(f"--{option} and --set sampling.{name} are one setting: give one of them")
     given = given | chosen

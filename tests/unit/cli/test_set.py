@@ -116,6 +116,11 @@ def test_roles_have_them_too(questions: Path):
             ["--temperature", 1, "--set", "sampling.temperature=0.5"],
             "--temperature and --set sampling.temperature are one",
         ),
+        (
+            ["--temperature", 0, "--set", "sampling.temperature=1"],
+            "--temperature and --set sampling.temperature are one",
+        ),
+        (["--stop", "a", "--set", "sampling.stop=b"], "--stop and --set sampling.stop are one setting"),
         (["--set", "sampling.top_p=7"], "sampling.top_p must be a number above 0 and at most 1, not 7"),
         (["--set", "sampling.extra.model=x"], "sampling.extra must not hold 'model'"),
         (["--stop", ""], "sampling.stop[0] is empty"),
