@@ -96,7 +96,10 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {dotted(path): path for path in sorted(ROOT.rglob("*.py"))}
+EXAMPLES = ROOT / "examples"
+"""Data of the package: scripts as users write them."""
+
+MODULES = {dotted(path): path for path in sorted(ROOT.rglob("*.py")) if EXAMPLES not in path.parents}
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 
 

@@ -57,7 +57,7 @@ def test_a_task_that_kills_two_workers_is_given_to_no_third_and_no_other_is_lost
         events = list(reader.events())
         assert [event.task for event in events if event.kind == "quarantined"] == [1]
         assert 2 <= sum(event.kind == "died" for event in events) <= 6
-    shown = CliRunner().invoke(app, ["show", str(result.path)]).output
+    shown = CliRunner().invoke(app, ["show", str(result.path), "-v"]).output
     assert re.search(r"workers +[2-6] died, 1 task quarantined\n", shown)
 
 

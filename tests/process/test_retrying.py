@@ -227,6 +227,29 @@ def test_what_cannot_be_asked_again_is_said_before_anything_changes(tmp_path: Pa
     assert "there is no such try to ask again" in told.stderr
 
 
+def test_ids_that_are_words_or_hold_commas_are_written_with_a_prefix(tmp_path: Path):
+    names = ["broken", "a,b", "id:c", "c"]
+    with serving(capital_cities) as server:
+        questions = [tl.Task.ask("Capital of France?", "Paris", id=name) for name in names]
+        llm = tl.LLM(server.url, siblings=False)
+        options = {"llm": llm, "workers": 0, "seed": 7, "out": tmp_path / "r.run", "resume": True}
+        tl.run(agent(), questions, **options)
+        counts: Counter[str] = Counter()
+        for options_of_retry, asked in (
+            (["--retry", "id:broken", "--retry", "id:a,b#0"], {"broken": 1, "a,b": 1}),
+            (["--retry", "id:id:c"], {"id:c": 1}),
+            (["--retry", "c,id:c"], {"c": 1}),
+        ):
+            done = trunkline(tmp_path, "resume", "r.run", "-w", 0, *options_of_retry)
+            assert done.returncode == 0, done.stderr
+            with tl.RunReader.open(tmp_path / "r.run") as reader:
+                rows = Counter(names[task] for task, row in reader.rollouts() if row.rollout > 0)
+            counts.update(asked)
+            assert rows == counts
+        with pytest.raises(ConfigError, match='"id:d" is neither broken'):
+            tl.run(agent(), questions, **options, retry="id:d")
+
+
 @pytest.mark.parametrize("paid", range(4, 14))
 def test_a_tree_for_which_nothing_was_paid_begins_with_a_larger_budget(paid: int, tmp_path: Path):
     out, ward = tmp_path / "r", Ward()

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
+    "init": ("trunkline.cli.demo:init", "Write an example that runs at once: eval, rl or team."),
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
     "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
@@ -35,7 +37,10 @@ _COMMANDS = {
     "compare": ("trunkline.cli.show:compare", "Compare two runs on the same tasks, task by task."),
     "export": ("trunkline.cli.post:export", "Write a run's rollouts for other programs."),
     "probe": ("trunkline.cli.demo:probe", "Find out what a server can do."),
-    "sim": ("trunkline.cli.demo:sim", "The embedded world: write its files, serve its models."),
+    "sim": (
+        "trunkline.cli.demo:sim",
+        "The embedded world: write its files, serve its models, run a command beside them.",
+    ),
 }
 
 _AGAIN = 0.01
@@ -184,9 +189,20 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(lost)
         return
     signum = int(getattr(lost.exc_value, "signum", signal.SIGINT))
-    again = threading.Timer(_AGAIN, signal.pthread_kill, (threading.main_thread().ident, signum))
-    again.daemon = True
-    again.start()
+    threading.Thread(target=_send_again, args=(threading.main_thread().ident, signum), daemon=True).start()
+
+
+def _send_again(thread: int, signum: int) -> None:
+    """Send a signal to a thread once it is out of :func:`_unraisable`, where it would be lost again."""
+    frame: FrameType | None
+    while True:
+        time.sleep(_AGAIN)
+        frame = sys._current_frames().get(thread)
+        while frame is not None and frame.f_code is not _unraisable.__code__:
+            frame = frame.f_back
+        if frame is None:
+            break
+    signal.pthread_kill(thread, signum)
 
 
 def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:

@@ -1,4 +1,4 @@
-"""The commands demo, sim and probe."""
+"""The commands demo, init, sim and probe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -21,7 +21,7 @@ from trunkline.cli.options import API_KEY_ENV, run_path
 from trunkline.cli.output import put, tell
 from trunkline.cli.tables import labelled
 from trunkline.cli.watch import drive, watching_options
-from trunkline.errors import InfrastructureError
+from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.llm.capabilities import ABILITIES
 from trunkline.llm.capabilities import probe as find_out
 from trunkline.llm.config import LLM
@@ -94,6 +94,39 @@ def demo(
     ctx.exit(code)
 
 
+_EXAMPLES: Final = Path(__file__).parent.parent / "examples"
+"""What ``init`` writes: a folder for each example, and a comment in it that has the command."""
+
+_PREFIX: Final = "# trunkline sim exec "
+
+
+@click.command()
+@click.argument("example", type=click.Choice(["eval", "rl", "team"]))
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+def init(example: str, folder: Path | None) -> None:
+    """Write an example into FOLDER, by default one of its name, that runs at once on the simulator.
+
+    eval scores a model with tools on questions, rl makes the arrays of one training step, team has three agents play
+    together. No file is replaced.
+    """
+    target = Path(example) if folder is None else folder
+    files = {file.name: file.read_bytes() for file in sorted((_EXAMPLES / example).iterdir()) if file.is_file()}
+    there = [target / name for name in files if os.path.lexists(target / name)]
+    if there:
+        raise ConfigError(f"{printable(str(there[0]))} exists: name another folder, or remove it")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            with (target / name).open("xb") as file:
+                file.write(data)
+            put(printable(str(target / name)))
+    except OSError as problem:
+        raise ConfigError(f"cannot write {printable(str(target))}: {problem.strerror or problem}") from None
+    lines = (line for data in files.values() for line in data.decode().splitlines())
+    command = next(line for line in lines if line.startswith(_PREFIX)).removeprefix("# ")
+    tell(f"next: cd {shlex.quote(str(target))} && {command}")
+
+
 _STOP = 10.0
 """Seconds a simulator has to stop."""
 
@@ -120,7 +153,7 @@ def simulator(preset: str, latency: bool, *options: str) -> Iterator[str]:
 
 @click.group()
 def sim() -> None:
-    """The embedded world: write its files, serve its models."""
+    """The embedded world: write its files, serve its models, run a command beside them."""
 
 
 @sim.command()
@@ -145,6 +178,39 @@ def serve(arguments: tuple[str, ...]) -> None:
     from trunkline.sim.server.__main__ import main
 
     raise SystemExit(main(arguments, prog="trunkline sim serve"))
+
+
+@sim.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), default="default", show_default=True, help="How the model errs."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the world whose corpus the tools search.")
+@click.pass_context
+def execute(ctx: click.Context, /, command: tuple[str, ...], preset: str, seed: int) -> None:
+    """Run COMMAND beside a simulator: OPENAI_BASE_URL and the corpus of trunkline.sim.tools are set for it.
+
+    Exits as COMMAND does.
+    """
+    with tempfile.TemporaryDirectory(prefix="trunkline-sim-") as folder, simulator(preset, latency=False) as url:
+        write_world(make_world(seed), Path(folder))
+        env = os.environ | {"OPENAI_BASE_URL": url, CORPUS_VARIABLE: str(Path(folder) / "corpus.jsonl")}
+        try:
+            process = subprocess.Popen(command, env=env)
+        except OSError as problem:
+            raise ConfigError(f"cannot run {printable(command[0])}: {problem.strerror or problem}") from None
+        code = _ended(process)
+    ctx.exit(code if code >= 0 else 128 - code)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process that gets the signals of this one; Ctrl-C reaches it by itself."""
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt as stop:
+            if (signum := getattr(stop, "signum", None)) is not None:
+                process.send_signal(signum)
 
 
 _THREADS = "llama.cpp may hold a thread for each: start it with --threads-http N, N above --max-concurrency of a run"

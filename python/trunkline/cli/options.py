@@ -2,32 +2,151 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+import tomllib
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import click
+import msgspec
 
-from trunkline._internal.text import describe_error
+from trunkline._internal.registry import read_value
+from trunkline._internal.text import describe_error, printable
+from trunkline._internal.validation import did_you_mean, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price, read_price
+from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget, read_budget
 from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.scoring.rewards import REWARDS
 from trunkline.scoring.rewards.reading import NONE
+from trunkline.store.datasets.loader import is_hub
 from trunkline.strategies.stopping import ANSWER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from trunkline.tree.views import Trajectory
 
 
-class GroupedCommand(click.Command):
+class FileCommand(click.Command):
+    """A command that reads options from ``@FILE.toml``; those of the command line and the environment go first."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Say where the file stands."""
+        return ["[@FILE.toml]", *super().collect_usage_pieces(ctx)]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the files that stand where arguments do, the later over the earlier."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        found, rest, _ = self.make_parser(ctx).parse_args(list(args))
+        places = [found.get(param.name) for param in self.params if isinstance(param, click.Argument)]
+        for text in (*places, *rest):
+            if isinstance(text, str) and text.startswith("@"):
+                args.remove(text)
+                ctx.default_map = {**(ctx.default_map or {}), **_read_file(self, ctx, text)}
+        return super().parse_args(ctx, args)
+
+
+_CODE: Final = frozenset(("tools", "environment", "rewards", "program", "team", "strategy", "dialect", "filters"))
+"""Options whose values may name a file of Python."""
+
+_TABLES: Final = frozenset(("budget", "task_budget", "price", "field", "llms", "role", "set"))
+"""Options whose values are ``NAME=VALUE``."""
+
+
+def _read_file(command: click.Command, ctx: click.Context, text: str) -> dict[str, Any]:
+    """The options that a file of TOML has, by the names of the command's parameters."""
+    shown, file = printable(text), Path(text[1:])
+    try:
+        data = tomllib.loads(file.read_text("utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"{shown} cannot be read: {problem.strerror or problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"{shown} is no TOML: {printable(str(problem), 200)}") from None
+    known = {
+        name.lstrip("-"): param
+        for param in command.params
+        for name in ([str(param.name)] if isinstance(param, click.Argument) else param.opts)
+        if isinstance(param, click.Argument) or name.startswith("--")
+    }
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        where = f"{shown}: {printable(key, 60)}"
+        param = known.get(key.replace("_", "-"))
+        if param is None:
+            near = did_you_mean(key.replace("_", "-"), known)
+            raise ConfigError(f"{where} is no option of {ctx.info_name}{near}; its names are those of --help")
+        name = str(param.name)
+        if name in found:
+            raise ConfigError(f"{where} is a second name of an option that is there already: keep one")
+        try:
+            found[name] = _values_of(param, value, file.parent)
+            param.type_cast_value(ctx, found[name])
+        except (click.BadParameter, ConfigError) as problem:
+            raise ConfigError(f"{where}: {getattr(problem, 'message', problem)}") from None
+    return found
+
+
+def _values_of(param: click.Parameter, value: Any, folder: Path) -> Any:
+    """A value of TOML as the command line has it; paths are relative to the folder."""
+    if getattr(param, "is_flag", False):
+        if not isinstance(value, bool):
+            raise ConfigError("it takes true or false")
+        return value
+    if isinstance(value, dict):
+        if param.name not in _TABLES:
+            raise ConfigError("it takes no table; write its value as on the command line")
+        listed = list(_pairs_of(value, "", as_json=param.name == "set"))
+        return listed if param.multiple else ",".join(listed)
+    if isinstance(value, list):
+        if not param.multiple:
+            raise ConfigError("it takes one value, and no list")
+        return [_text_of(param, one, folder) for one in value]
+    text = _text_of(param, value, folder)
+    return [text] if param.multiple else text
+
+
+def _pairs_of(table: Mapping[str, Any], before: str, *, as_json: bool) -> Iterator[str]:
+    """Write a table as ``NAME=VALUE``; names of tables in it stand before a dot. As JSON, values may be any."""
+    for key, value in table.items():
+        name = before + key
+        if isinstance(value, dict) and (not as_json or name in {"sampling", "sampling.extra"}):
+            yield from _pairs_of(value, f"{name}.", as_json=as_json)
+        elif as_json:
+            yield f"{name}={json.dumps(value, default=str)}"
+        else:
+            yield f"{name}={_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int | float):
+        raise ConfigError(f"{short_repr(value)} is neither text nor a number; write it as on the command line")
+    return str(value)
+
+
+def _text_of(param: click.Parameter, value: Any, folder: Path) -> str:
+    """A value as text, with the folder before a relative path."""
+    if isinstance(value, bool):
+        raise ConfigError("it takes a value, and not true or false")
+    text = _scalar(value)
+    if isinstance(param.type, click.Path) and text not in {"", "-"}:
+        path = folder / text
+        return text if param.name == "questions" and not path.exists() and is_hub(text) else str(path)
+    if param.name in _CODE and (code := re.match(r"[^:@]+\.py(?=[:@]|\Z)", text)):
+        return str(folder / code[0]) + text[code.end() :]
+    return text
+
+
+class GroupedCommand(FileCommand):
     """A command whose help lists its options under titles: ``groups`` has the flags of each, in order."""
 
     def __init__(self, *given: Any, groups: Mapping[str, str], **options: Any) -> None:
@@ -146,6 +265,64 @@ def reward_option(*, default: str, required: bool = False) -> Callable[[Any], An
         help=f"{REWARDS}, {NONE}, or your own as MODULE:ATTR; repeatable, for a weighted sum: "
         f"--reward f1@0.5 --reward exact_match@0.5{default and f'.  [default: {default}]'}",
     )
+
+
+_SAMPLING: Final = {name: hint for name, hint in get_type_hints(Sampling).items() if name != "extra"}
+_OF_SERVERS: Final = """
+    bad_words chat_template_kwargs dry_multiplier grammar guided_choice guided_json guided_regex ignore_eos
+    include_stop_str_in_output json_schema length_penalty logit_bias max_completion_tokens min_p min_tokens mirostat
+    no_stop_trim parallel_tool_calls priority reasoning_effort regex repeat_penalty repetition_penalty response_format
+    separate_reasoning service_tier skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs
+    tool_choice top_k typical_p verbosity xtc_probability
+"""
+_EXTRA: Final = frozenset(_OF_SERVERS.split())
+"""Fields of a request's body that servers know beside those of ``Sampling``."""
+
+
+def name_in_extra(name: str) -> str | None:
+    """The name that a parameter, ``top_k`` or ``extra.any_name``, has in ``Sampling.extra``; None for all others."""
+    return name if name in _EXTRA else name.removeprefix("extra.") if name.startswith("extra.") else None
+
+
+def read_sampling(given: Iterable[str]) -> dict[str, Any]:
+    """Read fields of ``Sampling`` written as ``sampling.NAME=VALUE``."""
+    found: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for text in given:
+        full, equals, value = text.partition("=")
+        area, _, name = full.strip().partition(".")
+        what = f"--set {short_repr(text)}"
+        if not equals or not name or area != "sampling":
+            raise ConfigError(f"{what}: write sampling.NAME=VALUE, for example --set sampling.top_k=20")
+        if name.replace("-", "_") in _EXTRA.union(_SAMPLING):
+            name = name.replace("-", "_")
+        in_extra = name_in_extra(name)
+        if name not in _SAMPLING and in_extra is None:
+            near = did_you_mean(name, [*_SAMPLING, *sorted(_EXTRA)])
+            raise ConfigError(
+                f"{what}: {short_repr(name)} is no sampling parameter{near}; "
+                f"a field of the request's body with another name is written sampling.extra.{printable(name, 40)}=VALUE"
+            )
+        if name in found or in_extra in extra:
+            raise ConfigError(f"{what}: sampling.{name} is given twice")
+        if in_extra is not None:
+            extra[in_extra] = json_or_text(value)
+        elif name == "stop":
+            several = json_or_text(value)
+            found[name] = (
+                tuple(several) if isinstance(several, list) else (several if isinstance(several, str) else value,)
+            )
+        else:
+            found[name] = read_value(value, f"--set sampling.{name}", _SAMPLING[name])
+    return found | ({"extra": extra} if extra else {})
+
+
+def json_or_text(text: str) -> Any:
+    """The value that a text holds as JSON, else the text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def read_confidence(given: str) -> Callable[[Trajectory], float]:

@@ -317,7 +317,7 @@ def _work(summary: Summary) -> Iterator[TableRow]:
     busy = summary.llm_seconds + summary.tool_seconds
     tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""
     taken = summary.resources
-    memory = f", at most {taken.memory >> 20:,} MiB of memory" if taken is not None else ""
+    memory = f", at most {taken.memory >> 20:,} MiB of memory" if taken is not None and taken.memory else ""
     yield "time", f"{summary.rate:,.1f} rollouts/s{tools}{memory}"
 
 

@@ -269,7 +269,7 @@ def _correct(tree: Tree, answer: str | None) -> bool | None:
     default="logprob",
     show_default=True,
     type=click.Choice(list(CONFIDENCES)),
-    help="What says how sure a try is, where the aggregator weighs by confidence; logprob needs token ids (TokenMode), "
+    help="What says how sure a try is, where the aggregator weighs by confidence; logprob needs token ids (--tokens), "
     "entropy --top-logprobs.",
 )
 @click.option("--model", "-m", help="Model that the aggregator asks, as its endpoint knows it.")
@@ -305,7 +305,7 @@ def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
     spent = sum((one.decision.usage for one in found), Usage())
     if as_json:
         data: dict[str, Any] = {"run": run, "aggregator": aggregator, "by": by, "answers": [one.row() for one in found]}
-        data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent), "reads_accepted": bool(labels)}
+        data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent), "reads_reference": bool(labels)}
         write_json(data)
     elif target is None:
         put(_table(found))

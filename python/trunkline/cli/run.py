@@ -20,8 +20,10 @@ from trunkline.cli.options import (
     MAX_RETRIES,
     PRICE,
     TIMEOUT,
+    FileCommand,
     GroupedCommand,
     StopWhen,
+    read_sampling,
     reward_option,
 )
 from trunkline.cli.output import print_plan, tell
@@ -42,6 +44,7 @@ from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
 from trunkline.scoring.rewards.reading import NONE, read_rewards
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.store.datasets.text import read_fields
 from trunkline.store.lock import set_aside
 from trunkline.store.reader import RunReader
 from trunkline.strategies import STRATEGIES
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-_RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
+_RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price", "tokens"))
 """Options of the LLM without a name only."""
 
 _AS_GIVEN: Final = (
@@ -66,10 +69,11 @@ _AS_GIVEN: Final = (
 
 
 _GROUPS: Final = {
-    "Questions and model": "--limit --model --base-url --llm --api-key-env --price",
+    "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
-    "Sampling": "--max-tokens --temperature --top-p --logprobs --top-logprobs --seed --send-seed --cache",
+    "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
+    "--cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
     "Rewards and filters": "--reward --filter --groups --max-tasks",
     "Limits": "--budget --task-budget --fail-on-error --timeout --max-retries --grace",
@@ -149,12 +153,27 @@ _GROUPS: Final = {
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends a turn; repeatable.")
+@click.option(
+    "--set",
+    multiple=True,
+    metavar="sampling.NAME=VALUE",
+    help="Any sampling parameter, with a value in JSON or as text: sampling.top_k=20, sampling.min_p=0.05; "
+    "one of another name is sampling.extra.NAME=VALUE; repeatable.",
+)
 @click.option("--logprobs", is_flag=True, help="Ask for the log-probabilities of what is sampled.")
 @click.option(
     "--top-logprobs",
     type=click.IntRange(0, 20),
     metavar="N",
     help="Ask for those of the N likeliest tokens at each place too.  [default: 16 where the strategy needs them]",
+)
+@click.option(
+    "--tokens",
+    metavar="chat|completions|generate[:OPTION=VALUE,...]",
+    help="Keep token ids and log-probs, asked for by chat completions (vLLM), by /v1/completions from ids (vLLM, "
+    "llama.cpp) or by /generate (SGLang); the last two can go on inside turns. "
+    "Options: drift, realign_limit, tokenizer, template.",
 )
 @click.option(
     "--filter",
@@ -180,6 +199,12 @@ _GROUPS: Final = {
     type=click.Path(),
     metavar="FILE",
     help="Answers, kept: a run of the same --seed does not ask again for what is there.",
+)
+@click.option(
+    "--field",
+    multiple=True,
+    metavar="question=COLUMN,answer=COLUMN,id=COLUMN",
+    help="The columns of QUESTIONS that hold the question, the answer, the id, where they have names of their own.",
 )
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
@@ -249,6 +274,7 @@ _GROUPS: Final = {
 @click.option(
     "--out",
     "-o",
+    type=click.Path(),
     metavar="FILE",
     help="Run file; one that is there is resumed.  [default: runs/TIME-MODEL-SETTINGS.run, the newest unfinished one]",
 )
@@ -265,7 +291,7 @@ _GROUPS: Final = {
 @click.pass_context
 def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     """Run an agent or a team over QUESTIONS: JSONL, CSV, TSV, Parquet, a Hugging Face path, or - for JSONL on stdin."""
-    tasks = _tasks(questions, given["continue_from"], given["limit"])
+    tasks = _tasks(questions, given["continue_from"], given["limit"], read_fields(given["field"], "--field"))
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
     # Exact match by default, where there is anything to match.
@@ -338,7 +364,7 @@ def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dic
         return others
     main = LLM(
         *given["base_url"],
-        **{name: given[name] for name in (*_OF_ALL, "max_concurrency", "price")},
+        **{name: given[name] for name in (*_OF_ALL, "max_concurrency", "price", "tokens")},
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
     return {MAIN: main, **others}
@@ -371,18 +397,26 @@ def _hosts(ctx: click.Context, pool: str, workers: int, address: str | None) -> 
     return {"pool": ctx.with_resource(Pool("ray", workers=workers, address=address))}
 
 
-def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> list[Task]:
+def _tasks(questions: str | None, earlier: str | None, limit: int | None, fields: dict[str, str]) -> list[Task]:
     """The questions of a file, or all those of the earlier run."""
     if questions is not None:
-        return load_tasks(questions, limit=limit)
+        return load_tasks(questions, limit=limit, fields=fields)
     if earlier is None:
         raise click.UsageError("name QUESTIONS, or a run to continue with --from RUN")
+    if fields:
+        raise click.UsageError("--field names columns of QUESTIONS, which are not given: leave it out")
     with RunReader.open(earlier) as reader:
         return reader.tasks()[:limit]
 
 
 def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
     """Sampling parameters; a strategy that goes by uncertainty asks for the log-probabilities that it needs."""
+    chosen = read_sampling(given["set"])
+    for name in chosen:
+        if (typed := given.get(name)) is not None and typed is not False and typed != ():
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} and --set sampling.{name} are one setting: give one of them")
+    given = given | chosen
     top = given["top_logprobs"]
     if top is None and getattr(strategy, "uncertain", None) is not None:
         top = max(16, likeliest_of(strategy))
@@ -390,6 +424,10 @@ def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
         temperature=given["temperature"],
         top_p=given["top_p"],
         max_tokens=given["max_tokens"],
+        stop=given["stop"] or None,
+        presence_penalty=given.get("presence_penalty"),
+        frequency_penalty=given.get("frequency_penalty"),
+        extra=given.get("extra", {}),
         logprobs=True if given["logprobs"] or top is not None else None,
         top_logprobs=top,
     )
@@ -409,7 +447,7 @@ _OF_JOB: Final = ("strategy", "reward", "seed", "cache", "filters", "task_budget
 _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "tpm", "timeout", "max_retries", "price")
 
 
-@click.command()
+@click.command(cls=FileCommand)
 @click.argument("run", type=click.Path())
 @click.option("--workers", "-w", type=int, help="Worker processes; 0 stays in this one.  [default: as before]")
 @click.option("--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: as before]")
@@ -427,7 +465,8 @@ _RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "
     multiple=True,
     metavar="broken|cut|empty|ID,...",
     help="Ask tries of finished questions again, by their next draws: those that broke, that the run's budget or time "
-    "cut, that gave no answer, or those of a question ID or one of them, ID#2; repeatable. With another --budget: cut.",
+    "cut, that gave no answer, or those of a question ID or one of them, ID#2; repeatable. id:ID takes any ID, also "
+    "one with commas or called broken. With another --budget: cut.",
 )
 @click.option("--force", is_flag=True, help="Go on from what is whole where a part of RUN is lost.")
 @click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
@@ -443,7 +482,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     path = Path(run).absolute()
     with RunReader.open(path, partial=given["force"]) as reader:
         meta, settings = reader.meta, reader.settings
-        retry = Retry.read([part for text in given["retry"] for part in text.split(",")] or None)
+        retry = Retry.read([part for text in given["retry"] for part in Retry.parts(text)] or None)
         again = None if retry is None else asked_again(retry.choose(reader))
     job, stored = stored_job(path, meta)
     said = run_file_status(path, resume=True, forced=given["force"], again=again)

@@ -182,7 +182,7 @@ def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
     "--confidence",
     metavar="NAME|MODULE:ATTR",
     help=f"Show whether surer tries are right: by {CONFIDENCES}, or by your own function of a rollout. "
-    "logprob needs token ids (TokenMode), entropy --top-logprobs.",
+    "logprob needs token ids (--tokens), entropy --top-logprobs.",
 )
 @click.option("--rollout", type=click.IntRange(0), metavar="N", help="With --task: what was said in one try.")
 @click.option("--full", is_flag=True, help="With --rollout: long texts whole.")

@@ -272,7 +272,8 @@ def _resources(taken: Resources | None) -> Iterator[TableRow]:
     """The memory of a run, and what model servers said of themselves."""
     if taken is None:
         return
-    yield "memory", f"at most {taken.memory >> 20:,} MiB in all processes of the run"
+    if taken.memory:
+        yield "memory", f"at most {taken.memory >> 20:,} MiB in all processes of the run"
     for url, use in taken.servers.items():
         cache = "" if use.cache is None else f", its cache {percent(use.cache)} full"
         queue = f"{use.running:,.1f} requests at once, {use.waiting:,.1f} waiting (at most {use.longest:,})"

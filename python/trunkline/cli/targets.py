@@ -10,7 +10,7 @@ import msgspec
 from trunkline._internal.registry import read_value
 from trunkline._internal.text import printable
 from trunkline._internal.validation import short_repr
-from trunkline.cli.options import run_path, safe_name
+from trunkline.cli.options import json_or_text, name_in_extra, run_path, safe_name
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
 from trunkline.llm.config import LLM
 from trunkline.llm.dialects.builtin import DIALECTS
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 HELP: Final = (
     "One more LLM, which roles name by llm; repeatable. Options: api_key_env, max_concurrency, timeout, max_retries, "
-    "rpm, tpm, and the price as prompt, generated, cached."
+    "rpm, tpm, tokens, and the price as prompt, generated, cached."
 )
 
 _RATES: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _PRICES: Final = ("prompt", "generated", "cached")
-_FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, "max_retries": int}
+_FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, "max_retries": int, "tokens": str}
 
 
 def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, LLM]:
@@ -176,6 +176,8 @@ def _fill(fields: dict[str, Any], role: Role, sampling: Sampling) -> None:
     """Add the command line's sampling to a role where the role sets nothing."""
     known = msgspec.convert(fields.get("sampling", role.sampling), Sampling, from_attributes=True)
     filled = {name: value for name, value in _sampling_fields(sampling).items() if getattr(known, name) is None}
+    if sampling.extra:
+        filled["extra"] = sampling.extra | known.extra
     if filled:
         fields["sampling"] = _sampling_fields(known) | filled
 
@@ -204,9 +206,13 @@ def _change(changes: dict[str, dict[str, Any]], roles: Mapping[str, Role], text:
     fields = changes[name]
     if field.startswith(_SAMPLING):
         field = field.removeprefix(_SAMPLING)
-        read = _value(text, field, value, get_type_hints(Sampling), _SAMPLING)
-        known = fields.get("sampling", _sampling_fields(roles[name].sampling))
-        fields["sampling"] = msgspec.to_builtins(known) | {field: read}
+        known = msgspec.to_builtins(fields.get("sampling", _sampling_fields(roles[name].sampling)))
+        if (in_extra := name_in_extra(field)) is not None:
+            read: Any = known.get("extra", {}) | {in_extra: json_or_text(value)}
+            field = "extra"
+        else:
+            read = _value(text, field, value, get_type_hints(Sampling), _SAMPLING)
+        fields["sampling"] = known | {field: read}
     else:
         hints = {hint: kind for hint, kind in get_type_hints(Role).items() if hint not in (*_OF_CODE, "sampling")}
         fields[field] = _value(text, field, value, hints)

@@ -44,7 +44,7 @@ class TryFilter(NamedTuple):
     limit: int = 20
 
     def __bool__(self) -> bool:
-        return bool(self.wrong or self.errors or self.empty or self.where or self.by)
+        return self.wrong or self.errors or self.empty or self.where is not None or self.by is not None
 
 
 def show_tries(reader: RunReader, choice: TryFilter, *, as_json: bool) -> None:
@@ -55,7 +55,7 @@ def show_tries(reader: RunReader, choice: TryFilter, *, as_json: bool) -> None:
     found = _chosen(reader, tasks, choice, test)
     if choice.by is not None:
         _by(choice.by, metadata, found, as_json=as_json)
-    elif choice.wrong and not (choice.errors or choice.empty or choice.where):
+    elif choice.wrong and not (choice.errors or choice.empty or choice.where is not None):
         _list(_wrong_tasks(found), "task that no rollout solved", "tasks that no rollout solved", choice, as_json)
     else:
         lines = ((task, row) for task, rows in found for row in rows)
@@ -215,3 +215,9 @@ def check_choice(given: dict[str, Any]) -> None:
         raise ConfigError(f"--rollout {given['rollout']} is of a task: give --task ID")
     if given["full"] and given["rollout"] is None:
         raise ConfigError("--full is for one try: give --task ID --rollout N")
+    chosen = [f"--{name}" for name in ("wrong", "errors", "empty", "where", "by") if given[name] not in {None, False}]
+    others = [f"--{name}" for name in ("tasks", "calls", "time", "metrics", "confidence") if given[name]]
+    if given["task"] is not None and chosen:
+        raise ConfigError(f"{chosen[0]} looks at tries of all tasks, and --task at one: leave one of them out")
+    if others and (chosen or given["rollout"] is not None):
+        raise ConfigError(f"{(chosen or ['--rollout'])[0]} and {others[0]} are two different views: give one of them")

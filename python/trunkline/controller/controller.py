@@ -233,9 +233,11 @@ class Controller:
             self._fail(WorkerError(f"{self._supervisor.given_up}, and {left}"))
 
     def _weigh(self) -> None:
-        """Note the memory that the run's processes hold together."""
-        workers = sum(state.memory for state in self._supervisor.engines.values()) if self._backend.workers else 0
-        self.progress.memory = max(self.progress.memory, resident() + workers)
+        """Note the memory that the run's processes hold together, as soon as workers have said what they hold."""
+        states = self._supervisor.engines.values()
+        if len(states) >= self._backend.workers:
+            workers = sum(state.memory for state in states) if self._backend.workers else 0
+            self.progress.memory = max(self.progress.memory, resident() + workers)
 
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""

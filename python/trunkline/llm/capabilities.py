@@ -11,6 +11,7 @@ import msgspec
 from trunkline._core import read_reply
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm import request
+from trunkline.llm.token_ids.base import option_of
 from trunkline.llm.types import Reply, ReplyChoice, Request
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
@@ -40,15 +41,15 @@ ABILITIES: Final = {
 """The abilities that a probe looks for, by name."""
 
 _ALTERNATIVES: Final = {
-    "ids": "vLLM 0.10.2 or later gives them with return_token_ids; for llama.cpp use TokenMode(api='completions'), for "
-    "SGLang TokenMode(api='generate')",
-    "logprobs": "start the server with log-probs allowed, or leave TokenMode out",
-    "tool_logprobs": "use TokenMode(api='completions') or 'generate', where the server takes no calls apart",
-    "reasoning_logprobs": "start the server without a reasoning parser, or use TokenMode(api='completions')",
+    "ids": "vLLM 0.10.2 or later gives them with return_token_ids; for llama.cpp use "
+    f"{option_of('completions')}, for SGLang {option_of('generate')}",
+    "logprobs": "start the server with log-probs allowed, or leave TokenMode (--tokens) out",
+    "tool_logprobs": f"use {option_of('completions')} or 'generate', where the server takes no calls apart",
+    "reasoning_logprobs": f"start the server without a reasoning parser, or use {option_of('completions')}",
     "n": "leave siblings on: where n is ignored, draws are asked for one by one",
     "seeds": "without them a run cannot be repeated; nothing else depends on it",
-    "tokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
-    "detokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
+    "tokenize": "give a tokenizer of your own: TokenMode(tokenizer=...) (--tokens completions:tokenizer=FOLDER)",
+    "detokenize": "give a tokenizer of your own: TokenMode(tokenizer=...) (--tokens completions:tokenizer=FOLDER)",
     "completions": "vLLM and llama.cpp have it",
     "generate": "SGLang has it",
 }
@@ -126,7 +127,7 @@ async def probe(
 
 def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, str]:
     """The abilities that a mode needs, each with the setting that needs it."""
-    api = f"TokenMode(api={mode.api!r})"
+    api = option_of(mode.api)
     if mode.api == "chat":
         found = dict.fromkeys(("ids", "logprobs", "reasoning_logprobs"), api)
         return {**found, "tool_logprobs": api} if tools else found
@@ -154,10 +155,10 @@ def require(capabilities: Capabilities, wanted: Mapping[str, str], others: Capab
 
 
 def _instead(others: Capabilities) -> str:
-    found = [f"TokenMode(api={api!r})" for api, ability in _APIS.items() if getattr(others, ability)]
+    found = [option_of(api) for api, ability in _APIS.items() if getattr(others, ability)]
     if found:
         return f"this server has them with {' and '.join(found)}"
-    open_ = [f"TokenMode(api={api!r})" for api, ability in _APIS.items() if getattr(others, ability) is None]
+    open_ = [option_of(api) for api, ability in _APIS.items() if getattr(others, ability) is None]
     return "no other API of this server gives them either" if len(open_) < 2 else f"try {' or '.join(open_)}"
 
 
@@ -439,7 +440,7 @@ def require_region(found: Regions, region: str, who: str) -> None:
     if missing:
         others = [name for name, parts in REGIONS.items() if all(getattr(found, part) for part in parts)]
         ways = [_ROUTES[part] for part in missing]
-        ways += ["use LLM(tokens=TokenMode(api='completions')), where the server takes nothing apart"]
+        ways += [f"use {option_of('completions')}, where the server takes nothing apart"]
         ways += [f"choose a region that has them ({', '.join(others)})"] if others else []
         told = " and ".join(_WORDS[part] for part in missing)
         raise ConfigError(

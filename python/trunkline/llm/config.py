@@ -18,7 +18,7 @@ from trunkline._internal.validation import check_bool, check_float, check_int, c
 from trunkline.errors import ConfigError
 from trunkline.llm.http.outcome import Backoff
 from trunkline.llm.pricing import Price, prices_by_url
-from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.token_ids.base import TokenMode, read_mode
 from trunkline.llm.types import Limits, Routing
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
             ``"prompt=0.15,generated=0.6"`` (of a million tokens), or one for each base URL. Kept by base URL.
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen, where there are several.
-        tokens: Whether and how token ids and log-probs are asked for and kept on the tree; None for not at all.
+        tokens: Whether and how token ids and log-probs are asked for and kept on the tree: a :class:`TokenMode`, or a
+            text as on the command line (``"chat"``, ``"completions:tokenizer=FOLDER"``); None for not at all.
         send_seed: Whether requests have a seed. Without one, for servers that refuse it, a run cannot be repeated.
 
     Raises:
@@ -131,7 +132,7 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
             price: Price | str | Mapping[str, Price] | None = None,
             limits: Limits = ...,
             routing: Routing = ...,
-            tokens: TokenMode | None = None,
+            tokens: TokenMode | str | None = None,
             send_seed: bool = True,
         ) -> None: ...
 
@@ -152,7 +153,7 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
                 f"{field} must be {wanted.__name__}(...)",
                 getattr(self, field),
             )
-        check_that(isinstance(self.tokens, TokenMode | None), "tokens must be a TokenMode or None", self.tokens)
+        msgspec.structs.force_setattr(self, "tokens", read_mode("tokens", self.tokens))
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")

@@ -53,7 +53,7 @@ class Progress(msgspec.Struct):
         groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.
         kept: Groups that no filter has dropped and that can be trained on.
         latencies: Seconds of the latest model calls.
-        memory: The most bytes that this process and the workers held together, looked at once a second.
+        memory: The most bytes that this process and the workers held together, looked at once a second; 0 before.
         servers: What model servers said of themselves, by their URLs; empty unless they are asked.
     """
 

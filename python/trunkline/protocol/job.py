@@ -243,7 +243,7 @@ class Job(msgspec.Struct, kw_only=True):
         if without and len(without) < len(self.llms):
             raise ConfigError(
                 f"of several LLMs of a program some keep token ids, and {there_is(without)} keeps none; give each one "
-                "tokens=TokenMode(...), or none"
+                "tokens=TokenMode(...) (--tokens, and tokens=... in --llm), or none"
             )
         if forks_inside(self.strategy):
             raise ConfigError(

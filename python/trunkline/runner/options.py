@@ -72,7 +72,8 @@ class Options(TypedDict, total=False):
             tasks; the seed is that of the run when None. ``"force"`` resumes with other settings, too.
         retry: Tries of finished tasks that a resumed run asks again, each by the next draw where it began:
             ``"broken"``, ``"cut"`` (by the run's budget or a deadline), ``"empty"`` (no answer was in it), ids of tasks
-            (``"q7"``) or of tries (``"q7#2"``), between commas or in a list. The old ones stay on record, unscored.
+            (``"q7"``) or of tries (``"q7#2"``), between commas or in a list; ``"id:..."`` is one id, whatever it holds.
+            The old ones stay on record, unscored.
             With another ``budget``, ``"cut"`` when None.
         grace: Seconds that requests and tool calls in flight have to return when the run is asked to stop; no new ones
             are started meanwhile.

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from trunkline.store.schema import RolloutRow, TreeRow
 
 WORDS: Final = ("broken", "cut", "empty")
+_ID: Final = "id:"
+"""What an id may begin with, so that it is no word and has no commas between ids."""
+
 SPENT: Final = frozenset({"budget", "deadline"})
 """Endings of trees whose rollouts a limit cut, which a larger one pays for."""
 
@@ -53,7 +56,7 @@ class Retry(NamedTuple):
         """Read the option ``retry``: None, words and ids between commas, or a list of them."""
         if given is None:
             return None
-        parts = given.split(",") if isinstance(given, str) else given
+        parts = cls.parts(given) if isinstance(given, str) else given
         if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
             raise ConfigError(f"retry must be broken, cut, empty, or ids of tasks, not {short_repr(given)}")
         named = [part.strip() for part in parts]
@@ -61,6 +64,11 @@ class Retry(NamedTuple):
             raise ConfigError(f"retry: {short_repr(given)} names nothing in one place; write a kind of tries, or an id")
         ids = tuple(part for part in named if part not in WORDS)
         return cls(frozenset(named).intersection(WORDS), ids)
+
+    @staticmethod
+    def parts(text: str) -> list[str]:
+        """Words and ids between commas; what begins with ``id:`` is one id, whatever it holds."""
+        return [text] if text.startswith(_ID) else text.split(",")
 
     def choose(self, reader: RunReader) -> dict[int, Reopened]:
         """Return the tries of a run file that are asked again, by the number of their task."""
@@ -100,12 +108,13 @@ class Retry(NamedTuple):
         names = {name: number for number, name in enumerate(reader.task_ids())} if self.ids else {}
         found: dict[int, frozenset[int] | None] = {}
         for text in self.ids:
-            name, hash_, number = (text, "", "") if text in names else text.rpartition("#")
+            given = text.removeprefix(_ID)
+            name, hash_, number = (given, "", "") if given in names else given.rpartition("#")
             task = names.get(name)
             if task is None or (hash_ and not re.fullmatch(r"[0-9]{1,9}", number)):
                 raise ConfigError(
                     f"retry: {quoted(text)} is neither broken, cut nor empty, nor a task of the run, nor a try (TASK#2)"
-                    f"{did_you_mean(text, [*WORDS, *names])}"
+                    f"{did_you_mean(given, [*WORDS, *names])}"
                 )
             if task not in trees:
                 raise ConfigError(f"retry: task {quoted(name)} is not finished: resume the run first")

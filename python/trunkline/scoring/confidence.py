@@ -132,7 +132,7 @@ CONFIDENCES: Final[Registry[Callable[[Trajectory], float]]] = Registry(
 )
 
 NEEDS: Final = {
-    "logprob": "token ids with their log-probs: LLM(tokens=TokenMode(...))",
+    "logprob": "token ids with their log-probs: LLM(tokens=TokenMode(...)) (--tokens)",
     "entropy": "log-probs of the likeliest tokens: --logprobs --top-logprobs 16",
     "verbalised": "a confidence that the model states in its last turn",
     "reward": "a reward",

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
+INSIDE = (
+    "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate' "
+    "(--tokens completions, --tokens generate)"
+)
 """The requirement of a fork inside a turn."""
 
 

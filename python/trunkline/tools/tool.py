@@ -281,10 +281,10 @@ def _made(environment: Any) -> Environment:
     return made
 
 
-def load_tools(given: Sequence[Any], what: str = "tools") -> list[Any]:
+def load_tools(given: str | Sequence[Any], what: str = "tools") -> list[Any]:
     """Return tools, where each text leads to a tool, a list of tools, or a module whose tools are all taken."""
     tools: list[Any] = []
-    for name in given:
+    for name in [given] if isinstance(given, str) else given:
         if not isinstance(name, str):
             tools.append(name)
             continue

@@ -66,7 +66,9 @@ def test_a_confidence_that_no_try_has_names_what_it_needs(folder: Path) -> None:
     assert "confidence logprob: no scored try has one; it needs token ids with their log-probs" in told
     assert "this run has" not in told
     assert "logprob needs token ids" in " ".join(trunkline(folder, "show", "--help").stdout.split())
-    assert calibration_table("logprob", None, "entropy").endswith("LLM(tokens=TokenMode(...)); this run has entropy")
+    assert calibration_table("logprob", None, "entropy").endswith(
+        "LLM(tokens=TokenMode(...)) (--tokens); this run has entropy"
+    )
     assert NEEDS.keys() == CONFIDENCES.keys()
 
 

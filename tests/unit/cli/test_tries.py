@@ -57,7 +57,7 @@ def run(tmp_path: Path) -> Path:
             id=name,
             messages=[{"role": "user", "content": f"Question {name}?"}],
             reference=("yes",),
-            metadata={"category": category, "level": len(name)},
+            metadata={"category": category, "level": len(name), "my field": category * 2},
         )
 
     trees = [
@@ -116,9 +116,15 @@ def test_accuracy_by_a_field(run: Path):
     data = json.loads(shown(run, "--by", "metadata.category", "--json"))
     assert [(one["value"], one["rollouts"]) for one in data["found"]] == [("a", 5), ("b", 3)]
     assert "llm_error" in shown(run, "--by", "outcome", "--where", "category == 'b'")
+    for name in (" category ", "my field", "metadata.my field"):
+        assert [line.split()[1:4] for line in shown(run, "--by", name).splitlines()[1:]] == [
+            ["2", "5", "25.0"],
+            ["1", "3", "0.0"],
+        ]
+    assert shown(run, "--where", "metadata['my field'] == 'bb'").startswith("3 rollouts\n")
     with pytest.raises(AssertionError, match=r"did you mean category\?"):
         shown(run, "--by", "categry")
-    with pytest.raises(AssertionError, match=r"there is no turns > 5 .*; there is task, rollout"):
+    with pytest.raises(AssertionError, match=r"there is no field turns > 5 .*; there is task, rollout"):
         shown(run, "--by", "turns > 5")
     assert shown(run, "--by", " category ").splitlines()[1:] == lines[1:]
 
@@ -153,6 +159,10 @@ def test_options_that_do_not_go_together_are_refused(run: Path):
         (["--rollout", 1], "--rollout 1 is of a task: give --task ID"),
         (["--task", "good", "--full"], "--full is for one try"),
         (["--task", "good", "--rollout", 9], "has no rollout 9; it has 2"),
+        (["--task", "good", "--rollout", 1, "--wrong"], "--wrong looks at tries of all tasks, and --task at one"),
+        (["--by", "category", "--metrics"], "--by and --metrics are two different views"),
+        (["--where", ""], "the expression is empty"),
+        (["--by", "turns>5"], "there is no field turns>5 (did you mean turns?)"),
     ):
         done = trunkline(run.parent, "show", run.name, *options)
         assert done.returncode == 2

@@ -278,5 +278,5 @@ def test_a_server_that_gives_ids_nowhere_sends_nobody_round_in_a_circle():
         with pytest.raises(ConfigError, match="no other API of this server gives them either"):
             require(none, wanted, none)
     unsure = Capabilities(site="http://host/v1", model="m", ids=False, logprobs=True)
-    with pytest.raises(ConfigError, match=r"try TokenMode\(api='completions'\) or TokenMode\(api='generate'\)"):
+    with pytest.raises(ConfigError, match=r"try TokenMode.*\(--tokens completions\) or .*\(--tokens generate\)"):
         require(unsure, needs(TokenMode(), tools=False), unsure)

@@ -460,3 +460,50 @@ def test_any_file_gives_tasks_or_one_clear_line(
         message = str(problem)
     assert message.isprintable()
     assert message or all(task.question.strip() for task in tasks)
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+
+
+@given(NAMES, NAMES, NAMES, st.sets(st.sampled_from(["question", "prompt", "answer", "label", "id", "other"])))
+def test_columns_of_any_name_are_those_of_the_usual_ones(
+    tmp_path_factory: pytest.TempPathFactory, question: str, answer: str, name: str, beside: set[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("q")
+    chosen = {"question": question, "answer": answer, "id": name}
+    kept = {one: "kept" for one in sorted(beside) if one not in chosen.values()}
+    values = {question: "2 + 2?"} | {answer: "4"} | {name: "x"}
+    row = kept | {one: values[one] for one in dict.fromkeys(chosen.values())}
+    (folder / "q.jsonl").write_text(json.dumps(row) + "\n")
+    (task,) = load_tasks(folder / "q.jsonl", fields=chosen)
+    assert (task.question, task.reference, task.id) == (values[question], (values[answer],), values[name])
+    assert task.metadata == kept
+
+
+def test_columns_are_named_by_text_and_tables_read_them_as_the_usual_ones(tmp_path: Path) -> None:
+    text = 'body,gold,key,answer\n"[{""role"": ""user"", ""content"": ""Who?""}]","[""a"", ""b""]",7,"[""c""]"\n'
+    (tmp_path / "q.csv").write_text(text)
+    (task,) = load_tasks(tmp_path / "q.csv", fields=" question=body, answer=gold,id = key")
+    assert (task.question, task.reference, task.id) == ("Who?", ("a", "b"), "7")
+    assert task.metadata == {"answer": '["c"]'}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("question=bdy", "no question field: it has body, gold; expected bdy"),
+        ("question=body,answer=god", 'no row has the column "god", which is to hold the answer'),
+        ({"question": "body", "id": "key"}, 'no row has the column "key", which is to hold the id'),
+        ("answr=gold", r"'answr' is no part of a task \(did you mean answer\?\); write question=COLUMN"),
+        ("question=body,question=gold", "question is given twice"),
+        ("question", "question must be the name of a column, not ''"),
+        ({"question": 7}, "question must be the name of a column, not 7"),
+        ("", "'' is no part of a task"),
+        (7, "fields must be names of columns, such as question=body, not 7"),
+        ({7: "body"}, "7 is no part of a task"),
+    ],
+)
+def test_columns_that_are_not_there_are_named(tmp_path: Path, fields: object, words: str) -> None:
+    (tmp_path / "q.jsonl").write_text(lines({"body": "2 + 2?", "gold": "4"}))
+    with pytest.raises((InputError, ConfigError), match=words):
+        load_tasks(tmp_path / "q.jsonl", fields=fields)

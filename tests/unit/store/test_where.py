@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.store.stats.where import FIELDS, compiled
+from trunkline.store.stats.where import FIELDS, compiled, field_reader
 
 METADATA = ("category", "level")
 VALUES = {
@@ -52,6 +52,21 @@ def test_it_is_what_python_says(text: str, values: dict[str, object]):
     assert compiled(text, METADATA)(fields) is meant
 
 
+@given(st.text(max_size=12))
+def test_a_name_of_the_metadata_may_be_any_text(name: str):
+    fields = {"turns": 3, "metadata": {name: 1, "turns": 2}}
+    known = fields["metadata"]
+    assert compiled(f"metadata[{name!r}] == 1", known)(fields) is (name != "turns")
+    assert field_reader(f"metadata.{name}", known)(fields) == known[name]
+    assert field_reader(name, known)(fields) == (3 if name.strip() in FIELDS else 1)
+
+
+@pytest.mark.parametrize("text", ["turns>5", "1", "", "metadata", "metadata.", "turnz"])
+def test_a_field_is_one_name(text: str):
+    with pytest.raises(ConfigError, match=r"there is no field .*; there is task, rollout"):
+        field_reader(text, METADATA)
+
+
 @pytest.mark.parametrize(
     ("text", "fields", "holds"),
     [
@@ -72,8 +87,8 @@ def test_what_cannot_be_compared_is_false(text: str, fields: dict[str, object], 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("turn > 3", r"there is no turn \(did you mean turns\?\); there is task, rollout"),
-        ("metadata.lvel == 1", r"there is no lvel \(did you mean level\?\); there is category, level"),
+        ("turn > 3", r"there is no field turn \(did you mean turns\?\); there is task, rollout"),
+        ("metadata.lvel == 1", r"there is no field lvel \(did you mean level\?\); there is category, level"),
         ("__import__('os').system('true')", r"cannot be used; there are comparisons"),
         ("answer.__class__", "cannot be used"),
         ("metadata.level.real == 1", "cannot be used"),
@@ -86,7 +101,8 @@ def test_what_cannot_be_compared_is_false(text: str, fields: dict[str, object], 
         ("answer is None", "cannot be used"),
         ("b'x' == answer", "cannot be used"),
         ("turns >", "is no expression"),
-        ("", "is no expression"),
+        ("", "is empty"),
+        ("  ", "is empty"),
         ("turns = 3", "is no expression"),
         ("\x00", "is no expression"),
         ("not " * 60 + "right", "nested too deeply"),
@@ -104,7 +120,7 @@ def test_what_is_no_such_expression_is_refused(text: str, words: str):
 def test_metadata_does_not_hide_a_field_and_has_a_name_of_its_own():
     fields = {"reward": 1.0, "metadata": {"reward": 7, "\x1b[31mred": 1}}
     assert compiled("reward == 1 and metadata.reward == 7", ["reward"])(fields)
-    with pytest.raises(ConfigError, match="there is no rewrd") as caught:
+    with pytest.raises(ConfigError, match="there is no field rewrd") as caught:
         compiled("rewrd == 1", ["\x1b[31mred"])
     assert "\x1b" not in str(caught.value)
     assert all(name.isidentifier() for name in FIELDS)

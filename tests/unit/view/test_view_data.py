@@ -198,7 +198,7 @@ def test_accuracy_by_category_is_that_of_each_categorys_tasks(data: RunData) -> 
             means = [sum(scored) / len(scored) for scored in by[one["value"]]]
             assert one["accuracy"]["value"] == pytest.approx(sum(means) / len(means))
             assert one["accuracy"]["low"] <= one["accuracy"]["value"] <= one["accuracy"]["high"]
-    with pytest.raises(ConfigError, match="there is no kinds"):
+    with pytest.raises(ConfigError, match="there is no field kinds"):
         data.categories(["kinds"])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 import msgspec
 
 from trunkline._core import ReplyOptions
+from trunkline._internal.registry import Registry
 from trunkline._internal.validation import check_choice, check_int, check_text, check_that
 from trunkline.errors import ConfigError
 from trunkline.llm import request
@@ -74,6 +75,26 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ConfigError("TokenMode: tokenizer is of no use with api='chat', where the server renders")
         if self.template is not None and self.tokenizer is None:
             raise ConfigError("TokenMode: template needs tokenizer, the path of the tokenizer.json that goes with it")
+
+
+_MODES: Final[Registry[type[TokenMode]]] = Registry("tokens", dict.fromkeys(_APIS, TokenMode))
+
+
+def read_mode(where: str, given: TokenMode | str | None) -> TokenMode | None:
+    """Check a mode, or read one from a text: ``completions``, or ``completions:tokenizer=FOLDER,drift=fork``."""
+    if not isinstance(given, str):
+        check_that(isinstance(given, TokenMode | None), f"{where} must be a TokenMode or None", given)
+        return given
+    api = given.partition(":")[0]
+    if api not in _MODES:
+        raise ConfigError(f"{where} {_MODES.unknown(api)}")
+    made: TokenMode = _MODES.make(given, where, lambda _kind: {"api": api})
+    return made
+
+
+def option_of(mode: str) -> str:
+    """A mode as Python and the command line write it."""
+    return f"TokenMode(api={mode!r}) (--tokens {mode})"
 
 
 def engine_mode(where: str, mode: Any) -> TokenMode | None:
@@ -141,12 +162,12 @@ def form_of(
         return Form(request.head(model), constant, request.CHAT, chat, chat)
     if sampling.max_tokens is None:
         raise ConfigError(
-            f"TokenMode(api={mode.api!r}) needs sampling.max_tokens: servers have a low limit of their own"
+            f"{option_of(mode.api)} needs sampling.max_tokens (--max-tokens): servers have a low limit of their own"
         )
     fields = request.fields(sampling)
     if "chat_template_kwargs" in fields:
         raise ConfigError(
-            f"TokenMode(api={mode.api!r}) cannot keep sampling.extra['chat_template_kwargs']: the renderer writes the "
+            f"{option_of(mode.api)} cannot keep sampling.extra['chat_template_kwargs']: the renderer writes the "
             "prompt; use a template of your own (TokenMode(tokenizer=..., template=...)) or api='chat'"
         )
     top = max(least, int(str(fields.pop("top_logprobs", 0))))

@@ -20,7 +20,9 @@ from trunkline.errors import ConfigError, InputError
 from trunkline.store.datasets.text import (
     LocatedRows,
     RowLocation,
+    TaskColumns,
     open_input,
+    read_fields,
     read_json,
     read_lines,
     read_separated,
@@ -28,7 +30,7 @@ from trunkline.store.datasets.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from trunkline.types import Task
 
@@ -121,15 +123,19 @@ def _suffix(path: str) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _rows(path: str, limit: int | None) -> Generator[tuple[RowLocation, JSON], None, None]:
+def is_hub(path: str) -> bool:
+    """Whether a path names a Hugging Face data set: written as one, where there is no such file."""
+    named = _suffix(path) not in (*_SUFFIXES, *_PACKED) and HUB.fullmatch(path) is not None
+    return path.startswith("hf:") or (named and not Path(path).exists())
+
+
+def _rows(path: str, limit: int | None, columns: TaskColumns) -> Generator[tuple[RowLocation, JSON], None, None]:
     suffix = _suffix(path)
     if not path.strip():
         raise InputError("the path is empty: name a file of questions, or - for standard input")
     if path == "-":
         yield from read_lines(sys.stdin.buffer, "<stdin>")
-    elif path.startswith("hf:") or (
-        suffix not in (*_SUFFIXES, *_PACKED) and not Path(path).exists() and HUB.fullmatch(path)
-    ):
+    elif is_hub(path):
         yield from read_hub(path)
     elif suffix not in _SUFFIXES and Path(path).is_file():
         expected = f"{', '.join(_SUFFIXES)}; all but the last also with .gz"
@@ -138,19 +144,19 @@ def _rows(path: str, limit: int | None) -> Generator[tuple[RowLocation, JSON], N
         with open_input(path):
             yield from read_parquet(path, limit)
     else:
-        yield from _texts(path, suffix)
+        yield from _texts(path, suffix, columns)
 
 
-def _texts(path: str, suffix: str) -> Generator[tuple[RowLocation, JSON], None, None]:
+def _texts(path: str, suffix: str, columns: TaskColumns) -> Generator[tuple[RowLocation, JSON], None, None]:
     with open_input(path) as stream:
         try:
             match suffix:
                 case ".json":
                     yield from read_json(stream, path)
                 case ".csv":
-                    yield from read_separated(stream, path, ",")
+                    yield from read_separated(stream, path, ",", columns)
                 case ".tsv":
-                    yield from read_separated(stream, path, "\t")
+                    yield from read_separated(stream, path, "\t", columns)
                 case _:
                     yield from read_lines(stream, path)
         except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
@@ -167,7 +173,7 @@ def _numbered(base: str, taken: dict[str, RowLocation], seen: Counter[str]) -> s
     return name
 
 
-def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
+def load_tasks(path: str | Path, limit: int | None = None, fields: Mapping[str, str] | str | None = None) -> list[Task]:
     """Load the tasks of a data set.
 
     A row has a question (``question``, ``input``, ``prompt`` or ``problem``: text or chat messages; or
@@ -182,13 +188,16 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
             compressed by gzip (``.jsonl.gz``); ``-`` for JSON lines on standard input; or
             ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also with ``hf:`` before it).
         limit: Read at most so many rows.
+        fields: The columns that hold the question, the answer and the id, where they have other names:
+            ``{"question": "body", "answer": "gold"}``, or as a text, ``"question=body,answer=gold,id=key"``. Columns
+            with the usual names of a part that is named here are metadata.
 
     Returns:
         The tasks in the order of the file; ids are unique.
 
     Raises:
         InputError: The file cannot be used; the message names the line and the field.
-        ConfigError: An extra is missing, or the limit is not positive.
+        ConfigError: An extra is missing, the limit is not positive, or ``fields`` names no part of a task.
     """
     if limit is not None:
         check_int("limit", limit, 1)
@@ -196,9 +205,14 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
     tasks: list[Task] = []
     taken: dict[str, RowLocation] = {}
     seen: Counter[str] = Counter()
-    with contextlib.closing(_rows(name, limit)) as rows:
+    chosen = read_fields(fields, "fields")
+    columns = TaskColumns(**{part: (column,) for part, column in chosen.items()})
+    missing = {column: part for part, column in chosen.items()}
+    with contextlib.closing(_rows(name, limit, columns)) as rows:
         for place, row in rows:
-            task, named = read_task(row, place)
+            task, named = read_task(row, place, columns)
+            for found in missing.keys() & row.keys() if missing else ():
+                del missing[found]
             if task.id in taken:
                 if named:
                     raise place.error(f"id {quoted(task.id)} is there already, in {taken[task.id]}: ids must be unique")
@@ -207,7 +221,9 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
             tasks.append(task)
             if len(tasks) == limit:
                 break
+    shown = "<stdin>" if name == "-" else name
     if not tasks:
-        shown = "<stdin>" if name == "-" else name
         raise InputError("no questions in it: the file is empty", shown)
+    for column, part in missing.items():
+        raise InputError(f"no row has the column {quoted(column, 40)}, which is to hold the {part}", shown)
     return tasks

@@ -10,24 +10,55 @@ import io
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 import msgspec
 
 from trunkline._internal.text import JSON, printable, quoted
-from trunkline._internal.validation import type_phrase
+from trunkline._internal.validation import check_that, did_you_mean, short_repr, type_phrase
 from trunkline.errors import ConfigError, InputError
 from trunkline.llm.messages import check
 from trunkline.types import Message, Task, accepted
 
 DataRow = dict[str, JSON]
 
-QUESTIONS = ("question", "input", "prompt", "messages", "problem")
-ANSWERS = ("answer", "target", "label", "ideal", "reference")
 EXTRAS = ("metadata", "info")
+
+
+class TaskColumns(NamedTuple):
+    """Names of the columns that can hold each part of a task."""
+
+    question: tuple[str, ...] = ("question", "input", "prompt", "messages", "problem")
+    answer: tuple[str, ...] = ("answer", "target", "label", "ideal", "reference")
+    id: tuple[str, ...] = ("id",)
+
+
+_USUAL = TaskColumns()
+
+
+def read_fields(given: Mapping[str, str] | str | Sequence[str] | None, what: str) -> dict[str, str]:
+    """Read names of columns by part of a task: a mapping, or texts ``question=Q,answer=A``."""
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        texts = [given] if isinstance(given, str) else given or ()
+        check_that(isinstance(texts, list | tuple), f"{what} must be names of columns, such as question=body", given)
+        split = [part.partition("=") for text in texts for part in text.split(",")]
+        pairs = [(part.strip(), name.strip()) for part, _, name in split]
+    found: dict[str, str] = {}
+    for part, name in pairs:
+        if part not in TaskColumns._fields:
+            near = did_you_mean(str(part), TaskColumns._fields)
+            wanted = "question=COLUMN,answer=COLUMN,id=COLUMN"
+            raise ConfigError(f"{what}: {short_repr(part)} is no part of a task{near}; write {wanted}")
+        if part in found:
+            raise ConfigError(f"{what}: {part} is given twice")
+        check_that(isinstance(name, str) and name, f"{what}: {part} must be the name of a column", name)
+        found[part] = name
+    return found
 
 
 def _present(row: DataRow, name: str) -> bool:
@@ -55,11 +86,11 @@ def _sendable(messages: list[Message], place: RowLocation, name: str) -> list[Me
     return messages
 
 
-def _messages(row: DataRow, place: RowLocation) -> list[Message]:
-    name = _one_of(row, QUESTIONS, "question", place)
+def _messages(row: DataRow, place: RowLocation, names: tuple[str, ...]) -> list[Message]:
+    name = _one_of(row, names, "question", place)
     if name is None:
         has = _names(list(row)) or "no fields"
-        raise place.error(f"no question field: it has {has}; expected one of {', '.join(QUESTIONS)}")
+        raise place.error(f"no question field: it has {has}; expected {_expected(names)}")
     value = row[name]
     if isinstance(value, list):
         if not value:
@@ -73,8 +104,12 @@ def _messages(row: DataRow, place: RowLocation) -> list[Message]:
     return _sendable([{"role": "user", "content": value}], place, name)
 
 
-def _references(row: DataRow, place: RowLocation) -> tuple[str, ...]:
-    name = _one_of(row, ANSWERS, "answer", place)
+def _expected(names: tuple[str, ...]) -> str:
+    return ("one of " if len(names) > 1 else "") + printable(", ".join(names), 120)
+
+
+def _references(row: DataRow, place: RowLocation, names: tuple[str, ...]) -> tuple[str, ...]:
+    name = _one_of(row, names, "answer", place)
     if name is None:
         return ()
     try:
@@ -83,11 +118,11 @@ def _references(row: DataRow, place: RowLocation) -> tuple[str, ...]:
         raise place.error(str(problem)) from None
 
 
-def _metadata(row: DataRow, place: RowLocation) -> dict[str, JSON]:
-    known = {"id", *QUESTIONS, *ANSWERS, *EXTRAS}
+def _metadata(row: DataRow, place: RowLocation, columns: TaskColumns) -> dict[str, JSON]:
+    known = {*EXTRAS}.union(*columns)
     metadata = {name: value for name, value in row.items() if name not in known}
     for name in EXTRAS:
-        if not _present(row, name):
+        if not _present(row, name) or any(name in names for names in columns):
             continue
         value = row[name]
         if not isinstance(value, dict):
@@ -99,16 +134,16 @@ def _metadata(row: DataRow, place: RowLocation) -> dict[str, JSON]:
     return metadata
 
 
-def _id(row: DataRow, place: RowLocation) -> str | None:
-    if not _present(row, "id"):
+def _id(row: DataRow, place: RowLocation, name: str) -> str | None:
+    if not _present(row, name):
         return None
-    value = row["id"]
+    value = row[name]
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # a table with a gap in the column holds its ids as floats
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise place.error(f"id is {type_phrase(value)}, expected a string or a whole number")
+        raise place.error(f"{name} is {type_phrase(value)}, expected a string or a whole number")
     if not str(value).strip():
-        raise place.error("id is empty: give it a value or leave the field out")
+        raise place.error(f"{name} is empty: give it a value or leave the field out")
     return str(value)
 
 
@@ -116,12 +151,13 @@ def _content_id(*content: JSON) -> str:
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=8).hexdigest()
 
 
-def read_task(row: JSON, place: RowLocation) -> tuple[Task, bool]:
+def read_task(row: JSON, place: RowLocation, columns: TaskColumns = _USUAL) -> tuple[Task, bool]:
     """Make a task from a decoded row; also return whether the row names its id, else that is a content hash."""
     if not isinstance(row, dict):
         raise place.error(f"{type_phrase(row)}, expected an object with a question field")
-    name = _id(row, place)
-    messages, reference, metadata = _messages(row, place), _references(row, place), _metadata(row, place)
+    name = _id(row, place, columns.id[0])
+    messages, reference = _messages(row, place, columns.question), _references(row, place, columns.answer)
+    metadata = _metadata(row, place, columns)
     try:
         content = _content_id(messages, reference, metadata)
     except (TypeError, ValueError, RecursionError) as problem:
@@ -232,12 +268,13 @@ def _header(cells: list[str], path: str, line: int) -> list[str]:
     return names
 
 
-def _cell(name: str, text: str, place: RowLocation) -> JSON:
+def _cell(name: str, text: str, place: RowLocation, columns: TaskColumns) -> JSON:
     if not text:
         return None
-    encoded = name in _JSON_CELLS or (name in ("prompt", "input") and text.startswith('[{"'))
+    chat = name in ("prompt", "input") or columns.question == (name,)
+    encoded = name in _JSON_CELLS or (chat and text.startswith('[{"'))
     # Of answers only an array that begins with a string: "[0, 1]" may be an answer itself, an interval.
-    if not encoded and not (name in ANSWERS and _STRINGS.match(text)):
+    if not encoded and not (name in columns.answer and _STRINGS.match(text)):
         return text
     try:
         return msgspec.json.decode(text)
@@ -266,7 +303,7 @@ def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[s
             yield line, cells
 
 
-def read_separated(stream: IO[bytes], path: str, separator: str) -> LocatedRows:
+def read_separated(stream: IO[bytes], path: str, separator: str, columns: TaskColumns = _USUAL) -> LocatedRows:
     """Rows of a table with a header line; blank lines are skipped."""
     text = _text(stream.read().removeprefix(codecs.BOM_UTF8), path)
     names: list[str] | None = None
@@ -278,18 +315,18 @@ def read_separated(stream: IO[bytes], path: str, separator: str) -> LocatedRows:
         if len(cells) != len(names):
             raise InputError(f"{len(cells)} cells, but the header has {len(names)}", path, line)
         place = RowLocation(path, line)
-        yield place, {name: _cell(name, cell, place) for name, cell in zip(names, cells, strict=True)}
+        yield place, {name: _cell(name, cell, place, columns) for name, cell in zip(names, cells, strict=True)}
     if names is not None and place is None:
-        raise InputError(_only_header(names), path)
+        raise InputError(_only_header(names, columns.question), path)
 
 
-def _only_header(names: list[str]) -> str:
-    if any(name in QUESTIONS for name in names):
+def _only_header(names: list[str], questions: tuple[str, ...]) -> str:
+    if any(name in questions for name in names):
         return "it has a header and no rows"
     found = printable(", ".join(names), 120)
     return (
         f"it has one line, which was read as a header with the columns {found}; "
-        f"the first line must name the columns, one of them {', '.join(QUESTIONS)}"
+        f"the first line must name the columns, one of them {', '.join(questions)}"
     )
 
 

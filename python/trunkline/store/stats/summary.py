@@ -145,7 +145,7 @@ class Resources(msgspec.Struct, frozen=True):
     """What a run took beside tokens and time, since it was last resumed.
 
     Attributes:
-        memory: The most bytes that its processes held together, looked at once a second.
+        memory: The most bytes that its processes held together, looked at once a second; 0 where the run was shorter.
         servers: What model servers said of themselves, by their URLs; empty unless they were asked.
     """
 

@@ -39,7 +39,7 @@ FIELDS: Final = {
     "action": "what its first turn does",
     "reference": "the task's reference answers",
 }
-"""Names of a rollout; other names are of the task's metadata, also written ``metadata.name``."""
+"""Names of a rollout; others are of the task's metadata, also written ``metadata.name`` or ``metadata["any name"]``."""
 
 _LONGEST: Final = 2_000
 _DEEPEST: Final = 40
@@ -106,6 +106,8 @@ def compiled(text: str, metadata: Collection[str]) -> Callable[[Fields], bool]:
     Raises:
         ConfigError: It is no such expression, or names nothing that there is.
     """
+    if not text.strip():
+        raise ConfigError("the expression is empty; write one such as \"outcome == 'max_turns' and turns > 5\"")
     if len(text) > _LONGEST:
         raise ConfigError(f"an expression of {len(text):,} characters is too long; the most are {_LONGEST:,}")
     try:
@@ -117,21 +119,25 @@ def compiled(text: str, metadata: Collection[str]) -> Callable[[Fields], bool]:
     return lambda fields: bool(value(fields))
 
 
-def field_reader(name: str, metadata: Collection[str]) -> FieldReader:
-    """Return what reads a field of a rollout, or of its task's metadata, by its name.
-
-    Args:
-        name: The field; ``metadata.NAME`` is of the task's metadata also where a rollout has a field NAME.
-        metadata: Names that tasks have in their metadata.
+def field_reader(text: str, metadata: Collection[str]) -> FieldReader:
+    """Return the function that reads one field: a name of ``FIELDS``, or of the metadata, also ``metadata.name``.
 
     Raises:
         ConfigError: There is no such field.
     """
-    name = name.strip()
-    own = name.removeprefix("metadata.")
-    if name not in FIELDS and name not in metadata and own in metadata:
-        return lambda fields: fields["metadata"].get(own)
-    return _Reader(name, metadata).named(name)
+    for name in (text, text.strip()):
+        if name in FIELDS:
+            return lambda fields: fields.get(name)
+        for own in (name, name.removeprefix("metadata.")):
+            if own in metadata:
+                return lambda fields: fields["metadata"].get(own)
+    raise _unknown(text, text.strip(), [*FIELDS, *metadata])
+
+
+def _unknown(text: str, name: str, known: Collection[str]) -> ConfigError:
+    listed = ", ".join(printable(one, 40) for one in known) or "nothing"
+    near = printable(did_you_mean(name, known), 80)
+    return ConfigError(f"{short_repr(text)}: there is no field {printable(name, 40)}{near}; there is {listed}")
 
 
 class _Reader:
@@ -167,22 +173,20 @@ class _Reader:
                 several = [self.value(part, below) for part in parts]
                 return lambda fields: [part(fields) for part in several]
             case ast.Name(id=name):
-                return self.named(name)
-            case ast.Attribute(value=ast.Name(id="metadata"), attr=name):
+                return self._named(name)
+            case (
+                ast.Attribute(value=ast.Name(id="metadata"), attr=name)
+                | ast.Subscript(value=ast.Name(id="metadata"), slice=ast.Constant(value=str(name)))
+            ):
                 if name not in self._metadata:
-                    raise self._unknown(name, self._metadata)
+                    raise _unknown(self._text, name, self._metadata)
                 return lambda fields: fields["metadata"].get(name)
         raise self._foreign(node)
 
-    def named(self, name: str) -> FieldReader:
+    def _named(self, name: str) -> FieldReader:
         if name not in FIELDS and name not in self._metadata:
-            raise self._unknown(name, [*FIELDS, *self._metadata])
+            raise _unknown(self._text, name, [*FIELDS, *self._metadata])
         return lambda fields: fields.get(name)
-
-    def _unknown(self, name: str, known: Collection[str]) -> ConfigError:
-        listed = ", ".join(printable(one, 40) for one in known) or "nothing"
-        near = printable(did_you_mean(name, [str(one) for one in known]), 80)
-        return ConfigError(f"{short_repr(self._text)}: there is no {printable(name, 40)}{near}; there is {listed}")
 
     def _foreign(self, node: ast.AST) -> ConfigError:
         part = ast.get_source_segment(self._text.strip(), node) or type(node).__name__

@@ -37,7 +37,7 @@ def test_a_mode_crosses_with_its_endpoint():
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert spec.settings()["tokens"]["drift"] == "fork"
     with pytest.raises(ConfigError, match="tokens must be a TokenMode"):
-        LLM("http://host/v1", tokens="chat")
+        LLM("http://host/v1", tokens=7)
 
 
 SAMPLING = Sampling(max_tokens=9, temperature=0.5, stop=("x",), logprobs=True, top_logprobs=3, extra={"top_k": 4})
