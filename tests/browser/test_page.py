@@ -194,6 +194,12 @@ def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
     page.has("0 masked, 0 dropped, 1 penalised", "#main")
     page.choose("#by", "is").until(lambda: len(page.all("#categories tbody tr")) == 2)
     assert re.match(r"blue\s+257\s+5\d.\d % \[[\d.]+, [\d.]+\]", page.text("#categories tbody"))
+    page.click("#categories tbody tr:nth-child(2)").has("44 tasks", "#total")
+    page.click("[data-tab=summary]").click("[data-tab=tasks]").has("44 tasks", "#total")
+    assert page.script("return [document.querySelector('#field').value, document.querySelector('#value').value]") == [
+        "is",
+        '"red"',
+    ]
     page.click("[data-tab=compare]").has("B less A", "#main").click("#changed tr.pick")
     page.until(lambda: len(page.all("#pair .detail")) == 2)
     page.click("[data-tab=tasks]").choose("#run", "1").has("130 tasks", "#total")
@@ -239,6 +245,17 @@ def test_nothing_that_a_model_said_is_markup(
         write_page([tmp_path / "<img src=x>.run"], tmp_path / "a.html", 5)
         look((tmp_path / "a.html").as_uri())
     browser()
+
+
+def test_a_run_with_tries_that_were_chosen_is_compared_when_that_is_asked_for(page: Page, tmp_path: Path) -> None:
+    for name, ended in (("a.run", "answer"), ("b.run", "retried")):
+        write_run(tmp_path / name, [(TASKS[0][0], [Try(ended, None), Try(reward=0.0)])])
+    with served(tmp_path / "a.run", tmp_path / "b.run") as server:
+        page.open(server.url).click("[data-tab=compare]").has("asked again because of their result", "#main")
+        assert len(page.complaints()) == 1
+        page.click("#selected").has("1 try because of their result; first tries", "#main").has("B less A", "#main")
+    assert page.complaints() == []
+    assert not page.gaps()
 
 
 def test_the_token_leaves_the_address_and_is_needed(page: Page, server: ViewServer) -> None:

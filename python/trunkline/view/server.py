@@ -190,7 +190,8 @@ class ViewServer:
         if len(self._paths) != 2:
             raise UsageError("two runs are compared: trunkline view A B")
         a, b = self._paths
-        return _json(await asyncio.to_thread(compare, a, b, request.query.get("metric") or "accuracy", common=True))
+        metric, selected = request.query.get("metric") or "accuracy", request.query.get("selected") == "true"
+        return _json(await asyncio.to_thread(compare, a, b, metric, common=True, allow_selected=selected))
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """One line of JSON for each change of the run file, until no process writes it."""

@@ -92,7 +92,7 @@ class Server {
   values(run, field) { return this.ask(`runs/${run}/values`, { field }); }
   async categories(run, field) { return (await this.ask(`runs/${run}/categories`, { field }))[field]; }
   task(run, id) { return this.ask(`runs/${run}/task`, { id }); }
-  compare() { return this.ask("compare"); }
+  compare(selected) { return this.ask("compare", { selected }); }
   control(run, action) { return this.ask(`runs/${run}/control`, {}, { method: "POST", body: JSON.stringify({ action }) }); }
   async follow(run, onState) {
     const response = await this.fetch(`/api/runs/${run}/live`);
@@ -311,11 +311,27 @@ function filters() {
   );
 }
 
-let latest = 0;
-async function load() {
-  const mine = ++latest;
-  const found = await source.tasks(state.run, { ...state.query, value: state.query.value, field: state.query.value ? state.query.field : "" });
-  if (mine !== latest || !$("rows")) return;
+// One request at a time: what is asked for meanwhile is read after it, the latest alone.
+let loading = null, changed = false;
+function load() {
+  changed = true;
+  loading ??= (async () => {
+    try {
+      while (changed) {
+        changed = false;
+        await page().catch((problem) => { if (!changed) throw problem; });
+      }
+    } finally {
+      loading = null;
+    }
+  })();
+  return loading;
+}
+
+async function page() {
+  const run = state.run;
+  const found = await source.tasks(run, { ...state.query, value: state.query.value, field: state.query.value ? state.query.field : "" });
+  if (changed || run !== state.run || !$("rows")) return;
   state.rows = found.rows;
   state.total = found.total;
   rows();
@@ -419,6 +435,7 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
     };
     put(made, 
       h("div", { class: "top" }, h("h2", {}, h("span", { class: "id" }, tree.id)),
+        close && !tree.ended && state.runs[state.run].live ? h("button", { id: "again", onclick: guarded(() => openTask(tree.id)) }, "read again") : null,
         close ? h("button", { id: "close", onclick: close, title: "Esc" }, "close") : null),
       h("div", { class: "run" }, tree.reference.length ? h("span", { class: "soft" }, "reference: ", h("b", {}, tree.reference.join(" | "))) : null),
       picture(tree, rollout, pick),
@@ -610,12 +627,20 @@ function totals(found) {
 function categories() {
   const run = state.run;
   const place = h("div", { id: "categories" });
+  const open = (field, value) => guarded(async () => {
+    const same = ([json]) => json === value || JSON.parse(json) === value;
+    Object.assign(state.query, { field, value: (await source.values(run, field)).find(same)?.[0] ?? "", page: 0 });
+    state.open = null;
+    await show("tasks");
+  });
   const draw = guarded(async (field) => {
     put(place, h("p", { class: "soft" }, "reading all rows …"));
     const found = await source.categories(run, field);
     put(place, h("div", { class: "scroll" }, h("table", {},
       h("thead", {}, h("tr", {}, [field, "tries", "accuracy"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
-      h("tbody", {}, found.map((one) => h("tr", {}, h("td", {}, one.value), h("td", { class: "num" }, count(one.rollouts)), h("td", { class: "num" }, range(one.accuracy)))))),
+      h("tbody", {}, found.map((one) => h("tr", {
+        class: "pick", tabindex: 0, onclick: open(field, one.value), onkeydown: (event) => { if (event.key === "Enter") open(field, one.value)(); },
+      }, h("td", {}, one.value), h("td", { class: "num" }, count(one.rollouts)), h("td", { class: "num" }, range(one.accuracy)))))),
     ));
   });
   return h("section", { class: "panel" }, h("h2", {}, "Accuracy by category"), h("p", {}, h("select", {
@@ -638,15 +663,17 @@ function block(title, rows) {
 
 // Two runs side by side.
 
-async function comparison() {
+async function comparison(selected = false) {
   put($("main"), h("p", { class: "soft" }, "comparing …"));
   let found;
   try {
-    found = await source.compare();
+    found = await source.compare(selected);
   } catch (problem) {
-    put($("main"), h("p", { class: "bad" }, problem.message));
+    const more = source instanceof Server && !selected && problem.message.includes("--allow-selected");
+    put($("main"), h("p", { class: "bad" }, problem.message), more ? h("button", { id: "selected", onclick: guarded(() => comparison(true)) }, "compare them with these tries") : null);
     return;
   }
+  if (state.tab !== "compare") return;
   const paired = found.paired;
   const points = (value) => `${value > 0 ? "+" : ""}${(value * 100).toFixed(1)}`;
   const open = (id) => guarded(async () => {
@@ -660,6 +687,8 @@ async function comparison() {
       ["B less A", `${points(paired.difference)}${ends(paired.low, paired.high, points)} points, p = ${fixed(paired.p, 4)}`],
       ["tasks", `${count(paired.tasks)}: ${count(paired.better)} better, ${count(paired.worse)} worse, ${count(paired.same)} the same`],
       ["tokens out, A and B", `${count(found.a.usage.generated)}, ${count(found.b.usage.generated)}`],
+      ...[["A", found.a], ["B", found.b]].filter(([, side]) => side.chosen).map(([name, side]) => [
+        `asked again in ${name}`, `${side.chosen === 1 ? "1 try" : `${count(side.chosen)} tries`} because of their result; first tries ${range(side.first_try)}`]),
       ["only in A, only in B", `${count(found.only_a.length)}, ${count(found.only_b.length)}`],
       ["other content, left out", count(found.different.length)],
     ]),
