@@ -115,6 +115,7 @@ def test_state_changes_by_post_from_the_page_alone(server: ViewServer) -> None:
         ("/api/runs/0/tasks?colour=red", 400),
         ("/api/runs/0/task?id=none", 400),
         ("/api/compare", 400),
+        ("/api/runs/0/categories?field=none", 400),
         ("/../server.py", 404),
     ],
 )
