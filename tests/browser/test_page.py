@@ -149,7 +149,9 @@ def test_tasks_are_sorted_filtered_searched_and_turned(page: Page, address: str)
     page.keys("/").keys("OF red").has("44 tasks", "#total")
     page.choose("#text", 'FIRST 77 "NÉ').click("#turns").until(lambda: page.ids() == ["t077"])
     page.choose("#text", "content").has("0 tasks", "#total").click("#turns").has("0 tasks", "#total")
-    page.choose("#text", "second 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
+    page.choose("#text", "third 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
+    page.click("tr.pick").has("third 77", "#detail .said.here")
+    assert page.script("return document.querySelector('#detail [aria-pressed=true]').dataset.rollout") == "2"
     assert page.complaints() == []
     assert not page.gaps()
 

@@ -151,6 +151,8 @@ class Embedded {
   }
 }
 
+// Whether a text holds what is searched for in turns.
+const sought = (text) => Boolean(text && state.query.turns && state.query.text && text.toLowerCase().includes(state.query.text.toLowerCase()));
 const spoken = (node) => [node.text, node.reasoning, node.report, ...node.calls.flatMap((call) => [call.name, call.arguments, pretty(call.arguments, leaves)])];
 const leaves = (value) => (typeof value === "string" ? value : value && typeof value === "object" ? Object.entries(value).flat().map(leaves).join("\n") : "");
 
@@ -401,14 +403,19 @@ async function openTask(id) {
   if (mine !== opened) return;
   const again = state.open?.id === id;
   state.open = tree;
+  let node = null;
   if (!again || state.rollout >= tree.rollouts.length) {
+    // The try that was searched for, else one to look at.
+    const hits = new Set(tree.nodes.filter((one) => one.kind !== "prompt" && spoken(one).some(sought)).map((one) => one.id));
+    const hit = tree.rollouts.find((one) => one.nodes.some((id) => hits.has(id)));
     const wrong = tree.rollouts.find((one) => broke(one) || (known(one.reward) && one.reward < 1));
-    state.rollout = (wrong ?? tree.rollouts[0])?.id ?? 0;
+    state.rollout = (hit ?? wrong ?? tree.rollouts[0])?.id ?? 0;
+    node = hit?.nodes.find((id) => hits.has(id)) ?? null;
   }
   $("split")?.classList.add("open");
   document.querySelectorAll("tr.pick").forEach((one) => one.setAttribute("aria-selected", String(one.dataset.id === id)));
   $("detail")?.remove();
-  $("split")?.append(detail(tree, state, { id: "detail", close: closeTask }));
+  $("split")?.append(detail(tree, state, { id: "detail", close: closeTask, node }));
 }
 
 function closeTask() {
@@ -425,7 +432,7 @@ function closeTask() {
 
 // One task: its tree, its rollouts, a transcript.
 
-function detail(tree, chosen, { id = null, close = null } = {}) {
+function detail(tree, chosen, { id = null, close = null, node: first = null } = {}) {
   const made = h("section", { class: "panel detail", id, "aria-label": "Task" });
   const draw = (node = null) => {
     const rollout = tree.rollouts[chosen.rollout];
@@ -446,7 +453,8 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
     );
     made.querySelector(".said.here")?.scrollIntoView({ block: "nearest" });
   };
-  draw();
+  draw(first);
+  if (first) requestAnimationFrame(() => made.querySelector(".said.here")?.scrollIntoView({ block: "nearest" }));
   return made;
 }
 
@@ -567,7 +575,7 @@ function pretty(text, show = (value) => JSON.stringify(value, null, 2)) {
 }
 
 function folded(kind, title, text) {
-  return h("details", { class: kind }, h("summary", {}, title), h("pre", {}, text));
+  return h("details", { class: kind, open: sought(text) }, h("summary", {}, title), h("pre", {}, text));
 }
 
 function shaded(node) {
