@@ -65,7 +65,7 @@ def _read_file(command: click.Command, ctx: click.Context, text: str) -> dict[st
     """The options that a file of TOML has, by the names of the command's parameters."""
     shown, file = printable(text), Path(text[1:])
     try:
-        data = tomllib.loads(file.read_text("utf-8"))
+        data = tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as problem:
         raise ConfigError(f"{shown} cannot be read: {problem.strerror or problem}") from None
     except (ValueError, RecursionError) as problem:
@@ -89,7 +89,7 @@ def _read_file(command: click.Command, ctx: click.Context, text: str) -> dict[st
         try:
             found[name] = _values_of(param, value, file.parent)
             param.type_cast_value(ctx, found[name])
-        except (click.BadParameter, ConfigError) as problem:
+        except (click.BadParameter, ConfigError, ValueError) as problem:  # the last: a number of thousands of digits
             raise ConfigError(f"{where}: {getattr(problem, 'message', problem)}") from None
     return found
 

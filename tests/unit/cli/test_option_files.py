@@ -90,6 +90,19 @@ def test_a_file_means_what_its_options_mean_and_the_command_line_goes_first(
     assert mixed == typed | {name: now[name] for name in more}
 
 
+def test_the_environment_and_later_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "q.jsonl").write_text('{"question": "?"}\n')
+    (tmp_path / "a.toml").write_text("\ufeffmodel = 'a'\nsystem = 'a'\nstop = ['a', 'b']\nmax-turns = 2\nseed = 3\n")
+    (tmp_path / "b.toml").write_text("model = 'b'\nstop = ['c']\nquestions = 'q.jsonl'\nbase-url = 'http://h/v1'\n")
+    monkeypatch.setenv("TRUNKLINE_RUN_MAX_TURNS", "5")
+    done = trunkline(tmp_path, "run", "@a.toml", "@b.toml", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)["settings"]
+    found = {name: made["agent"][name] for name in ("model", "system", "max_turns")}
+    assert found == {"model": "b", "system": "a", "max_turns": 5}
+    assert (made["agent"]["sampling"]["stop"], made["seed"]) == (["c"], 3)
+
+
 def test_a_value_of_an_option_is_no_file():
     assert read("--system", "@home", "q.jsonl")["system"] == "@home"
 
@@ -161,6 +174,7 @@ def test_a_data_set_of_a_hub_stays_what_it_is(tmp_path: Path):
         ("rollouts = 1\nepochs = 2", "@e.toml: epochs is a second name of an option that is there already"),
         ("[set.sampling]\ntop_q = 1", "'top_q' is no sampling parameter (did you mean top_p?)"),
         ("[budget]\ntoken = 1", "(did you mean tokens?)"),
+        ("seed = 0x" + "f" * 5_000, "@e.toml: seed: Exceeds the limit"),
         ("a = ", "@e.toml is no TOML: Invalid value (at end of document)"),
         ("a = '\udcff'", "@e.toml is no TOML"),
         ("a = " + "[" * 5_000, "@e.toml is no TOML"),
