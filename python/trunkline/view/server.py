@@ -210,7 +210,10 @@ class ViewServer:
                 if found["controls"]:
                     with contextlib.suppress(TrunklineError):
                         found["progress"] = await asyncio.to_thread(ask, run.path, "progress")
-                await response.write(msgspec.json.encode(found) + b"\n")
+                try:
+                    await response.write(msgspec.json.encode(found) + b"\n")
+                except ConnectionError:  # the page was closed
+                    return response
                 if not found["live"]:
                     return response
                 rest = max(rest, _REST * (loop.time() - began))

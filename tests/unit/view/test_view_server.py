@@ -145,6 +145,22 @@ def test_a_run_that_grows_is_followed_to_its_end(tmp_path: Path) -> None:
         connection.close()
 
 
+def test_a_page_that_is_closed_while_a_run_grows_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = write_run(tmp_path / "a.run", [(task, None) for task, _ in TASKS], finish=None)
+    with served(tmp_path / "a.run") as server:
+        for number, (task, tries) in enumerate(TASKS):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection.request("GET", "/api/runs/0/live", headers={TOKEN: server.token})
+            answer = connection.getresponse()
+            answer.readline()
+            answer.close()
+            connection.close()
+            add(writer, number, task, tries)
+            ask(server, "/api/runs/0/overview")
+    writer.finish("done")
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_a_page_in_one_file_holds_no_markup_of_models_and_may_load_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "a.run", TASKS)
     found = write_page([tmp_path / "a.run"], tmp_path / "a.html", 2)

@@ -732,43 +732,46 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// The totals of a run under way: reading all rows takes at most a tenth of the time.
-function measured(number) {
-  let latest = 0, resting = false, changed = false;
-  const read = async () => {
-    const mine = ++latest, begun = performance.now();
+// Work that is done when it is asked for, and then rests so many times as long as it took; the run's end does not wait.
+function paced(work, rest) {
+  let resting = false, asked = false;
+  const run = async () => {
+    const begun = performance.now();
     resting = true;
-    changed = false;
+    asked = false;
     try {
-      const found = await source.summary(number);
-      if (mine !== latest) return;
-      state.summaries[number] = found;
-      head();
-      if (state.tab === "summary" && state.run === number) totals(found);
+      await work();
     } finally {
       setTimeout(() => {
         resting = false;
-        if (changed) read().catch(tell);
-      }, 10 * (performance.now() - begun));
+        if (asked) run().catch(tell);
+      }, rest * (performance.now() - begun));
     }
   };
   return async (live) => {
-    changed = true;
-    if (!resting || !live) await read();
+    asked = true;
+    if (!resting || !live) await run();
   };
 }
 
 async function followed(number) {
-  let loading = false;
-  const measure = measured(number);
-  await source.follow(number, async (run) => {
+  let latest = 0;
+  const measure = paced(async () => {
+    const mine = ++latest;
+    const found = await source.summary(number);
+    if (mine !== latest) return;
+    state.summaries[number] = found;
+    head();
+    if (state.tab === "summary" && state.run === number) totals(found);
+  }, 10);
+  const refresh = paced(async () => {
+    if (state.run === number && state.tab === "tasks") await guarded(load)();
+  }, 5);
+  await source.follow(number, (run) => {
     state.runs[number] = { ...run, asked: run.progress?.asked || state.runs[number].asked };
     head();
     if (run.rollouts) measure(run.live).catch(tell);
-    if (state.run !== number || state.tab !== "tasks" || loading) return;
-    loading = true;
-    await guarded(load)();
-    loading = false;
+    refresh(run.live).catch(tell);
   });
 }
 
