@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline._internal.text import JSON
+    from trunkline.store.stats.where import FieldReader
     from trunkline.tree.views import Node, Trajectory, Tree
 
 PAGE: Final = 100
@@ -286,7 +287,7 @@ class RunData:
             if names is None:
                 with self._lock:
                     names = self._fields()
-            fields = {name: field_reader(f"metadata.{name}" if name in known else name, known) for name in names}
+            fields = {name: _metadata(name) if name in known else field_reader(name, known) for name in names}
             rows = ((tasks[number], own) for number, own in each_task(reader.rollouts()))
             found = by_category(fields, rows, _VALUES)
         return {
@@ -321,6 +322,10 @@ class RunData:
             if any(rollout.usage.tool_errors for rollout in tree.rollouts):
                 failed = failed_nodes(tree, self._reader.query(_USES, self._reader.number(name)))
         return tree_data(tree, most, failed)
+
+
+def _metadata(name: str) -> FieldReader:
+    return lambda fields: fields["metadata"].get(name)
 
 
 def _plain(value: Any) -> Any:

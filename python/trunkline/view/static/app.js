@@ -448,7 +448,7 @@ function detail(tree, chosen, { id = null, close = null, node: first = null } = 
       picture(tree, rollout, pick),
       h("div", { class: "rollouts", role: "group", "aria-label": "Tries" }, tree.rollouts.slice(0, 200).map((one) => h("button", {
         "aria-pressed": one.id === chosen.rollout, "data-rollout": one.id, class: tone(one), onclick: () => pick(one.id),
-      }, label(one)))),
+      }, label(one))), tree.rollouts.length > 200 ? h("span", { class: "soft" }, `${count(tree.rollouts.length - 200)} more in the tree`) : null),
       ...(rollout ? [outcome(rollout), transcript(tree, rollout, node)] : [h("p", { class: "soft" }, "Nothing has grown yet.")]),
     );
     made.querySelector(".said.here")?.scrollIntoView({ block: "nearest" });
