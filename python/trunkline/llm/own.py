@@ -66,6 +66,8 @@ def checked(reply: object, name: str) -> Reply:
     try:
         # Ids may be numpy arrays or tensors.
         plain = msgspec.to_builtins(reply, enc_hook=listed) if isinstance(reply, Reply) else None
+        if plain is not None and isinstance(plain["micros"], float):
+            plain["micros"] = int(plain["micros"])
         found = None if plain is None else msgspec.convert(plain, Reply)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
         raise _bad_reply(reply, name, error) from None
