@@ -149,7 +149,9 @@ def test_tasks_are_sorted_filtered_searched_and_turned(page: Page, address: str)
     page.keys("/").keys("OF red").has("44 tasks", "#total")
     page.choose("#text", 'FIRST 77 "NÉ').click("#turns").until(lambda: page.ids() == ["t077"])
     page.choose("#text", "content").has("0 tasks", "#total").click("#turns").has("0 tasks", "#total")
-    page.choose("#text", "second 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
+    page.choose("#text", "third 77").has("0 tasks", "#total").click("#turns").until(lambda: page.ids() == ["t077"])
+    page.click("tr.pick").has("third 77", "#detail .said.here")
+    assert page.script("return document.querySelector('#detail [aria-pressed=true]').dataset.rollout") == "2"
     assert page.complaints() == []
     assert not page.gaps()
 
@@ -191,8 +193,15 @@ def test_a_task_shows_its_tree_and_what_was_said(page: Page, address: str) -> No
 def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
     page.open(address).click("[data-tab=summary]").has("Time by agent", "#main")
     assert "llm error" in page.text("#main")
+    page.has("0 masked, 0 dropped, 1 penalised", "#main")
     page.choose("#by", "is").until(lambda: len(page.all("#categories tbody tr")) == 2)
     assert re.match(r"blue\s+257\s+5\d.\d % \[[\d.]+, [\d.]+\]", page.text("#categories tbody"))
+    page.click("#categories tbody tr:nth-child(2)").has("44 tasks", "#total")
+    page.click("[data-tab=summary]").click("[data-tab=tasks]").has("44 tasks", "#total")
+    assert page.script("return [document.querySelector('#field').value, document.querySelector('#value').value]") == [
+        "is",
+        '"red"',
+    ]
     page.click("[data-tab=compare]").has("B less A", "#main").click("#changed tr.pick")
     page.until(lambda: len(page.all("#pair .detail")) == 2)
     page.click("[data-tab=tasks]").choose("#run", "1").has("130 tasks", "#total")
@@ -205,7 +214,11 @@ def test_totals_and_two_runs_side_by_side(page: Page, address: str) -> None:
 def test_nothing_that_a_model_said_is_markup(
     browser: Callable[..., Any], page: Page, tmp_path: Path, width: int, how: str
 ) -> None:
-    tries = [Try(said=HOSTILE, answer=HOSTILE), Try("tool_error", HOSTILE, 0.0, HOSTILE), Try(reward=0.0, said=HOSTILE)]
+    tries = [
+        Try(said=HOSTILE, answer=HOSTILE, tool_failed=True),
+        Try("tool_error", HOSTILE, 0.0, HOSTILE),
+        Try(reward=0.0, said=HOSTILE),
+    ]
     write_run(tmp_path / "<img src=x>.run", [(Task.ask(HOSTILE, HOSTILE, id=HOSTILE), tries)])
     browser(width)
 
@@ -234,6 +247,17 @@ def test_nothing_that_a_model_said_is_markup(
         write_page([tmp_path / "<img src=x>.run"], tmp_path / "a.html", 5)
         look((tmp_path / "a.html").as_uri())
     browser()
+
+
+def test_a_run_with_tries_that_were_chosen_is_compared_when_that_is_asked_for(page: Page, tmp_path: Path) -> None:
+    for name, ended in (("a.run", "answer"), ("b.run", "retried")):
+        write_run(tmp_path / name, [(TASKS[0][0], [Try(ended, None), Try(reward=0.0)])])
+    with served(tmp_path / "a.run", tmp_path / "b.run") as server:
+        page.open(server.url).click("[data-tab=compare]").has("asked again because of their result", "#main")
+        assert len(page.complaints()) == 1
+        page.click("#selected").has("1 try because of their result; first tries", "#main").has("B less A", "#main")
+    assert page.complaints() == []
+    assert not page.gaps()
 
 
 def test_the_token_leaves_the_address_and_is_needed(page: Page, server: ViewServer) -> None:
@@ -269,7 +293,7 @@ def test_a_run_grows_on_the_page_and_is_drained_by_a_button(
             page.until(lambda: page.text("#rows").count("unfinished") == 1)
             shown = re.compile(r"\d % \[[\d.]+, [\d.]+\] right.*0.000\d+ spent", re.DOTALL)
             page.until(lambda: shown.search(page.text("#head")))
-            page.has(" retries: 2 × 429, 1 × timeout", "#head")
+            page.has("retries 10: 2 × 429, 1 × timeout", "#head")
             page.click("[data-action=drain]").has("drain asked", "#head")
             assert pressed.wait(WAIT)
             page.click("[data-action=stop]").driver.switch_to.alert.dismiss()

@@ -68,6 +68,10 @@ def grown(task: Task, tries: Sequence[Try]) -> _core.CoreTree:
         if one.reward is not None and one.ended != "retried":
             core.score(rollout, one.reward)
         notes.note(core, rollout, notes.Graded("exact" + one.said[:30], one.reward, 1.0, one.said[:30]))
+        if one.tool_failed:
+            notes.note(
+                core, rollout, notes.Verdict(f"filter {one.said[:9]}", "penalty", amount=-0.5, reason=one.said[:9])
+            )
         if one.ended == "retried":
             core.close(rollout, "retried")
             notes.note(core, rollout, notes.Retried("llm_error", draw + 1, one.answer is None, 0.25))

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
@@ -188,9 +189,20 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(lost)
         return
     signum = int(getattr(lost.exc_value, "signum", signal.SIGINT))
-    again = threading.Timer(_AGAIN, signal.pthread_kill, (threading.main_thread().ident, signum))
-    again.daemon = True
-    again.start()
+    threading.Thread(target=_send_again, args=(threading.main_thread().ident, signum), daemon=True).start()
+
+
+def _send_again(thread: int, signum: int) -> None:
+    """Send a signal to a thread once it is out of :func:`_unraisable`, where it would be lost again."""
+    frame: FrameType | None
+    while True:
+        time.sleep(_AGAIN)
+        frame = sys._current_frames().get(thread)
+        while frame is not None and frame.f_code is not _unraisable.__code__:
+            frame = frame.f_back
+        if frame is None:
+            break
+    signal.pthread_kill(thread, signum)
 
 
 def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:

@@ -312,7 +312,7 @@ def _work(summary: Summary) -> Iterator[TableRow]:
         yield "tokens", f"{_amount(usage.prompt)} in{cached} · {mark}{_amount(usage.generated)} out"
         if tokens.saved and not summary.strategy.startswith("Chain("):
             yield "sharing", f"saved {percent(tokens.reuse)} of the tokens"
-    if usage.retries:
+    if usage.retries or summary.retry_causes:
         yield "retries", retries(summary)
     busy = summary.llm_seconds + summary.tool_seconds
     tools = f", tools {100 * summary.tool_seconds / busy:.0f} %" if usage.tools and busy else ""

@@ -305,7 +305,7 @@ def answers(ctx: click.Context, /, run: str, **given: Any) -> None:
     spent = sum((one.decision.usage for one in found), Usage())
     if as_json:
         data: dict[str, Any] = {"run": run, "aggregator": aggregator, "by": by, "answers": [one.row() for one in found]}
-        data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent), "reads_accepted": bool(labels)}
+        data |= {"accuracy": measured, "usage": msgspec.structs.asdict(spent), "reads_reference": bool(labels)}
         write_json(data)
     elif target is None:
         put(_table(found))

@@ -83,7 +83,9 @@ def cost(spent: Spending, details: str = "", mark: str = "") -> str:
 def retries(summary: Summary) -> str:
     """How many requests were sent again, and after what."""
     causes = by_frequency(summary.retry_causes)
-    return f"{summary.usage.retries:,}{f': {causes}' if causes else ''}"
+    # Requests for several draws that were given up are in no rollout.
+    total = max(summary.usage.retries, sum(summary.retry_causes.values()))
+    return f"{total:,}{f': {causes}' if causes else ''}"
 
 
 def is_share(estimate: Estimate) -> bool:

@@ -177,10 +177,11 @@ class LLMClient(Protocol):
 
     A user's own needs :meth:`complete` alone, which may be sync: then each call has a thread. It may return, in place
     of a :class:`Reply`, a chat completion as a dict or as bytes of JSON, read as a server's would be, or a text, which
-    is the whole reply. Anything else ends the run at once. One that may be asked for
-    several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
-    request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
-    growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its tokens cost.
+    is the whole reply. Anything else, a body that is no chat completion included, ends the run at once. One that may
+    be asked for several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other
+    gets one request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep
+    rollouts growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its
+    tokens cost.
 
     An attribute ``tokens``, a :class:`trunkline.TokenMode`, says that every choice comes with ``token_ids`` and
     ``logprobs``. With ``api="chat"`` the reply has ``prompt_ids``; with ``api="completions"`` the request's body has

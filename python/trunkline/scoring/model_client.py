@@ -57,13 +57,12 @@ class ModelClient:
         request = Request(content, key, seed=seed, constant=len(prompt), model=self.model)
         # A user's own object need not read its replies as our clients do: callers see one error for all of them.
         try:
-            reply = await own.complete(self._open(), request)
+            llm = self._open()
+            reply = own.checked(await own.complete(llm, request), type(llm).__name__)
         except ReplyError as problem:
             raise LLMError(
                 f"what {printable(self.model, 60)} answered is no reply: {format_error(problem)}"
             ) from problem
-        if not reply.choices:
-            raise LLMError(f"{printable(self.model, 60)} gave no completion")
         usage = _usage(reply)
         self.usage += usage
         choice = reply.choices[0]

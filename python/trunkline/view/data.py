@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline._internal.text import JSON
+    from trunkline.store.stats.where import FieldReader
     from trunkline.tree.views import Node, Trajectory, Tree
 
 PAGE: Final = 100
@@ -43,6 +44,7 @@ _TEXT: Final = 100_000  # characters of a text of a tree
 _TEXTS: Final = 10_000_000  # characters of all of its nodes' texts, about; each has its part at least
 _LEAST: Final = 500  # characters of a text of a very large tree
 _TOKENS: Final = 5_000  # tokens of a turn that are drawn
+_ALL_TOKENS: Final = 500_000  # tokens of all of a tree's turns, about
 _VALUES: Final = 50  # values of a field of metadata that are listed
 _LOOKED_AT: Final = 200  # tasks whose metadata tell which fields there are
 _USES: Final = "SELECT rollout, failed, started FROM uses WHERE task = ? ORDER BY use"
@@ -285,7 +287,7 @@ class RunData:
             if names is None:
                 with self._lock:
                     names = self._fields()
-            fields = {name: field_reader(f"metadata.{name}" if name in known else name, known) for name in names}
+            fields = {name: _metadata(name) if name in known else field_reader(name, known) for name in names}
             rows = ((tasks[number], own) for number, own in each_task(reader.rollouts()))
             found = by_category(fields, rows, _VALUES)
         return {
@@ -320,6 +322,10 @@ class RunData:
             if any(rollout.usage.tool_errors for rollout in tree.rollouts):
                 failed = failed_nodes(tree, self._reader.query(_USES, self._reader.number(name)))
         return tree_data(tree, most, failed)
+
+
+def _metadata(name: str) -> FieldReader:
+    return lambda fields: fields["metadata"].get(name)
 
 
 def _plain(value: Any) -> Any:
@@ -376,8 +382,10 @@ def failed_nodes(tree: Tree, calls: Iterable[tuple[int, int, int]]) -> set[int]:
 def tree_data(tree: Tree, most: int = _TEXT, failed: Collection[int] = ()) -> dict[str, JSON]:
     """A tree as the page draws it; observations that ``failed`` are marked."""
     visits, scored, means = tree.values()
-    most = min(most, max(_LEAST, _TEXTS // len(tree.nodes)))
-    nodes = [_node(node, most) for node in tree.nodes if node.id]
+    size = len(tree.nodes)
+    most = min(most, max(_LEAST, _TEXTS // size))
+    tokens = min(_TOKENS, max(1, _ALL_TOKENS // size))
+    nodes = [_node(node, most, tokens) for node in tree.nodes if node.id]
     for node in nodes:
         number = node["id"]
         node["failed"] = number in failed
@@ -407,7 +415,7 @@ def _cut(text: str | None, most: int) -> str | None:
     return safe if len(text) <= most else f"{safe}\n… {len(text) - most:,} more characters are in the run file"
 
 
-def _node(node: Node, most: int) -> dict[str, Any]:
+def _node(node: Node, most: int, drawn: int) -> dict[str, Any]:
     message = node.message
     calls = [{"name": _cut(name, 200), "arguments": _cut(given, most)} for name, given in tool_calls(message)]
     turn = node.kind is Kind.TURN
@@ -430,12 +438,12 @@ def _node(node: Node, most: int) -> dict[str, Any]:
         made["entropy"] = _number(facts.entropy[2])
         tokens = node.tree.core.tokens_of(node.id)
         if tokens is not None and any(flag & SAMPLED for flag in tokens.flags):
-            made["ids"] = tokens.ids[:_TOKENS].tolist()
+            made["ids"] = tokens.ids[:drawn].tolist()
             made["logprobs"] = [
                 _number(round(value, 4)) if flag & SAMPLED else None
-                for value, flag in zip(tokens.logprobs[:_TOKENS], tokens.flags[:_TOKENS], strict=True)
+                for value, flag in zip(tokens.logprobs[:drawn], tokens.flags[:drawn], strict=True)
             ]
-            made["more"] = max(0, len(tokens.ids) - _TOKENS)
+            made["more"] = max(0, len(tokens.ids) - drawn)
     return made
 
 

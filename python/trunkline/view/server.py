@@ -75,6 +75,7 @@ class ViewServer:
             for path in self._paths:
                 self._runs.append(run := RunData(path))
                 opened.callback(run.close)
+                run.overview()  # a damaged file is said here, and not on the page
             self._opened = opened.pop_all()
 
     @property
@@ -189,7 +190,8 @@ class ViewServer:
         if len(self._paths) != 2:
             raise UsageError("two runs are compared: trunkline view A B")
         a, b = self._paths
-        return _json(await asyncio.to_thread(compare, a, b, request.query.get("metric") or "accuracy", common=True))
+        metric, selected = request.query.get("metric") or "accuracy", request.query.get("selected") == "true"
+        return _json(await asyncio.to_thread(compare, a, b, metric, common=True, allow_selected=selected))
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """One line of JSON for each change of the run file, until no process writes it."""
@@ -208,7 +210,10 @@ class ViewServer:
                 if found["controls"]:
                     with contextlib.suppress(TrunklineError):
                         found["progress"] = await asyncio.to_thread(ask, run.path, "progress")
-                await response.write(msgspec.json.encode(found) + b"\n")
+                try:
+                    await response.write(msgspec.json.encode(found) + b"\n")
+                except ConnectionError:  # the page was closed
+                    return response
                 if not found["live"]:
                     return response
                 rest = max(rest, _REST * (loop.time() - began))

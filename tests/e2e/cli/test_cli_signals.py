@@ -114,6 +114,7 @@ def main(**_):
     for _ in range(600):  # a signal that comes right before a sleep begins does not end it
         time.sleep(0.1)
 
+app._AGAIN = 0.0  # at once, also while the first is still being lost
 app.app.main = main
 app.run_app()
 """

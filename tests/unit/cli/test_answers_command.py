@@ -130,7 +130,7 @@ def test_it_is_said_where_accepted_answers_had_a_part_in_it(
     told = [line for line in shown.splitlines() if line.startswith("labels")]
     begin = f"labels    {source} comes from the run's reward (exact_match), which had the reference answers at hand: "
     assert [line[: len(begin)] for line in told] == ([begin] if source else [])
-    assert json.loads(trunkline(folder, "answers", "a.run", "--json", *options).stdout)["reads_accepted"] == bool(
+    assert json.loads(trunkline(folder, "answers", "a.run", "--json", *options).stdout)["reads_reference"] == bool(
         source
     )
     assert ("unused    --by entropy: best goes by the reward" in shown) == ("entropy" in options)

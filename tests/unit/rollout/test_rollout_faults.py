@@ -48,8 +48,7 @@ def reply(choice: ReplyChoice, **figures: int) -> Reply:
 @pytest.mark.parametrize(
     ("odd", "ends"),
     [
-        ({"choices": []}, Termination.LLM_ERROR),
-        (Reply([], 1, 0, 1, 1, 1), Termination.LLM_ERROR),
+        ({"error": {"message": "overloaded"}}, Termination.LLM_ERROR),
         (reply(ReplyChoice("\ud800", None, [], "stop")), Termination.ANSWER),
         (reply(ReplyChoice("x", "\udfff", [], "st\ud800op")), Termination.ANSWER),
         (reply(ReplyChoice("x", None, [], "stop"), prompt=-5, cached=10**30, generated=2**40), Termination.ANSWER),

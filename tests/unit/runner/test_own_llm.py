@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -79,14 +80,25 @@ def test_every_form_is_the_same_reply(kind: type[Own], form: str):
         (3, "3, an object of type int"),
         (["four"], r"\['four'\], an object of type list"),
         ({"text": "four"}, r"\{'text': 'four'\}, a dict without choices"),
+        ({"choices": {1, 2}, "x": object()}, r"\{'choices'.*, a dict that is no JSON"),
+        ({"choices": []}, r"\{'choices': \[\]\}, which is no chat completion: its choices are empty"),
+        ({"choices": [{"message": {"content": 5}}]}, r".*no chat completion: choices\[0\].message.content: a string"),
+        (b"\xff", r"b'\\xff', which is no chat completion: the bytes are not UTF-8"),
+        (tl.Reply("x"), r"a Reply, whose choices are 'x'; give a list .*Reply\(\[ReplyChoice\(text\)\]\), or return"),
+        (tl.Reply([]), "a Reply, which has no choice"),
+        (tl.Reply([ReplyChoice(5)]), r"a Reply, of which choices\[0\]\.content cannot be used: expected str, got int"),
+        (
+            tl.Reply([ReplyChoice("x", token_ids=[-1])]),
+            r"a Reply, of which choices\[0\]\.token_ids\[0\] cannot",
+        ),
     ],
 )
 def test_what_is_no_reply_ends_the_run_at_the_first_calls(kind: type[Own], made: object, says: str):
     llm = kind(lambda request: made)
     llm.max_concurrency = 1
-    message = rf"^{kind.__name__}\.complete\(\) returned {says}; it may return a trunkline\.Reply, a chat completion "
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=rf"^{kind.__name__}\.complete\(\) returned {says}") as caught:
         tl.run(AGENT, [tl.Task.ask("what?", id=str(number)) for number in range(100)], llm=llm, strategy=tl.Chain(2))
+    assert "it may return a trunkline.Reply, a chat completion " in str(caught.value) or isinstance(made, tl.Reply)
     assert len(llm.seen) < 20, "what was asked in the same pass of the event loop"
 
 
@@ -112,14 +124,34 @@ JSONLIKE = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(st.fixed_dictionaries({"choices": JSONLIKE}), st.binary(max_size=40)), st.text())
-def test_hostile_values_end_that_turn_alone(made: object, text: str):
+@given(
+    st.one_of(st.fixed_dictionaries({"choices": JSONLIKE}), st.binary(max_size=40), st.builds(tl.Reply, JSONLIKE)),
+    st.text(),
+)
+def test_what_an_llm_returns_is_a_reply_or_a_plain_error_of_the_run(made: object, text: str):
     llm = Own(lambda request: text if request.task == "t0" else made)
+    try:
+        run = tl.run(AGENT, TASKS, llm=llm)
+    except ConfigError as error:
+        says = str(error)
+    else:
+        says = "Own.complete() returned an answer"
+        assert {one.termination for tree in run for one in tree.rollouts} == {tl.Termination.ANSWER}
+    assert re.fullmatch(r"Own\.complete\(\) returned .+", says)
+
+
+@pytest.mark.parametrize("form", [dict, lambda body: json.dumps(body).encode()])
+def test_a_servers_error_that_is_passed_on_ends_that_rollout(form: Callable[[dict], Any]):
+    refusal = {"error": {"message": "overloaded"}}
+    llm = Own(lambda request: completion() if request.task == "t0" else form(refusal))
     run = tl.run(AGENT, TASKS, llm=llm)
-    assert len(run) == 3
-    assert run["t0"].rollouts[0].error is None
-    for task in ("t1", "t2"):
-        (rollout,) = run[task].rollouts
-        if rollout.error is not None:
-            assert rollout.termination == tl.Termination.LLM_ERROR
-            assert rollout.error.message.startswith("Own")
+    assert [tree.rollouts[0].termination for tree in run] == ["answer", "llm_error", "llm_error"]
+    assert "overloaded" in run["t1"].rollouts[0].error.message
+
+
+@pytest.mark.parametrize("made", [tl.Reply("x"), {"choices": []}, None])
+def test_what_a_judge_of_ones_own_returns_is_held_to_the_same(made: object, caplog: pytest.LogCaptureFixture):
+    judge = tl.rewards.Judge("m", llm=Own(lambda request: made))
+    run = tl.run(AGENT, TASKS, llm=Own(lambda request: "four"), reward=judge)
+    assert run.summary().accuracy is None
+    assert "the judge m gave no reply: Own.complete() returned " in caplog.text

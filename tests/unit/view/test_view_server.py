@@ -115,6 +115,7 @@ def test_state_changes_by_post_from_the_page_alone(server: ViewServer) -> None:
         ("/api/runs/0/tasks?colour=red", 400),
         ("/api/runs/0/task?id=none", 400),
         ("/api/compare", 400),
+        ("/api/runs/0/categories?field=none", 400),
         ("/../server.py", 404),
     ],
 )
@@ -142,6 +143,22 @@ def test_a_run_that_grows_is_followed_to_its_end(tmp_path: Path) -> None:
         assert (seen["state"], seen["rollouts"]) == ("done", 6)
         assert lines.readline() == b""
         connection.close()
+
+
+def test_a_page_that_is_closed_while_a_run_grows_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = write_run(tmp_path / "a.run", [(task, None) for task, _ in TASKS], finish=None)
+    with served(tmp_path / "a.run") as server:
+        for number, (task, tries) in enumerate(TASKS):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection.request("GET", "/api/runs/0/live", headers={TOKEN: server.token})
+            answer = connection.getresponse()
+            answer.readline()
+            answer.close()
+            connection.close()
+            add(writer, number, task, tries)
+            ask(server, "/api/runs/0/overview")
+    writer.finish("done")
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_page_in_one_file_holds_no_markup_of_models_and_may_load_nothing(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from trunkline._core import append_reply, parse_reply
-from trunkline._internal.text import format_error, scrub
-from trunkline._internal.validation import short_repr
+from trunkline._internal.text import scrub
 from trunkline.agent import CompiledAgent
 from trunkline.errors import LLMError, ReplyError, RolloutError
-from trunkline.llm.batch.completion import listed
+from trunkline.llm import own
 from trunkline.llm.dialects.builtin import Hermes
 from trunkline.llm.request import CHAT
 from trunkline.llm.token_ids.base import bad_logprobs, missing_ids
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TokenPrompt", "TurnReader", "TurnRequest", "taken_apart"]
-
-
-_MOST = 2**31
-"""A number of tokens or attempts from here on is a broken server's, and counts as not reported."""
-
-_LONGEST = 10**15
-"""Microseconds that are believed, 30 years of them."""
 
 
 _RAW = Hermes()
@@ -198,11 +190,11 @@ class TurnReader:
             llm: What to call it.
 
         Raises:
-            LLMError: It is no reply.
+            ConfigError: It is no reply.
         """
         if self.found[first] is not None and isinstance(reply, Reply) and isinstance(reply.choices, list):
             return reply
-        checked = _checked(reply, llm)
+        checked = own.checked(reply, llm)
         reading, mode = self._engine_reading, self._mode
         attempts, cached = checked.attempts, checked.cached
         for draw in self.missing(first, min(n, len(checked.choices))):
@@ -258,30 +250,6 @@ class TurnReader:
         )
         self.found[first:end] = [error.shared() for _ in self.found[first:end]]
         return error
-
-
-def _checked(reply: object, llm: str) -> Reply:
-    """Return a reply that the tree can take: somebody's own LLM may return anything.
-
-    Raises:
-        LLMError: If it is no reply.
-    """
-    try:
-        # Ids may be numpy arrays or tensors.
-        plain = msgspec.to_builtins(reply, enc_hook=listed) if isinstance(reply, Reply) else None
-        found = None if plain is None else msgspec.convert(plain, Reply)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code, in the values and their conversion to lists
-        raise LLMError(f"{llm} returned a reply that is none: {format_error(error)}") from None
-    if found is None or not found.choices:
-        raise LLMError(f"{llm} returned {short_repr(reply)}, not a Reply with a choice")
-    found.served, found.endpoint = scrub(found.served), scrub(found.endpoint)
-    found.attempts = max(0, found.attempts) if found.attempts < _MOST else 1
-    found.micros = found.micros if 0 <= found.micros <= _LONGEST else 0
-    for field in ("prompt", "cached", "generated"):
-        if not -1 <= getattr(found, field) < _MOST:
-            setattr(found, field, -1)
-    found.estimated = min(max(0, found.estimated), max(0, found.generated))
-    return found
 
 
 def _check_ids(reply: Reply, place: int, mode: TokenMode, llm: str) -> None:

@@ -251,9 +251,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         chosen: Of these, rollouts that were chosen by their result.
         first_try: Accuracy of one try with the rewards that these had, and without those in their place; None unless
             there are any.
-        retry_causes: The retries of ``usage`` by what the attempt before came to: a status such as ``429``,
-            ``timeout``, ``no connection``, ``connection lost``, ``unusable reply``; those of an LLM of one's own and of
-            judges are not in it, and those of tasks that are not finished are.
+        retry_causes: Retries by what the attempt before came to: a status such as ``429``, ``timeout``,
+            ``no connection``, ``connection lost``, ``unusable reply``. Those of an LLM of one's own and of judges are
+            not in it; those of tasks that are not finished, and of requests for several draws that were given up, are.
     """
 
     state: str

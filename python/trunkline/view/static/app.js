@@ -37,6 +37,7 @@ function fill(made, given, children) {
 const put = (place, ...children) => place.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
 const known = (value) => value !== null && value !== undefined;
 const count = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "–");
+const counted = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
 const fixed = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
 const share = (value) => (known(value) ? `${(value * 100).toFixed(1)} %` : "–");
 const duration = (value) => (!known(value) ? "–" : value >= 90 ? `${count(value / 60)} min` : `${fixed(value, 1)} s`);
@@ -45,7 +46,12 @@ const ends = (low, high, shown) => (known(low) && known(high) ? ` [${shown(low)}
 const percent = (value) => (value * 100).toFixed(1);
 const range = (found) => (found ? share(found.value) + ends(found.low, found.high, percent) : "–");
 const broke = (rollout) => FAILED.has(rollout.termination);
-const causes = (counts) => Object.entries(counts ?? {}).sort((a, b) => b[1] - a[1]).map(([cause, times]) => `${count(times)} × ${cause}`).join(", ");
+function retries(known, causes) {
+  const by = Object.entries(causes ?? {}).sort((a, b) => b[1] - a[1]);
+  // Requests for several draws that were given up are in no rollout.
+  const all = Math.max(known, by.reduce((sum, [, times]) => sum + times, 0));
+  return all ? [count(all), by.map(([cause, times]) => `${count(times)} × ${cause}`).join(", ")].filter(Boolean).join(": ") : "";
+}
 // At least four digits that count, and at least cents; null where no call has a price.
 function money(spent) {
   if (!spent || !(spent.priced > 0 || !spent.unpriced)) return null;
@@ -86,7 +92,7 @@ class Server {
   values(run, field) { return this.ask(`runs/${run}/values`, { field }); }
   async categories(run, field) { return (await this.ask(`runs/${run}/categories`, { field }))[field]; }
   task(run, id) { return this.ask(`runs/${run}/task`, { id }); }
-  compare() { return this.ask("compare"); }
+  compare(selected) { return this.ask("compare", { selected }); }
   control(run, action) { return this.ask(`runs/${run}/control`, {}, { method: "POST", body: JSON.stringify({ action }) }); }
   async follow(run, onState) {
     const response = await this.fetch(`/api/runs/${run}/live`);
@@ -145,6 +151,8 @@ class Embedded {
   }
 }
 
+// Whether a text holds what is searched for in turns.
+const sought = (text) => Boolean(text && state.query.turns && state.query.text && text.toLowerCase().includes(state.query.text.toLowerCase()));
 const spoken = (node) => [node.text, node.reasoning, node.report, ...node.calls.flatMap((call) => [call.name, call.arguments, pretty(call.arguments, leaves)])];
 const leaves = (value) => (typeof value === "string" ? value : value && typeof value === "object" ? Object.entries(value).flat().map(leaves).join("\n") : "");
 
@@ -184,18 +192,17 @@ const guarded = (work) => async (...given) => {
 function head() {
   $("head").replaceChildren(...state.runs.map((run, number) => {
     const done = run.progress ?? {};
-    const retries = Math.max(run.retries, done.retries ?? 0);
-    const why = causes(done.retry_causes ?? run.retry_causes);
+    const again = retries(Math.max(run.retries, done.retries ?? 0), done.retry_causes ?? run.retry_causes);
     const figures = [
       h("span", { class: "soft" }, run.live ? "running" : run.state === "running" ? "stopped without an end" : run.state),
       run.model ? h("span", { class: "soft" }, run.model) : null,
       figure(`${count(run.finished)} of ${count(run.tasks)}`, "tasks"),
       figure(count(run.rollouts), "tries"),
       figure(accuracy(number), "right"),
-      run.broken ? h("span", { class: "bad" }, `${count(run.broken)} tasks broke`) : null,
-      run.empty ? h("span", { class: "warn" }, `${count(run.empty)} empty answers`) : null,
+      run.broken ? h("span", { class: "bad" }, `${counted(run.broken, "task")} broke`) : null,
+      run.empty ? h("span", { class: "warn" }, counted(run.empty, "empty answer")) : null,
       run.retried ? h("span", { class: "soft" }, `${count(run.retried)} asked again`) : null,
-      retries ? h("span", { class: "warn" }, `${count(retries)} retries${why ? `: ${why}` : ""}`) : null,
+      again ? h("span", { class: "warn" }, `retries ${again}`) : null,
       state.summaries[number] && money(state.summaries[number].spent) ? figure(money(state.summaries[number].spent), "spent") : null,
       known(done.latency) ? figure(duration(done.latency), "a call") : null,
       run.loss ? h("span", { class: "bad" }, run.loss) : null,
@@ -306,11 +313,27 @@ function filters() {
   );
 }
 
-let latest = 0;
-async function load() {
-  const mine = ++latest;
-  const found = await source.tasks(state.run, { ...state.query, value: state.query.value, field: state.query.value ? state.query.field : "" });
-  if (mine !== latest || !$("rows")) return;
+// One request at a time: what is asked for meanwhile is read after it, the latest alone.
+let loading = null, changed = false;
+function load() {
+  changed = true;
+  loading ??= (async () => {
+    try {
+      while (changed) {
+        changed = false;
+        await page().catch((problem) => { if (!changed) throw problem; });
+      }
+    } finally {
+      loading = null;
+    }
+  })();
+  return loading;
+}
+
+async function page() {
+  const run = state.run;
+  const found = await source.tasks(run, { ...state.query, value: state.query.value, field: state.query.value ? state.query.field : "" });
+  if (changed || run !== state.run || !$("rows")) return;
   state.rows = found.rows;
   state.total = found.total;
   rows();
@@ -341,7 +364,7 @@ function rows() {
     state.rows.length ? null : h("p", { class: "soft" }, "No task is like that."),
     h("div", { class: "pages" },
       h("button", { id: "before", disabled: query.page === 0, onclick: turn(-1) }, "‹ before"),
-      h("span", { class: "soft", id: "total" }, `${count(state.total)} tasks, page ${query.page + 1} of ${count(last)}`),
+      h("span", { class: "soft", id: "total" }, `${counted(state.total, "task")}, page ${query.page + 1} of ${count(last)}`),
       h("button", { id: "after", disabled: query.page + 1 >= last, onclick: turn(1) }, "next ›")),
   );
 }
@@ -353,7 +376,7 @@ function row(task) {
     class: "pick", tabindex: 0, "data-id": task.id, "aria-selected": state.open?.id === task.id, onclick: open,
     onkeydown: (event) => { if (event.key === "Enter") open(); },
   },
-  h("td", { class: "id" }, task.id),
+  h("td", { class: "id" }, h("div", {}, task.id)),
   h("td", { class: "question" }, h("div", {}, task.question), h("div", { class: "tags" },
     known(task.ended) ? null : h("span", { class: "tag" }, "unfinished"),
     task.empty ? h("span", { class: "tag" }, `${task.empty} empty`) : null,
@@ -380,14 +403,19 @@ async function openTask(id) {
   if (mine !== opened) return;
   const again = state.open?.id === id;
   state.open = tree;
+  let node = null;
   if (!again || state.rollout >= tree.rollouts.length) {
+    // The try that was searched for, else one to look at.
+    const hits = new Set(tree.nodes.filter((one) => one.kind !== "prompt" && spoken(one).some(sought)).map((one) => one.id));
+    const hit = tree.rollouts.find((one) => one.nodes.some((id) => hits.has(id)));
     const wrong = tree.rollouts.find((one) => broke(one) || (known(one.reward) && one.reward < 1));
-    state.rollout = (wrong ?? tree.rollouts[0])?.id ?? 0;
+    state.rollout = (hit ?? wrong ?? tree.rollouts[0])?.id ?? 0;
+    node = hit?.nodes.find((id) => hits.has(id)) ?? null;
   }
   $("split")?.classList.add("open");
   document.querySelectorAll("tr.pick").forEach((one) => one.setAttribute("aria-selected", String(one.dataset.id === id)));
   $("detail")?.remove();
-  $("split")?.append(detail(tree, state, { id: "detail", close: closeTask }));
+  $("split")?.append(detail(tree, state, { id: "detail", close: closeTask, node }));
 }
 
 function closeTask() {
@@ -404,7 +432,7 @@ function closeTask() {
 
 // One task: its tree, its rollouts, a transcript.
 
-function detail(tree, chosen, { id = null, close = null } = {}) {
+function detail(tree, chosen, { id = null, close = null, node: first = null } = {}) {
   const made = h("section", { class: "panel detail", id, "aria-label": "Task" });
   const draw = (node = null) => {
     const rollout = tree.rollouts[chosen.rollout];
@@ -414,17 +442,19 @@ function detail(tree, chosen, { id = null, close = null } = {}) {
     };
     put(made, 
       h("div", { class: "top" }, h("h2", {}, h("span", { class: "id" }, tree.id)),
+        close && !tree.ended && state.runs[state.run].live ? h("button", { id: "again", onclick: guarded(() => openTask(tree.id)) }, "read again") : null,
         close ? h("button", { id: "close", onclick: close, title: "Esc" }, "close") : null),
       h("div", { class: "run" }, tree.reference.length ? h("span", { class: "soft" }, "reference: ", h("b", {}, tree.reference.join(" | "))) : null),
       picture(tree, rollout, pick),
       h("div", { class: "rollouts", role: "group", "aria-label": "Tries" }, tree.rollouts.slice(0, 200).map((one) => h("button", {
         "aria-pressed": one.id === chosen.rollout, "data-rollout": one.id, class: tone(one), onclick: () => pick(one.id),
-      }, label(one)))),
+      }, label(one))), tree.rollouts.length > 200 ? h("span", { class: "soft" }, `${count(tree.rollouts.length - 200)} more in the tree`) : null),
       ...(rollout ? [outcome(rollout), transcript(tree, rollout, node)] : [h("p", { class: "soft" }, "Nothing has grown yet.")]),
     );
     made.querySelector(".said.here")?.scrollIntoView({ block: "nearest" });
   };
-  draw();
+  draw(first);
+  if (first) requestAnimationFrame(() => made.querySelector(".said.here")?.scrollIntoView({ block: "nearest" }));
   return made;
 }
 
@@ -480,7 +510,7 @@ function picture(tree, rollout, pick) {
     const title = s("title", {}, `${node.kind} ${node.agent ?? ""} ${forks.has(node.id) ? "· the strategy forked here " : ""}${node.failed ? "· the tool call failed " : ""}· ${node.visits} tries, value ${fixed(node.value)}`);
     marks.push(forks.has(node.id)
       ? s("rect", { class: kind, x: x - 5, y: y - 5, width: 10, height: 10, transform: `rotate(45 ${x} ${y})`, onclick: through }, title)
-      : s("circle", { class: kind, cx: x, cy: y, r: node.kind === "turn" ? 4.5 : 3, onclick: through }, title));
+      : s("circle", { class: kind, cx: x, cy: y, r: node.kind === "turn" || node.failed ? 4.5 : 3, onclick: through }, title));
     (ends.get(node.id) ?? []).forEach((one, nth) => texts.push(s("text", {
       class: `leaf ${tone(one)} ${one.id === rollout?.id ? "on" : ""}`, x: x + 10, y: y + 4 + nth * 20, onclick: () => pick(one.id),
     }, label(one))));
@@ -518,7 +548,7 @@ function transcript(tree, rollout, here) {
 
 function said(node, here) {
   const about = [
-    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && `${count(node.generated)} ${node.generated === 1 ? "token" : "tokens"}`,
+    node.agent, node.tool, node.weights && `weights ${node.weights}`, known(node.generated) && counted(node.generated, "token"),
     known(node.entropy) && `entropy ${fixed(node.entropy)}`, node.finish && node.finish !== "stop" && node.finish !== "tool_calls" && node.finish,
   ].filter(Boolean).join(" · ");
   const thought = /^\s*<think>([^]*?)<\/think>\s*/.exec(node.kind === "turn" ? node.text : "");
@@ -545,7 +575,7 @@ function pretty(text, show = (value) => JSON.stringify(value, null, 2)) {
 }
 
 function folded(kind, title, text) {
-  return h("details", { class: kind }, h("summary", {}, title), h("pre", {}, text));
+  return h("details", { class: kind, open: sought(text) }, h("summary", {}, title), h("pre", {}, text));
 }
 
 function shaded(node) {
@@ -567,6 +597,11 @@ async function summary() {
   const found = state.summaries[run] ??= await source.summary(run);
   if (state.tab !== "summary" || state.run !== run) return;
   head();
+  totals(found);
+}
+
+function totals(found) {
+  const chosen = $("by")?.closest("section");
   const time = found.time;
   const spent = (rows) => h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "calls", "failed", "time", "share"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
     h("tbody", {}, rows.map((one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "num" }, count(one.calls)), h("td", { class: one.failed ? "num bad" : "num" }, count(one.failed)), h("td", { class: "num" }, duration(one.seconds)), h("td", { class: "num" }, share(one.share)))))));
@@ -578,20 +613,20 @@ async function summary() {
       ...Object.entries(found.terminations).map(([word, n]) => [words(word), word === "answer" && found.empty ? `${count(n)}, ${count(found.empty)} of them empty` : count(n)]),
       ...(found.first_try ? [["first tries", `${range(found.first_try)}, as ${count(found.chosen)} were chosen by their result`]] : []),
       ...found.failures.map(([why, n]) => [`${count(n)} broke`, why]),
-      ...found.filters.map((one) => [`filter ${one.name}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
+      ...found.filters.map((one) => [`filter ${one.filter}`, `${one.masked} masked, ${one.dropped} dropped, ${one.penalised} penalised`]),
     ]),
     block("Tokens", [
-      ["in", big(found.prompt)], ["of these cached", known(found.cached) && found.prompt ? share(found.cached / found.prompt) : "–"],
+      ["in", big(usage.prompt)], ["of these cached", known(found.cached) && usage.prompt ? share(usage.cached / usage.prompt) : "–"],
       ["out", big(usage.generated)], ["as chains", big(found.tokens.flat)], ["as trees", big(found.tokens.tree)],
-      ["saved by sharing", share(found.shared.reuse)], ["spent", found.spent ? `${money(found.spent) ?? "not known"}${found.spent.unpriced ? `, ${count(found.spent.unpriced)} calls unpriced` : ""}` : "no price given"],
+      ["saved by sharing", share(found.shared.reuse)], ["spent", found.spent ? `${money(found.spent) ?? "not known"}${found.spent.unpriced ? `, ${counted(found.spent.unpriced, "call")} unpriced` : ""}` : "no price given"],
     ]),
     block("Work", [
       ["wall time", duration(found.seconds)], ["rate", known(found.rate) ? `${fixed(found.rate, 1)} tries/s` : "–"],
-      ["model turns", count(usage.calls)], ["retries", `${count(usage.retries)}${causes(found.retry_causes) ? `: ${causes(found.retry_causes)}` : ""}`], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
+      ["model turns", count(usage.calls)], ["retries", retries(usage.retries, found.retry_causes) || "0"], ["tool calls", `${count(usage.tools)}, ${count(usage.tool_errors)} failed`],
       ...Object.entries(state.runs[state.run].settings).filter(([, value]) => known(value) && value.length !== 0).map(([name, value]) => [name, described(value)]),
     ]),
     h("section", { class: "panel" }, h("h2", {}, "Time by agent"), spent(time.agents), h("h3", {}, "Time by tool"), time.tools.length ? spent(time.tools) : h("p", { class: "soft" }, "no tool calls")),
-    state.runs[state.run].fields.length ? categories() : null,
+    chosen ?? (state.runs[state.run].fields.length ? categories() : null),
   ));
 }
 
@@ -600,12 +635,20 @@ async function summary() {
 function categories() {
   const run = state.run;
   const place = h("div", { id: "categories" });
+  const open = (field, value) => guarded(async () => {
+    const same = ([json]) => json === value || JSON.parse(json) === value;
+    Object.assign(state.query, { field, value: (await source.values(run, field)).find(same)?.[0] ?? "", page: 0 });
+    state.open = null;
+    await show("tasks");
+  });
   const draw = guarded(async (field) => {
     put(place, h("p", { class: "soft" }, "reading all rows …"));
     const found = await source.categories(run, field);
     put(place, h("div", { class: "scroll" }, h("table", {},
       h("thead", {}, h("tr", {}, [field, "tries", "accuracy"].map((name, nth) => h("th", { class: nth ? "num" : "" }, name)))),
-      h("tbody", {}, found.map((one) => h("tr", {}, h("td", {}, one.value), h("td", { class: "num" }, count(one.rollouts)), h("td", { class: "num" }, range(one.accuracy)))))),
+      h("tbody", {}, found.map((one) => h("tr", {
+        class: "pick", tabindex: 0, onclick: open(field, one.value), onkeydown: (event) => { if (event.key === "Enter") open(field, one.value)(); },
+      }, h("td", {}, one.value), h("td", { class: "num" }, count(one.rollouts)), h("td", { class: "num" }, range(one.accuracy)))))),
     ));
   });
   return h("section", { class: "panel" }, h("h2", {}, "Accuracy by category"), h("p", {}, h("select", {
@@ -616,6 +659,7 @@ function categories() {
 function described(value) {
   if (Array.isArray(value)) return value.map(described).join(", ");
   if (typeof value !== "object" || !value) return String(value);
+  if (value.roles) return `of ${Object.keys(value.roles).join(", ")}`;
   if (typeof value.kind !== "string") return JSON.stringify(value);
   const options = Object.entries(value.options ?? {}).filter(([, one]) => known(one) && one !== false && one.length !== 0);
   return value.kind + (options.length ? ` (${options.map(([name, one]) => `${name} ${typeof one === "object" ? JSON.stringify(one) : one}`).join(", ")})` : "");
@@ -627,15 +671,17 @@ function block(title, rows) {
 
 // Two runs side by side.
 
-async function comparison() {
+async function comparison(selected = false) {
   put($("main"), h("p", { class: "soft" }, "comparing …"));
   let found;
   try {
-    found = await source.compare();
+    found = await source.compare(selected);
   } catch (problem) {
-    put($("main"), h("p", { class: "bad" }, problem.message));
+    const more = source instanceof Server && !selected && problem.message.includes("--allow-selected");
+    put($("main"), h("p", { class: "bad" }, problem.message), more ? h("button", { id: "selected", onclick: guarded(() => comparison(true)) }, "compare them with these tries") : null);
     return;
   }
+  if (state.tab !== "compare") return;
   const paired = found.paired;
   const points = (value) => `${value > 0 ? "+" : ""}${(value * 100).toFixed(1)}`;
   const open = (id) => guarded(async () => {
@@ -649,6 +695,8 @@ async function comparison() {
       ["B less A", `${points(paired.difference)}${ends(paired.low, paired.high, points)} points, p = ${fixed(paired.p, 4)}`],
       ["tasks", `${count(paired.tasks)}: ${count(paired.better)} better, ${count(paired.worse)} worse, ${count(paired.same)} the same`],
       ["tokens out, A and B", `${count(found.a.usage.generated)}, ${count(found.b.usage.generated)}`],
+      ...[["A", found.a], ["B", found.b]].filter(([, side]) => side.chosen).map(([name, side]) => [
+        `asked again in ${name}`, `${side.chosen === 1 ? "1 try" : `${count(side.chosen)} tries`} because of their result; first tries ${range(side.first_try)}`]),
       ["only in A, only in B", `${count(found.only_a.length)}, ${count(found.only_b.length)}`],
       ["other content, left out", count(found.different.length)],
     ]),
@@ -684,42 +732,46 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// The totals of a run under way: reading all rows takes at most a tenth of the time.
-function measured(number) {
-  let latest = 0, resting = false, changed = false;
-  const read = async () => {
-    const mine = ++latest, begun = performance.now();
+// Work that is done when it is asked for, and then rests so many times as long as it took; the run's end does not wait.
+function paced(work, rest) {
+  let resting = false, asked = false;
+  const run = async () => {
+    const begun = performance.now();
     resting = true;
-    changed = false;
+    asked = false;
     try {
-      const found = await source.summary(number);
-      if (mine !== latest) return;
-      state.summaries[number] = found;
-      head();
+      await work();
     } finally {
       setTimeout(() => {
         resting = false;
-        if (changed) read().catch(tell);
-      }, 10 * (performance.now() - begun));
+        if (asked) run().catch(tell);
+      }, rest * (performance.now() - begun));
     }
   };
   return async (live) => {
-    changed = true;
-    if (!resting || !live) await read();
+    asked = true;
+    if (!resting || !live) await run();
   };
 }
 
 async function followed(number) {
-  let loading = false;
-  const measure = measured(number);
-  await source.follow(number, async (run) => {
+  let latest = 0;
+  const measure = paced(async () => {
+    const mine = ++latest;
+    const found = await source.summary(number);
+    if (mine !== latest) return;
+    state.summaries[number] = found;
+    head();
+    if (state.tab === "summary" && state.run === number) totals(found);
+  }, 10);
+  const refresh = paced(async () => {
+    if (state.run === number && state.tab === "tasks") await guarded(load)();
+  }, 5);
+  await source.follow(number, (run) => {
     state.runs[number] = { ...run, asked: run.progress?.asked || state.runs[number].asked };
     head();
     if (run.rollouts) measure(run.live).catch(tell);
-    if (state.run !== number || state.tab !== "tasks" || loading) return;
-    loading = true;
-    await guarded(load)();
-    loading = false;
+    refresh(run.live).catch(tell);
   });
 }
 

@@ -126,15 +126,21 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "kind", "words"),
     [
-        (ReplyError("its \x1b[2J is no JSON", 3), r"^what m\\n answered is no reply: its \\x1b\[2J is no JSON$"),
-        (Reply([], 7, 0, 0, 1, 10), r"^m\\n gave no completion$"),
+        (
+            ReplyError("its \x1b[2J is no JSON", 3),
+            LLMError,
+            r"^what m\\n answered is no reply: its \\x1b\[2J is no JSON$",
+        ),
+        (Reply([], 7, 0, 0, 1, 10), ConfigError, r"^Broken\.complete\(\) returned a Reply, which has no choice"),
     ],
     ids=["unreadable", "empty"],
 )
-async def test_what_is_no_reply_is_the_models_failure_whoever_read_it(reply: Reply | ReplyError, words: str):
-    with pytest.raises(LLMError, match=words):
+async def test_what_is_no_reply_is_the_failure_of_who_made_it(
+    reply: Reply | ReplyError, kind: type[Exception], words: str
+):
+    with pytest.raises(kind, match=words):
         await ModelClient(Broken(reply), "m\n").ask(QUESTION)
 
 
