@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sqlite3
 import struct
@@ -80,6 +81,15 @@ def refuse(path: Path, loss: str | None, *, partial: bool) -> None:
     """Refuse a damaged run file, unless ``partial``."""
     if loss is not None and not partial:
         raise DamagedRunFile(f"{printable(str(path))} is damaged: {loss}")
+
+
+def cut_failed(path: Path) -> None:
+    """Cut off a commit that failed in the middle, which is no loss; its writer holds the lock, and wrote all before."""
+    log = files_of(path)[1]
+    with contextlib.suppress(OSError):
+        found = scan(log)
+        if found.lost == 1:
+            os.truncate(log, max(found.end, _HEADER))
 
 
 def log_size(path: Path) -> int:

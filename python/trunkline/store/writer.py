@@ -21,7 +21,7 @@ from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.store import schema
 from trunkline.store.call_table import CallTable
 from trunkline.store.lock import Holder, Lock, remove, remove_stub, sync_folders
-from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
+from trunkline.store.log import cut_failed, log_size, loss_in_log, missing_log, refuse
 from trunkline.store.schema import RolloutRow, TakenRow, TreeRow, delta_key, delta_keys
 from trunkline.store.sqlite import (
     as_text,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trunkline._internal.text import JSON
     from trunkline.types import Task
 
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}  # codes of a disk that takes nothing
 _LOG = 4_000_000  # bytes of the log from which on it is written back
 _COPIED = 1 << 16  # bytes of a delta below which it is bound as a copy
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
@@ -294,6 +295,7 @@ class RunWriter:
         with self._guard:
             if not self._open:
                 return
+            failed = False
             try:
                 if self._gone:
                     return
@@ -301,9 +303,15 @@ class RunWriter:
                 # A stopped run does not wait for another program to end.
                 with written(self.path), transaction(self._connection, patient=False) as connection:
                     self._seal.put(connection, self._times() | {"state": state, "finished": repr(time.time())})
+            except InfrastructureError as error:
+                failed = (getattr(error.__cause__, "sqlite_errorcode", None) or 0) & 0xFF in _NO_ROOM
+                raise
             finally:
                 if not self._gone:  # also where the end could not be written
                     fold(self._connection)
+                self._connection.close()
+                if failed and not self._gone:
+                    cut_failed(self.path)
                 self._close()
 
     def discard(self) -> None:
