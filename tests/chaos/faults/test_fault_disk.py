@@ -20,7 +20,7 @@ from trunkline.store.reader import RunReader
 FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))
 
 WRITER = """
-import json, sys
+import contextlib, json, sys
 from pathlib import Path
 from trunkline.errors import InfrastructureError
 from trunkline.store.writer import RunWriter
@@ -40,6 +40,9 @@ try:
 except InfrastructureError as error:
     print(error, file=sys.stderr)
     code = 3
+    if sys.argv[2] == "begun":
+        with contextlib.suppress(InfrastructureError):
+            writer.finish("failed")
 print(json.dumps(acked))
 sys.exit(code)
 """
