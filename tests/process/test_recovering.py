@@ -142,3 +142,27 @@ def test_what_is_no_value_of_ours_is_left_out_and_said(damage: str, lost: str, m
     found = recover(made, tmp_path / "out.run")
     assert any(lost in line for line in found.lost) == bool(lost)
     assert len(trees(tmp_path / "out.run")) == found.finished
+
+
+def test_a_tree_with_kept_tails_is_whole_and_foreign_deltas_are_said_whatever_the_versions(made: Path, tmp_path: Path):
+    with serving(capital_cities) as server:
+        options = {"strategy": tl.Chain(4), "enough": 1, "cut_tail": "keep", "workers": 0, "seed": 7}
+        llm = tl.LLM(server.url, siblings=False, max_concurrency=1)
+        run = tl.run(agent(), tasks(), llm=llm, out=tmp_path / "kept.run", **options)
+    found = recover(run.path, tmp_path / "kept.out")
+    assert (found.finished, found.lost) == (len(CAPITALS), [])
+    assert trees(tmp_path / "kept.out") == trees(run.path)
+    for place, versions in enumerate(("DELETE FROM meta WHERE key = 'versions'", "", "[]", '{"digest":99}')):
+        damaged, out = tmp_path / f"{place}.run", tmp_path / f"{place}.out"
+        shutil.copy(made, damaged)
+        with sqlite3.connect(damaged) as connection:
+            connection.execute("DELETE FROM deltas WHERE delta >> 32 = 1")
+            connection.execute("INSERT INTO deltas SELECT delta - (1 << 32), data FROM deltas WHERE delta >> 32 = 2")
+            if versions.startswith("DELETE"):
+                connection.execute(versions)
+            elif versions:
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'versions'", (versions,))
+        connection.close()
+        lost = recover(damaged, out).lost
+        assert any("1 task: Brazil" in line or "digests are of another version" in line for line in lost)
+        trees(out)

@@ -326,3 +326,42 @@ def test_what_a_budget_cut_is_asked_again_with_what_broke(tmp_path: Path):
     counts = Counter(one.termination for tree in went_on for one in tree.rollouts)
     assert counts["answer"] == 3 * len(CAPITALS)
     assert set(counts) <= {"answer", "retried"}
+
+
+def test_what_the_budget_of_a_task_cut_is_asked_again_with_a_larger_one_alone(tmp_path: Path):
+    out, ward = tmp_path / "r", Ward()
+    with serving(ward) as server:
+        first = sown(out, server, task_budget="calls=4").summary()
+        assert first.terminations["censored"]
+        ward.ill = False
+        again = sown(out, server, task_budget="calls=4", retry="broken")
+        whole(out)
+        assert again.summary().ended == first.ended, "its tries stay cut"
+        held, sent = again.summary().terminations["censored"], len(ward.seeds)
+        with pytest.raises(ConfigError, match=rf"{held} tries cut by the budget of the task, task_budget=calls=4"):
+            sown(out, server, task_budget="calls=4", retry="cut")
+        assert len(ward.seeds) == sent
+        larger = sown(out, server, task_budget="calls=100", retry="cut", resume="force")
+        whole(out)
+    assert set(larger.summary().terminations) == {"answer", "retried"}
+    assert larger.summary().ended == {"finished": len(CAPITALS)}
+
+
+def test_a_kept_tail_stays_where_it_was_cut_and_a_retry_is_played_to_its_end(tmp_path: Path):
+    out, ward = tmp_path / "r", Ward()
+    with serving(ward) as server:
+        options = {"enough": 1, "cut_tail": "keep", "strategy": tl.Chain(6)}
+        llm = tl.LLM(server.url, siblings=False, max_retries=0, max_concurrency=2)
+        first = sown(out, server, llm=llm, **options)
+        tails = {(tree.task.id, one.id): one.leaf.id for tree in first for one in tree.rollouts if not one.termination}
+        assert first.summary().failed
+        assert tails
+        ward.ill = False
+        for retry in ("broken", "France"):
+            again = sown(out, server, retry=retry, **options)
+            whole(out)
+            assert again.summary().ended["enough"] >= first.summary().ended["enough"]
+            assert {(task, number): again[task].rollouts[number].leaf.id for task, number in tails} == tails
+    enough = {tree.task.id for tree in first if any(one.termination == "answer" for one in tree.rollouts)}
+    new = [one for task in enough for one in again[task].rollouts[6:]]
+    assert {one.termination for one in new} <= {"answer", "retried"}

@@ -12,6 +12,7 @@ from trunkline._core import TURN, CoreTree
 from trunkline.llm.request import Sampling
 from trunkline.rollout.side_effects import unresolved_effects
 from trunkline.rollout.types import KeptPrefix
+from trunkline.store.schema import TreeEnding
 from trunkline.strategies.base import _TOOK
 from trunkline.tree.records import read_marks
 
@@ -102,10 +103,14 @@ class SpentMark(msgspec.Struct, frozen=True):
 
 
 class RetryMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finished tree grows on, without its strategy, by the first and the number of these rollouts."""
+    """A finished tree grows on, without its strategy, by the first and the number of these rollouts.
+
+    Older rollouts that have not ended stay so. ``ending`` is that of the tree before, where it still holds.
+    """
 
     again: tuple[int, int]
     forks: tuple[ForkRecord, ...] = ()
+    ending: TreeEnding | None = None
 
 
 Mark = RoundMark | CutMark | RefusedMark | JudgedMark | ServedMark | SpentMark | RetryMark
@@ -136,9 +141,11 @@ class Checkpoint:
         "_served",
         "_since",
         "_spent",
+        "before",
         "endings",
         "judged",
         "last",
+        "reopened",
         "retried",
         "told",
         "unresolved",
@@ -148,8 +155,9 @@ class Checkpoint:
         self.last: RoundMark | None = None
         self.told: set[int] = set()
         self.endings: list[CutMark | RefusedMark] = []
+        self.before: TreeEnding | None = None
         self.judged = False
-        self.retried = 0
+        self.reopened = self.retried = 0
         self.unresolved: dict[int, UnknownEffect] = {}
         self._core = core
         self._forks: dict[int, ForkRecord] = {}
@@ -181,9 +189,10 @@ class Checkpoint:
                 self.judged = True
             case RetryMark():
                 first, count = mark.again
+                self.reopened = first
                 self.retried += count
                 self.told.update(range(first))
-                self.endings = []
+                self.before, self.endings = mark.ending, []
                 self.judged = False
             case ServedMark():
                 self._served = mark

@@ -193,6 +193,8 @@ class TreeRunner:
         self._done = 0
         self._live: dict[int, Rollout] = {}
         self._running = RunningRollouts(core=core, live=self._live)
+        if checkpoint.before is not None:
+            self._running.ending = checkpoint.before
         if checkpoint.endings:
             self._running.restore(checkpoint.endings)
         self._task_budget: TaskBudget | None = None
@@ -340,7 +342,7 @@ class TreeRunner:
     def _is_over(self) -> bool:
         """Whether growth is over; it is cut if the task is settled."""
         stopping = self._settings.stopping
-        if stopping.stop_when is not None and not self._running.over:
+        if stopping.stop_when is not None and not self._running.over and self.ending.word != "settled":
             why = stopping.is_settled(self.tree.core, self._planned)
             if why is not None:
                 self.cut("settled", why)
@@ -356,6 +358,8 @@ class TreeRunner:
         core = self.tree.core
         environments = None if self._environments is None else EnvironmentRecords(core)
         for number in core.growing:
+            if number < self._checkpoint.reopened:
+                continue  # a tail that was cut and kept
             fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
             if self._driver is None:
@@ -639,7 +643,9 @@ class TreeRunner:
         return end
 
     def _cut_if_enough(self, enough: int) -> None:
-        """Cut the other rollouts once there are enough."""
-        if self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):
+        """Cut the other rollouts once there are enough; not those that are asked again though there were enough."""
+        if self._done < enough or self.ending.word == "enough":
+            return
+        if self._running or self.tree.core.rollouts < self._planned:
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
             self._running.cut("enough", why, keep=self._settings.stopping.cut_tail == "keep")

@@ -170,7 +170,8 @@ class RunSpec:
             retry = Retry(frozenset({"cut"}), ())  # a larger budget pays for what the old one cut
         if retry is not None:
             with RunReader.open(there.path, partial=self._forced) as reader:
-                self.retried = retry.choose(reader)
+                larger = any(change.root == "task_budget" for change in self._changed)
+                self.retried = retry.choose(reader, other_task_budget=larger)
         self._seed = self._job.seed
 
     def _describe(self, agent: Agent | Team, tasks: list[Task], seed: int | None) -> None:

@@ -15,7 +15,9 @@ from trunkline.errors import ConfigError
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, RetryMark, write
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
+from trunkline.store.schema import TreeEnding
 from trunkline.store.stats.tasks import each_task
+from trunkline.tree.records import Failure
 from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
@@ -30,7 +32,11 @@ _ID: Final = "id:"
 """What an id may begin with, so that it is no word and has no commas between ids."""
 
 SPENT: Final = frozenset({"budget", "deadline"})
-"""Endings of trees whose rollouts a limit cut, which a larger one pays for."""
+"""Endings of runs, and of trees, that a limit cut."""
+
+_OF_RUN: Final = frozenset({"run budget", "deadline"})
+_OF_TASK: Final = "task budget"
+"""With these words begins why a rollout was cut: by a limit that a resumed run has anew, or by what its task spent."""
 
 
 class Reopened(NamedTuple):
@@ -70,20 +76,26 @@ class Retry(NamedTuple):
         """Words and ids between commas; what begins with ``id:`` is one id, whatever it holds."""
         return [text] if text.startswith(_ID) else text.split(",")
 
-    def choose(self, reader: RunReader) -> dict[int, Reopened]:
-        """Return the tries of a run file that are asked again, by the number of their task."""
+    def choose(self, reader: RunReader, *, other_task_budget: bool = False) -> dict[int, Reopened]:
+        """Return the tries of a run file that are asked again, by the number of their task.
+
+        What its task's budget cut is asked again with another one alone: what was spent stays spent.
+        """
         trees = dict(reader.rows())
         wanted = self._wanted(reader, trees)
         found: dict[int, dict[int, bool]] = {}
         missing = {(task, number) for task, numbers in wanted.items() for number in numbers or ()}
+        limits = _OF_RUN | {_OF_TASK} if other_task_budget else _OF_RUN
+        held = 0
         for task, rows in each_task(reader.rollouts()):
             missing.difference_update({(task, row.rollout) for row in rows})
             told = {row.rollout: self._by(row, wanted.get(task, ())) for row in rows}
             chosen = {number: by for number, by in told.items() if by is not None}
-            if trees[task].ended in SPENT and (chosen or "cut" in self.words):
+            if chosen or "cut" in self.words:
                 # What a limit cut goes with the others of its tree, which grows on without that limit's mark.
-                cut = {row.rollout: False for row in rows if row.termination == Termination.CENSORED}
-                chosen = cut | chosen
+                causes = {row.rollout: _cut_by(row) for row in rows}
+                chosen = {number: False for number, cause in causes.items() if cause in limits} | chosen
+                held += sum(cause == _OF_TASK and number not in chosen for number, cause in causes.items())
             if chosen:
                 found[task] = chosen
         for task, number in sorted(missing):
@@ -91,6 +103,11 @@ class Retry(NamedTuple):
         unpaid = self._unpaid(reader, trees, found)
         if "broken" in self.words:
             unpaid |= {task: 0 for task, tree in trees.items() if tree.error is not None and not tree.rollouts}
+        if held and not found and not unpaid and reader.meta.get("state") not in SPENT:
+            raise ConfigError(
+                f"retry: {counted(held, 'try', 'tries')} cut by the budget of the task, {_told(reader)}, which would "
+                "cut the next ones as well: give a larger task_budget (--task-budget), with resume='force', in tl.run()"
+            )
         return {task: Reopened(found.get(task, {}), unpaid.get(task, 0)) for task in sorted({*found, *unpaid})}
 
     def _by(self, row: RolloutRow, wanted: frozenset[int] | tuple[()] | None) -> bool | None:
@@ -131,6 +148,18 @@ class Retry(NamedTuple):
         return {task: tree.refused for task, tree in cut.items() if plain or not tree.rollouts}
 
 
+def _cut_by(row: RolloutRow) -> str:
+    """The first words of why a rollout was cut; empty for one that was not."""
+    cut = row.termination == Termination.CENSORED and row.error is not None
+    return Failure.decode(row.error).message.partition(":")[0] if cut and row.error is not None else ""
+
+
+def _told(reader: RunReader) -> str:
+    budget = reader.settings.get("task_budget")
+    limits = budget.items() if isinstance(budget, dict) else ()
+    return printable("task_budget=" + ",".join(f"{name}={limit}" for name, limit in limits if limit is not None), 80)
+
+
 def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[int, int, bytes | None]]:
     """Yield a delta for each task, with the numbers of the task and of itself: its tree with the next draws begun.
 
@@ -138,14 +167,15 @@ def opened(reader: RunReader, chosen: Mapping[int, Reopened]) -> Iterator[tuple[
     """
     strategy, programmed = reader.settings.get("strategy"), reader.settings.get("program") is not None
     kept = str(strategy.get("kind")) if isinstance(strategy, dict) else ""
+    trees = dict(reader.rows()) if chosen else {}
     for task, again in chosen.items():
         core = reader.grown(task).core
         if again.tries or again.unpaid:
-            _open(core, again, kept, programmed=programmed)
+            _open(core, again, trees[task], kept, programmed=programmed)
         yield task, len(reader.deltas(task)), core.delta()
 
 
-def _open(core: CoreTree, again: Reopened, kept: str, *, programmed: bool) -> None:
+def _open(core: CoreTree, again: Reopened, tree: TreeRow, kept: str, *, programmed: bool) -> None:
     """Open the next draw where each try began, or a chain, and note what stands in whose place.
 
     A tree without a rollout has its strategy ahead of it: what ended it is taken back.
@@ -170,7 +200,21 @@ def _open(core: CoreTree, again: Reopened, kept: str, *, programmed: bool) -> No
         notes.note(core, number, notes.Retried(facts.termination or "", by, again.tries[number], reward))
     for number in range(first):
         notes.clear(core, number, kept)
-    write(core, RetryMark((first, core.rollouts - first), tuple(forks)))
+    write(core, RetryMark((first, core.rollouts - first), tuple(forks), _still(core, again, tree, first)))
+
+
+def _still(core: CoreTree, again: Reopened, tree: TreeRow, first: int) -> TreeEnding | None:
+    """The ending of a tree where it holds though some of its tries are asked again."""
+    if tree.ended in {"enough", "settled"}:
+        return TreeEnding(tree.ended, tree.why, tree.refused)
+    refused = 0 if again.unpaid else tree.refused
+    for number in range(first):
+        facts = core.rollout(number)
+        if facts.termination == Termination.CENSORED and facts.error is not None:
+            why = Failure.decode(facts.error).message
+            if why.partition(":")[0] == _OF_TASK:
+                return TreeEnding("budget", why, refused)
+    return TreeEnding(tree.ended, tree.why, refused) if refused and tree.ended in SPENT else None
 
 
 def asked_again(chosen: Mapping[int, Reopened]) -> str:

@@ -150,7 +150,7 @@ class _Salvage:
         self._lost = [] if source.loss is None else [f"the run's last commits: {source.loss}"]
         meta, torn = source.table("meta", "key, value", "key")
         self._facts: dict[str, JSON] = {}
-        self._state, self._sealed = "", None
+        self._state, self._sealed, self._unproved = "", None, False
         with contextlib.suppress(msgspec.MsgspecError, TypeError, UnicodeError):
             self._sealed = Seal.stored({str(key): str(value) for key, value in meta})
         for key, value in meta:
@@ -220,6 +220,8 @@ class _Salvage:
             self._events(writer)
             over = finished == len(self._tasks) and state in {"done", "exhausted"}
             writer.finish(state if over else "interrupted")
+        if self._unproved:
+            self._lost.append("the certainty that trees are as they were: their digests are of another version")
         for names, what in ((gone, "everything of"), (cut, "the last part of")):
             if names:
                 more = ", ..." if len(names) > _NAMED else ""
@@ -246,8 +248,10 @@ class _Salvage:
             msgspec.convert(found[0][1:] if found else (), tuple[str | None, _Word, str | None, int])
         except (msgspec.ValidationError, UnicodeError):
             return None
-        if not found or core.growing or (self._same_digests and found[0][0] != core.digest()):
-            return None
+        if found[0][0] != core.digest():
+            if self._same_digests or core.growing:
+                return None
+            self._unproved = True
         return found[0][1:]
 
     @property
