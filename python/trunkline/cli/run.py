@@ -79,7 +79,7 @@ _GROUPS: Final = {
     "Limits": "--budget --task-budget --fail-on-error --timeout --max-retries --grace",
     "Throughput": "--workers --max-concurrency --rpm --tpm --pool --address",
     "Run file": "--out --fresh --force --durable --dry-run",
-    "Watching": "--verbose --agents-every --json --log --log-level --metrics --server-metrics --otel",
+    "Watching": "--verbose --agents-every --json --log --log-level --metrics --server-metrics --sink --otel",
 }
 """The options of ``run`` by what they are about."""
 

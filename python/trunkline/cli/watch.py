@@ -65,6 +65,13 @@ _OPTIONS = (
         help="Ask each endpoint how many requests run and wait there (/metrics of vLLM, SGLang, llama.cpp).",
     ),
     click.option(
+        "--sink",
+        "sinks",
+        multiple=True,
+        metavar="wandb|mlflow|trackio[:PROJECT]",
+        help="Send figures of the run there, and no texts (extra: wandb, mlflow or trackio); repeatable.",
+    ),
+    click.option(
         "--otel",
         is_flag=True,
         help="Send traces to the collector that the variables OTEL_EXPORTER_OTLP_* name (extra: otel).",
@@ -136,7 +143,7 @@ def watching(given: dict[str, Any]) -> Iterator[Options]:
         stack.enter_context(say_to_stderr())
         if given["log"] is not None:
             stack.enter_context(log_to(given["log"], given["log_level"]))
-        options: Options = {"observers": [ServerMetrics()] if given["server_metrics"] else []}
+        options: Options = {"observers": [*([ServerMetrics()] if given["server_metrics"] else []), *given["sinks"]]}
         if given["metrics"] is not None:
             host, port = address_of(given["metrics"])
             options["metrics"] = served = stack.enter_context(PrometheusServer(port, host))

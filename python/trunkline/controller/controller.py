@@ -86,7 +86,7 @@ class Controller:
         there, send = writer.progress, backend.send
         self.task_queue = TaskQueue(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
         self.progress = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
-        self._observers = ObserverHub(self.progress, watch, observers)
+        self.observers = ObserverHub(self.progress, watch, observers)
         self._registry = WorkerRegistry()
         self._dispatcher = TaskDispatcher(
             tasks, self.task_queue, self._registry, writer, self._taken, send, begun=there.begun
@@ -102,7 +102,7 @@ class Controller:
         )
         self.coordinator = WeightCoordinator(job.weights, send, lambda versions: writer.note("weights", [*versions]))
         self._counter = ProgressCounter(
-            job, tasks, writer, self.task_queue, self._taken, refill, self.progress, self._observers
+            job, tasks, writer, self.task_queue, self._taken, refill, self.progress, self.observers
         )
         self._supervisor = Supervisor(backend, self._registry, writer, memory)
         self._quarantine = Quarantine(job, tasks, writer, self._counter.lost)
@@ -161,7 +161,7 @@ class Controller:
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._run_limits.start()
-        self._observers.begin(self._job, self._tasks, self._taken)
+        self.observers.begin(self._job, self._tasks, self._taken)
         collector.relax()
         try:
             self._run_limits.note(self._writer)
@@ -188,7 +188,7 @@ class Controller:
             # No worker is left, even where that is interrupted.
             await self._backend.close()
         self._weigh()
-        self._observers.end()
+        self.observers.end()
         held = Resources(self.progress.memory, self.progress.servers)
         self._writer.note(RESOURCES, msgspec.to_builtins(held))
         # Last: it raises where the run file cannot be written.
@@ -223,7 +223,7 @@ class Controller:
             self._beaten = time.monotonic()
             self._supervisor.beat()
             self._weigh()
-            self._observers.look()
+            self.observers.look()
         if self._ending or self._through:
             return
         if len(self._quarantine) == self.task_queue.growing and not self.task_queue.more:
@@ -251,7 +251,7 @@ class Controller:
             self._fail(EndpointError(rejected))
         self.progress.workers = len(self._registry.ready)
         self._run_limits.note(self._writer)
-        self._observers.show(self._supervisor.heartbeats.silent)
+        self.observers.show(self._supervisor.heartbeats.silent)
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""

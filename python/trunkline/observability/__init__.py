@@ -1,4 +1,4 @@
-"""How a run is watched (``trunkline.observability``): its progress, logs, Prometheus, OpenTelemetry."""
+"""How a run is watched (``trunkline.observability``): its progress, logs, Prometheus, OpenTelemetry, sinks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ if TYPE_CHECKING:
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import PrometheusServer
     from trunkline.observability.server_metrics import ServerMetrics
+    from trunkline.observability.sinks import MLflow, Sink, Trackio, Wandb
 
 __all__ = [
+    "MLflow",
     "Observer",
     "Progress",
     "PrometheusServer",
     "ServerMetrics",
+    "Sink",
     "Tracing",
+    "Trackio",
+    "Wandb",
     "log_to",
 ]
 
@@ -30,5 +35,6 @@ observability.observers: Observer Progress
 observability.opentelemetry: Tracing
 observability.prometheus: PrometheusServer
 observability.server_metrics: ServerMetrics
+observability.sinks: MLflow Sink Trackio Wandb
 """,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import defaultdict, deque
@@ -16,6 +17,7 @@ from trunkline.store.stats.summary import ServerUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from trunkline._core import CommitRows
     from trunkline.protocol.job import Job, Refill
@@ -126,6 +128,9 @@ class Observer:
     An observer that raises is told no more, and the run goes on without it.
     """
 
+    def opened(self, path: Path) -> None:
+        """The run file is there, with the run's settings and tasks; the other events come after this one."""
+
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """A run begins.
 
@@ -147,11 +152,23 @@ class Observer:
     def end(self, progress: Progress) -> None:
         """The run is over."""
 
+    async def closed(self, path: Path | None, state: str) -> None:
+        """The run file is closed. The call of the run waits for this, for at most 30 seconds.
+
+        Args:
+            path: The run file; None where it was removed, as nothing of the run was in it.
+            state: How the run ended: ``done``, ``exhausted``, ``budget``, ``deadline``, ``interrupted`` by a signal or
+                a cancellation, or ``failed`` by an error.
+        """
+
 
 logger = logging.getLogger(__name__)
 
 STALLED = 30.0
 """Seconds without progress that are explained."""
+
+_CLOSE_WITHIN = 30.0
+"""Seconds that observers have once the run file is closed."""
 
 _SILENT = 5.0
 """Seconds of silence of a worker that are reported."""
@@ -225,6 +242,10 @@ def _reasons(progress: Progress) -> Iterator[str]:
         yield "no worker is up"
 
 
+_LATE = "%s has not ended within %.0f s: the run does not wait for it"
+_RAISED = "%s raised, and is told no more of this run"
+
+
 class ObserverHub:
     """Fan-out of run events to observers: progress callback, Prometheus, OpenTelemetry."""
 
@@ -235,7 +256,13 @@ class ObserverHub:
         self._watch = watch
         self._observers = list(observers)
         self._stall_detector = StallDetector()
+        self._opened = False
         self._began = self._grown = time.monotonic()
+
+    def opened(self, path: Path) -> None:
+        """The run file is there."""
+        self._opened = True
+        self._tell(lambda observer: observer.opened(path))
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """The run begins."""
@@ -247,7 +274,7 @@ class ObserverHub:
                 event(observer)
             except Exception:
                 self._observers.remove(observer)
-                logger.warning("%s raised, and is told no more of this run", type(observer).__name__, exc_info=True)
+                logger.warning(_RAISED, type(observer).__name__, exc_info=True)
 
     def grew(self) -> None:
         """Note progress."""
@@ -279,3 +306,17 @@ class ObserverHub:
     def end(self) -> None:
         """The run is over."""
         self._tell(lambda observer: observer.end(self._progress))
+
+    async def closed(self, path: Path | None, state: str) -> None:
+        """The run file is closed; wait for the observers."""
+        if self._opened:
+            await asyncio.gather(*[_close(observer, path, state) for observer in self._observers])
+
+
+async def _close(observer: Observer, path: Path | None, state: str) -> None:
+    try:
+        await asyncio.wait_for(observer.closed(path, state), _CLOSE_WITHIN)
+    except TimeoutError:
+        logger.warning(_LATE, type(observer).__name__, _CLOSE_WITHIN)
+    except Exception:
+        logger.warning(_RAISED, type(observer).__name__, exc_info=True)

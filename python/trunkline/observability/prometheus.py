@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections import defaultdict
+import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -12,7 +12,7 @@ from trunkline._internal.text import printable, without_secrets
 from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import Observer, Progress
-from trunkline.store.stats.calls import CallStats, spending
+from trunkline.store.stats.calls import cost_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,12 +111,8 @@ class PrometheusServer(Observer):
             for use in delta.tools:
                 self._used(use)
         if self._prices:
-            sent: defaultdict[str, CallStats] = defaultdict(CallStats)
-            for delta in batch.deltas:
-                for call in delta.calls:
-                    if call.attempts:
-                        sent[call.endpoint].add(call)
-            self._money.inc(max(0.0, spending(sent, self._prices).money))
+            calls = itertools.chain.from_iterable(delta.calls for delta in batch.deltas)
+            self._money.inc(max(0.0, cost_of(calls, self._prices).money))
 
     def completed(self, done: Done) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""

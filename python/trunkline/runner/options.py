@@ -86,7 +86,7 @@ class Options(TypedDict, total=False):
         tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
             turns and tool calls (extra: otel).
         observers: Objects of :class:`trunkline.observability.Observer`, which are told of the run's events, such as
-            :class:`trunkline.observability.ServerMetrics`.
+            :class:`trunkline.observability.ServerMetrics`, or sinks, also as texts such as ``"wandb:PROJECT"``.
         watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
         progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
             of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
@@ -122,7 +122,7 @@ class Options(TypedDict, total=False):
     labels: Mapping[str, Any] | None
     metrics: PrometheusServer | None
     tracing: bool | Tracing
-    observers: Sequence[Observer]
+    observers: Sequence[Observer | str]
     watch: Callable[[Progress], None] | None
     progress: Literal["auto", False] | Callable[[Progress], None] | None
     fail_on_error: float

@@ -32,6 +32,7 @@ from trunkline.observability.logging import conceal
 from trunkline.observability.observers import Observer
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import PrometheusServer
+from trunkline.observability.sinks import read_sink
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.broken import check_fail_on_error
@@ -96,9 +97,10 @@ def watchers(metrics: object, tracing: object, others: object) -> tuple[str, lis
         raise ConfigError(f"metrics must be a trunkline.observability.PrometheusServer, not {short_repr(metrics)}")
     if not isinstance(tracing, bool | Tracing):
         raise ConfigError(f"tracing must be True or a trunkline.observability.Tracing, not {short_repr(tracing)}")
-    if not isinstance(others, list | tuple) or not all(isinstance(one, Observer) for one in others):
+    if not isinstance(others, list | tuple) or not all(isinstance(one, Observer | str) for one in others):
         raise ConfigError(f"observers must be a list of trunkline.observability.Observer, not {short_repr(others)}")
-    observers = [*others] if metrics is None else [metrics, *others]
+    observers: list[Observer] = [] if metrics is None else [metrics]
+    observers += [read_sink(one) if isinstance(one, str) else one for one in others]
     if tracing is False:
         return "", observers
     tracing = Tracing() if tracing is True else tracing
@@ -430,6 +432,7 @@ class PreparedRun(RunSpec):
             if self.controller.task_queue.open:
                 if sent := await ready(self._job):
                     self._writer.note(PROBES, msgspec.to_builtins([*self._writer.progress.probes, *sent]))
+                self.controller.observers.opened(self.path)
                 with (
                     nullcontext()
                     if self._folder
@@ -444,8 +447,13 @@ class PreparedRun(RunSpec):
             shot = self.controller.progress
             if self._resumed or self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
                 self._writer.finish(self._state)
+                kept = True
             else:
                 self._writer.discard()
+                kept = False
+            # A coroutine that is closed, as its loop is gone, may not wait.
+            if not isinstance(sys.exception(), GeneratorExit):
+                await self.controller.observers.closed(self.path if kept else None, self._state)
         return self.result()
 
     def _ended(self) -> str:

@@ -182,6 +182,15 @@ def spending(sent: Mapping[str, CallStats], prices: Mapping[str, Price]) -> Spen
     return Spending(math.fsum(costs), priced, unpriced, silent)
 
 
+def cost_of(calls: Iterable[CallRow], prices: Mapping[str, Price]) -> Spending:
+    """Price those of some calls that were sent."""
+    sent: defaultdict[str, CallStats] = defaultdict(CallStats)
+    for call in calls:
+        if call.attempts:
+            sent[call.endpoint].add(call)
+    return spending(sent, prices)
+
+
 def add_up(parts: Iterable[Spending]) -> Spending:
     """Add up what several parts of a run cost."""
     listed = list(parts)
