@@ -25,6 +25,12 @@ from trunkline.store.datasets.loader import load_tasks
 from trunkline.types import Task
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Rollouts that break in a test that is not marked for that are an error."""
+    if item.get_closest_marker("breaks_rollouts") is not None:
+        item.add_marker(pytest.mark.filterwarnings("ignore::trunkline.errors.BrokenRolloutsWarning"))
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the questions and the corpus of a small world."""

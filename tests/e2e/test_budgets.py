@@ -120,6 +120,7 @@ def with_usage(body: dict) -> dict:
     return message(None, [(body["tools"][0]["function"]["name"], json.dumps({"country": country}))], usage=usage)
 
 
+@pytest.mark.breaks_rollouts
 def test_a_dead_worker_leaves_an_estimate_and_the_run_within_its_budget(tmp_path: Path):
     brazil = next(task for task in capitals() if task.id == "Brazil")
     others = [

@@ -82,6 +82,7 @@ def test_a_run_whose_tasks_run_out_says_so(most: int | None, caplog: pytest.LogC
     assert "(exhausted)" in table(result.summary())
 
 
+@pytest.mark.breaks_rollouts
 def test_a_group_that_broke_is_not_kept_and_another_takes_its_place():
     def failing(body: dict) -> object:
         text = json.dumps(body["messages"])
@@ -98,6 +99,7 @@ def test_an_endpoint_that_refuses_all_of_the_tasks_that_may_be_taken_stops_the_r
         atlas_run(server.url, strategy=Chain(5), groups=1, max_tasks=2)
 
 
+@pytest.mark.breaks_rollouts
 def test_a_task_that_is_lost_with_its_worker_is_replaced():
     def call_the_tool(body: dict) -> dict:
         country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
@@ -148,6 +150,7 @@ class Fragile(Chain):
         return []
 
 
+@pytest.mark.breaks_rollouts
 def test_a_group_whose_task_broke_before_filters_judged_it_is_not_trained():
     with serving(capital_cities) as server:
         result = atlas_run(server.url, strategy=Fragile(2), filters=[filters.VoidTurns(), Unlucky()])

@@ -30,6 +30,8 @@ from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination
 
+pytestmark = pytest.mark.breaks_rollouts
+
 CHILDREN = "TRUNKLINE_TEST_CHILDREN"
 
 

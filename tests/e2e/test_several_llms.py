@@ -232,6 +232,7 @@ def test_what_cannot_be_is_said_before_anything_starts(agent: Any, llm: Any, opt
         plan(agent, TASKS, llm=llm, **options)
 
 
+@pytest.mark.breaks_rollouts
 def test_an_agent_of_a_program_that_asks_an_llm_which_is_not_there_ends_its_rollout():
     with serving(of("main")) as server:
         (tree,) = run(LEAD, TASKS[:1], llm=LLM(server.url), program=strays, workers=0)

@@ -34,6 +34,7 @@ run(who, atlas.tasks(), llm=LLM(sys.argv[1], max_concurrency=8), workers=2, out=
 """
 
 
+@pytest.mark.breaks_rollouts
 def test_a_task_that_kills_two_workers_is_given_to_no_third_and_no_other_is_lost(tmp_path: Path):
     with serving(calls_the_tool) as server:
         result = run(

@@ -60,6 +60,7 @@ async def test_answers_of_one_task_above_a_frame_are_kept_and_resumed(tmp_path, 
         assert list(reader.rollouts()) == before
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("asked", [False, True])
 async def test_token_ids_unasked_are_dropped_and_too_many_end_their_rollout_alone(tmp_path, workers, asked):

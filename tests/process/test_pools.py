@@ -55,6 +55,7 @@ def test_a_server_in_another_style_is_understood(where: dict[str, Any], tmp_path
     assert "lookup" in unknown[1]["content"], "an unknown tool is answered with the known ones"
 
 
+@pytest.mark.breaks_rollouts
 def test_failures_are_data_and_leave_the_others_alone(where: dict[str, Any], tmp_path: Path):
     def sometimes(body: dict) -> object:
         text = body["messages"][0]["content"]
@@ -102,6 +103,7 @@ def test_ten_requests_refused_alike_stop_the_run(where: dict[str, Any], tmp_path
         assert len(server.bodies) < 200
 
 
+@pytest.mark.breaks_rollouts
 def test_fewer_refusals_than_that_are_rows(where: dict[str, Any], tmp_path: Path):
     with serving(lambda _b: error(400, "no")) as server:
         result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, **where, out=tmp_path / "r")

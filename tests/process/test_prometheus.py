@@ -78,6 +78,7 @@ def test_what_is_counted_is_what_the_run_file_has(workers: int, tmp_path: Path):
     assert found["trunkline_workers",] == 0, "the run is over"
 
 
+@pytest.mark.breaks_rollouts
 def test_workers_that_died_and_rollouts_that_were_lost_are_counted(tmp_path: Path):
     with serving(capital_cities) as server, PrometheusServer(0) as metrics:
         llm = LLM(server.url, max_concurrency=4)
@@ -88,6 +89,7 @@ def test_workers_that_died_and_rollouts_that_were_lost_are_counted(tmp_path: Pat
     assert found["trunkline_worker_deaths_total",] == deaths >= 1
 
 
+@pytest.mark.breaks_rollouts
 def test_calls_that_fail_are_told_from_others(tmp_path: Path):
     with serving(lambda body: error(400, "too long")) as server, PrometheusServer(0) as metrics:
         llm = LLM(server.url, max_concurrency=4)

@@ -83,6 +83,7 @@ def test_whatever_pages_are_lost_what_is_recovered_is_true_and_goes_on(seed: int
     }
 
 
+@pytest.mark.breaks_rollouts
 def test_the_command_says_what_is_lost(made: Path, tmp_path: Path):
     with sqlite3.connect(made) as connection:
         connection.execute("DELETE FROM deltas WHERE delta >> 32 = 2")

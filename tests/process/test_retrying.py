@@ -22,6 +22,8 @@ from trunkline.scoring import notes
 from trunkline.store.lock import is_written
 from trunkline.train.selection import Rules, select
 
+pytestmark = pytest.mark.breaks_rollouts
+
 
 class Ward:
     """A server that refuses a third of all seeds while it is ill; of the rest it answers nothing to some at last."""

@@ -113,6 +113,7 @@ def test_a_tool_that_blocks_the_loop_is_named_and_its_worker_lives(tmp_path: Pat
     assert max(lags) > 1.0
 
 
+@pytest.mark.breaks_rollouts
 def test_a_sync_tool_that_holds_the_interpreter_is_not_told_to_be_sync(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -85,6 +85,7 @@ def test_a_call_that_runs_again_after_a_crash_has_the_same_id(tmp_path: Path, no
     assert len(set(lines)) == len(CAPITALS), "one for each call, however often it ran"
 
 
+@pytest.mark.breaks_rollouts
 def test_a_call_with_side_effects_in_doubt_is_not_run_again(tmp_path: Path, notes: Path):
     with serving(call_then_quote) as server:
         llm = LLM(server.url, max_concurrency=8)
@@ -107,6 +108,7 @@ def test_a_call_with_side_effects_in_doubt_is_not_run_again(tmp_path: Path, note
         assert reader.check() == []
 
 
+@pytest.mark.breaks_rollouts
 def test_a_rollout_that_is_cut_while_a_tool_with_side_effects_runs_ends_in_doubt(tmp_path: Path, notes: Path):
     with serving(call_then_quote) as server:
         llm = LLM(server.url, max_concurrency=8)
@@ -131,6 +133,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(("end", "workers"), [(signal.SIGKILL, "1"), (signal.SIGINT, "0")])
 def test_a_call_in_doubt_is_not_run_again_when_its_run_is_resumed(
     tmp_path: Path, notes: Path, end: signal.Signals, workers: str

@@ -35,6 +35,7 @@ def marker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return f"TRUNKLINE_TEST_MARK={tmp_path.name}-{os.getpid()}"
 
 
+@pytest.mark.breaks_rollouts
 def test_daemons_of_tools_end_with_their_worker_whether_it_leaves_or_is_killed(
     marker: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

@@ -27,6 +27,7 @@ async def no_wait(seconds: float) -> None:
     """Stand in for asyncio.sleep."""
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(
     ("answer", "ends"),
     [
@@ -107,6 +108,7 @@ async def test_the_host_that_a_redirect_names_gets_nothing(transport):
         assert other.connections == 0
 
 
+@pytest.mark.breaks_rollouts
 async def test_a_draw_that_the_server_cannot_read_ends_alone(transport, tmp_path):
     """llama.cpp answers 500 where one of the draws of a request is no call that it can parse."""
     said = "The model produced output that does not match the expected peg-native format"

@@ -30,6 +30,7 @@ def test_every_case_has_one_recording_and_every_recording_a_case():
     assert set(FOLDER.glob("*.json.xz")) == set(files)
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_comes_to_what_is_recorded_of_it(name: str, house: House):
     known, found = read(name), make(name, house)

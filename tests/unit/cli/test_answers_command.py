@@ -24,6 +24,8 @@ from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 from trunkline.types import Task, Usage
 
+pytestmark = pytest.mark.breaks_rollouts
+
 SAID = {
     "most": ["Paris", "paris", "Rome"],
     "tied": ["b", "A", ""],

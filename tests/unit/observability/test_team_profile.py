@@ -146,6 +146,7 @@ def test_a_run_that_goes_on_has_a_profile(tmp_path: Path):
     assert sum(agent.rows.active for agent in seen[-1].agents) == calls[-1]
 
 
+@pytest.mark.breaks_rollouts
 def test_rows_that_a_fork_begins_with_count_once_as_rows_and_for_each_rollout_in_the_ratio(tmp_path: Path):
     result = play(tmp_path / "r", strategy=AfterSteps(), steps=True)
     found, summary = result.profile(), result.summary()
@@ -183,6 +184,7 @@ def test_a_run_that_goes_on_from_another_has_the_rows_that_are_its_own(tmp_path:
         assert reader.check() == []
 
 
+@pytest.mark.breaks_rollouts
 def test_calls_that_failed_have_an_agent(tmp_path: Path):
     class Broken:
         async def complete(self, request: Request) -> Reply:

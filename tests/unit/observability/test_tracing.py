@@ -90,6 +90,7 @@ def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path, loc
     assert "capital: Paris" in {span.attributes.get("gen_ai.tool.call.result") for span in spans}
 
 
+@pytest.mark.breaks_rollouts
 def test_what_fails_says_how(exporter, tmp_path: Path, local_pool: Pool):
     with serving(lambda body: error(400, "too long")) as server:
         llm = LLM(server.url, max_concurrency=4)

@@ -45,6 +45,7 @@ def reply(choice: ReplyChoice, **figures: int) -> Reply:
     )
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(
     ("odd", "ends"),
     [

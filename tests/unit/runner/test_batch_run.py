@@ -26,6 +26,8 @@ from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.types import Termination
 
+pytestmark = pytest.mark.breaks_rollouts
+
 
 def play(prompt: Prompt) -> Completion:
     """What ``foreign.capital_cities`` says."""

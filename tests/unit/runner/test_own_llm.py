@@ -140,6 +140,7 @@ def test_what_an_llm_returns_is_a_reply_or_a_plain_error_of_the_run(made: object
     assert re.fullmatch(r"Own\.complete\(\) returned .+", says)
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize("form", [dict, lambda body: json.dumps(body).encode()])
 def test_a_servers_error_that_is_passed_on_ends_that_rollout(form: Callable[[dict], Any]):
     refusal = {"error": {"message": "overloaded"}}

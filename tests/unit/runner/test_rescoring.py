@@ -34,6 +34,8 @@ from trunkline.tree.records import Failure
 from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED
 
+pytestmark = pytest.mark.breaks_rollouts
+
 TREES = tl.TreeGRPO(trees=2, forks=1, rounds=1)
 JUDGES = (filters.ZeroVariance(), Rewarded())
 

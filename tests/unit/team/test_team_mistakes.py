@@ -39,6 +39,7 @@ def told(asked: object, **slots: object) -> str:
     return str(facts.error)
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(
     ("asked", "slots", "message"),
     [
@@ -61,6 +62,7 @@ class Silent(Exception):
         raise SystemExit(3)
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(
     ("error", "message"),
     [

@@ -105,6 +105,7 @@ async def _returns_a_number(team: Writing, rollout: TeamPlay) -> object:
     return 5
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(
     ("program", "message"),
     [
@@ -119,6 +120,7 @@ def test_what_a_program_cannot_do_ends_its_rollout_with_the_reason(program: Prog
     assert message in broken(program)
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize("found", ["x", ("x", True), Reading(5), Reading("x", None), Reading("x", 1)])
 def test_a_projection_that_finds_no_text_and_verdict_ends_its_rollout_with_the_reason(found: object) -> None:
     class Reading(Writing):

@@ -178,6 +178,7 @@ async def test_a_cut_turn_runs_no_call() -> None:
     assert (rollout(result).termination, rollout(result).usage.tools) == (Termination.MAX_TOKENS, 0)
 
 
+@pytest.mark.breaks_rollouts
 async def test_a_server_that_parses_calls_itself_is_named() -> None:
     turn = ReplyChoice("", None, [ToolCall("", "lookup", "{}")], "tool_calls")
     result = await play(Scripted(turn), dialect="hermes")
@@ -237,6 +238,7 @@ CASES = [
 ]
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(("method", "result", "words"), CASES)
 async def test_a_dialect_that_fails_ends_the_rollout_with_its_name(method: str, result: object, words: str) -> None:
     done = await play(Scripted('CALL lookup {"country": "Japan"}'), dialect=Broken(method, result))

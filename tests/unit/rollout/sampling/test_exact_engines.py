@@ -152,6 +152,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(("said", "words"), WRONG)
 def test_what_a_batch_engine_lacks_is_named(said: Any, words: str, tmp_path: Path):
     message = told(said, ToyEngine(tmp_path).tokens)
@@ -159,6 +160,7 @@ def test_what_a_batch_engine_lacks_is_named(said: Any, words: str, tmp_path: Pat
     assert words in message
 
 
+@pytest.mark.breaks_rollouts
 def test_a_batch_engine_says_its_own_prompt_and_no_other(tmp_path: Path):
     whole = {"text": "a", "token_ids": [1], "logprobs": [-1.0]}
     assert "no token ids of the prompt" in told(whole, TokenMode())
@@ -166,6 +168,7 @@ def test_a_batch_engine_says_its_own_prompt_and_no_other(tmp_path: Path):
     assert "2 prompt_token_ids that are not those of its prompt" in told(other, ToyEngine(tmp_path).tokens)
 
 
+@pytest.mark.breaks_rollouts
 @pytest.mark.parametrize(("said", "words"), WRONG)
 def test_what_an_object_lacks_is_named(said: Any, words: str, tmp_path: Path):
     class Own:
