@@ -104,6 +104,8 @@ def _values_of(param: click.Parameter, value: Any, folder: Path) -> Any:
         if param.name not in _TABLES:
             raise ConfigError("it takes no table; write its value as on the command line")
         listed = list(_pairs_of(value, "", as_json=param.name == "set"))
+        if not param.multiple and (held := next((pair for pair in listed if "," in pair), None)) is not None:
+            raise ConfigError(f"{short_repr(held)} holds a comma, which stands between settings on the command line")
         return listed if param.multiple else ",".join(listed)
     if isinstance(value, list):
         if not param.multiple:
@@ -120,7 +122,10 @@ def _pairs_of(table: Mapping[str, Any], before: str, *, as_json: bool) -> Iterat
         if isinstance(value, dict) and (not as_json or name in {"sampling", "sampling.extra"}):
             yield from _pairs_of(value, f"{name}.", as_json=as_json)
         elif as_json:
-            yield f"{name}={json.dumps(value, default=str)}"
+            try:
+                yield f"{name}={json.dumps(value, allow_nan=False)}"
+            except (TypeError, ValueError):
+                raise ConfigError(f"{name} is {short_repr(value)}, which JSON cannot hold") from None
         else:
             yield f"{name}={_scalar(value)}"
 

@@ -332,7 +332,8 @@ def _next(summary: Summary, name: str) -> Iterator[TableRow]:
     elif summary.failed:
         yield "next", f"trunkline resume {file} --retry broken    {counted(summary.failed, 'try', 'tries')} that broke"
     elif measured > summary.solved:
-        unsolved = counted(measured - summary.solved, "task")
+        # Of tasks with fewer scored tries some may be solved, and are not counted here.
+        unsolved = "tasks" if summary.short else counted(measured - summary.solved, "task")
         yield "next", f"trunkline show {file} --wrong    {unsolved} that no rollout solved"
 
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from trunkline._internal.text import by_frequency, duration, printable
+from trunkline._internal.text import by_frequency, counted, duration, printable
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import explain, pause_of
@@ -30,7 +30,7 @@ _REFRESH = 0.1  # seconds between drawings of the live line
 _REDRAW = 0.5  # seconds between two states of a notebook's output
 _WINDOW = 15.0  # seconds over which rates are measured
 _BETWEEN = " | "
-_STYLES = {r"^\S+ tasks": "bold", r"\b[1-9][\d,]* errors": "red", r"\b[1-9][\d,]* retries": "yellow"}
+_STYLES = {r"^\S+ tasks": "bold", r"\b[1-9][\d,]* errors?": "red", r"\b[1-9][\d,]* retr\w+": "yellow"}
 """What of the live line is coloured, and how."""
 
 
@@ -158,7 +158,8 @@ class ProgressLine:
             *_done(snapshot),
             *([f"next request in {duration(pause)}"] if pause >= 1 else []),
             f"{duration(passed * left / snapshot.rollouts_done)} left" if ahead else duration(passed),
-            f"{snapshot.failed:,} errors, {snapshot.retries:,} retries{f' ({causes})' if causes else ''}",
+            f"{counted(snapshot.failed, 'error')}, {counted(snapshot.retries, 'retry', 'retries')}"
+            + (f" ({causes})" if causes else ""),
             f"{rate:,.1f} rollouts/s",
             f"{_compact(spent)} tokens/s",
         ]

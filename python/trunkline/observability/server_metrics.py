@@ -62,7 +62,7 @@ def server_load(text: str) -> ServerLoad | None:
             value = float(match[2])
         except ValueError:
             continue
-        if 0 <= value <= _LARGEST:
+        if 0 <= value <= (1 if field == "cache" else _LARGEST):
             found[field] = max(found.get(field, 0.0), value) if field == "cache" else found.get(field, 0.0) + value
     if not found:
         return None

@@ -46,10 +46,12 @@ def test_gauges_are_read_as_the_library_of_prometheus_writes_them(software: str,
     assert load == ServerLoad(sum(running), sum(waiting), max(cache))
 
 
-@given(st.text())
+@given(st.text() | st.floats().map(str))
 def test_anything_else_is_no_load_and_no_error(text: str):
     load = server_load(f"vllm:num_requests_running {text}")
     assert load is None or 0 <= load.running <= 1e9
+    load = server_load(f"sglang:token_usage {text}")
+    assert load is None or 0 <= load.cache <= 1
 
 
 @given(st.lists(st.builds(ServerLoad, st.integers(0, 99), st.integers(0, 99), st.floats(0, 1)), min_size=1))
