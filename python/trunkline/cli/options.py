@@ -104,7 +104,8 @@ def _values_of(param: click.Parameter, value: Any, folder: Path) -> Any:
         if param.name not in _TABLES:
             raise ConfigError("it takes no table; write its value as on the command line")
         listed = list(_pairs_of(value, "", as_json=param.name == "set"))
-        if not param.multiple and (held := next((pair for pair in listed if "," in pair), None)) is not None:
+        split = not param.multiple or param.name == "field"
+        if split and (held := next((pair for pair in listed if "," in pair), None)) is not None:
             raise ConfigError(f"{short_repr(held)} holds a comma, which stands between settings on the command line")
         return listed if param.multiple else ",".join(listed)
     if isinstance(value, list):
