@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from atlas import CAPITALS, agent, tasks
 from commands import trunkline
@@ -89,6 +91,49 @@ def test_what_broke_is_asked_again_by_the_next_draw_until_nothing_is_broken(stra
         calls = len(ward.seeds)
         assert ends(sown(out, server, strategy=strategy, retry="broken")) == ends(again)
         assert len(ward.seeds) == calls, "there is nothing to ask again"
+
+
+class Unsure(Ward):
+    """A ward that gives log-probs, drawn from the seed."""
+
+    def __call__(self, body: dict) -> object:
+        answer = capital_cities(body) if "seed" not in body else super().__call__(body)
+        if isinstance(answer, dict):
+            draws = random.Random(f"{body.get('seed')} {len(body['messages'])}")
+            for choice in answer["choices"]:
+                choice["logprobs"] = {"content": [self.token(draws, place) for place in range(6)]}
+        return answer
+
+    @staticmethod
+    def token(draws: random.Random, place: int) -> dict:
+        first = -2 * draws.random()
+        top = [{"token": f"{place}.{rank}", "logprob": first - rank * draws.random()} for rank in range(10)]
+        return top[0] | {"top_logprobs": top}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [tl.strategies.Adaptive(total=6, initial=2), tl.strategies.TreeSearch(width=2)],
+    ids=["adaptive", "search"],
+)
+@pytest.mark.parametrize("budget", [9, 30, 1000])
+def test_strategies_that_look_at_log_probs_ask_each_try_once(strategy: object, budget: int, tmp_path: Path):
+    out, ward = tmp_path / "r", Unsure()
+    player = msgspec.structs.replace(agent(), sampling=tl.Sampling(logprobs=True, top_logprobs=10))
+    with serving(ward) as server:
+        llm = tl.LLM(server.url, siblings=False, max_retries=0, max_concurrency=1)
+        options = {"llm": llm, "strategy": strategy, "seed": 7, "workers": 0, "out": out, "resume": True}
+        summary = tl.run(player, tasks(), budget=f"calls={budget}", **options).summary()
+        assert summary.failed
+        whole(out)
+        ward.ill = False
+        for retry in ("broken", "cut", "France"):
+            tl.run(player, tasks(), budget="calls=1000", retry=retry, **options)
+            whole(out)
+        with tl.RunReader.open(out) as reader:
+            assert {one.termination for tree in reader for one in tree.rollouts} <= {"answer", "retried", "censored"}
+    seeds = [seed for seed in ward.seeds if seed is not None]
+    assert len(seeds) == len(set(seeds)), "no try is asked twice"
 
 
 def test_a_retry_can_break_and_be_retried(tmp_path: Path):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from trunkline._core import CoreTree, checksum
+from trunkline._core import PROMPT, ROOT, CoreTree, checksum
 from trunkline._internal.text import counted, printable
-from trunkline.errors import DamagedRunFile, RunFileError, TreeError
+from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError
+from trunkline.llm import messages
 from trunkline.store import schema
 from trunkline.store.derive import calls_of, rows
 from trunkline.store.lock import is_written, taken_by
@@ -39,6 +40,10 @@ _OWN: Final = frozenset(
 
 _Word = Literal["finished", "settled", "enough", "deadline", "budget", "broken"]
 _NAMED: Final = 5  # tasks that a line names
+
+
+class _Role(msgspec.Struct):
+    role: str
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +212,8 @@ class _Salvage:
                 core, deltas, torn = self._grown(number)
                 stored = self._source.ask(_TREE, number)
                 ending = self._ending(stored, core)
+                if (ending is None or self._unproved) and _of_another(core, self._tasks[place]):
+                    deltas, ending, torn = [], None, True
                 if ending is None and (torn or stored or state == "done"):
                     (gone if not deltas else cut).append(self._tasks[place].id)
                 if not deltas:
@@ -294,3 +301,17 @@ class _Salvage:
                 writer.event(str(kind), worker, places.get(task), float(at), **said)
         if torn:
             self._lost.append("some events")
+
+
+def _of_another(core: CoreTree, task: Task) -> bool:
+    """Whether the prompt of a tree asks what its task does not; a dialect may have changed the system prompt."""
+    node, asked = ROOT, []
+    while below := [child for child in core.children(node) if core.node(child).kind == PROMPT]:
+        node = below[0]
+        asked.append(core.message(node))
+    try:
+        meant = [messages.encode(message) for message in task.messages if message.get("role") != "system"]
+        said = [message for message in asked if msgspec.json.decode(message, type=_Role).role != "system"]
+    except (ConfigError, msgspec.MsgspecError, UnicodeError):
+        return True
+    return bool(asked) and said != meant
