@@ -61,7 +61,7 @@ class Sink(Observer):
     _sender: _Sender | None = None
 
     def on_run_begin(self, name: str, config: dict[str, Any]) -> None:
-        """A run begins, or goes on in another process.
+        """A run begins, or is continued in another process.
 
         Args:
             name: Name of the run file, without what is behind its last dot.
