@@ -187,6 +187,11 @@ def _no_constant(name: str) -> JSON:
 _SECRET = re.compile(r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|passwd|secret|credentials?|token|cookie)$")
 
 
+def is_credential(name: str) -> bool:
+    """Whether a field of a request's body is a key by its name; ``prompt_cache_key`` and the like are none."""
+    return bool(re.fullmatch(r"(?i)(.*[-_.])?(api[-_]?key|authorization|password|passwd|secret|credentials?)", name))
+
+
 def redact(value: JSON) -> JSON:
     """Return a copy of a JSON value :func:`without_secrets`, and without the texts that stand under a secret's name."""
     if isinstance(value, dict):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.text import JSON
+from trunkline._internal.text import JSON, is_credential
 from trunkline._internal.validation import check_bool, check_float, check_int, check_text, short_repr, type_phrase
 from trunkline.errors import ConfigError
 from trunkline.llm.response import read
@@ -51,7 +51,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         extra: Further fields of the body, for example ``top_k`` or ``chat_template_kwargs``.
 
     Raises:
-        ConfigError: A value is out of range; the message names the field.
+        ConfigError: A value is out of range, or ``extra`` has a key such as ``api_key``; the message names the field.
     """
 
     temperature: float | None = None
@@ -195,6 +195,10 @@ def _extra(value: object) -> None:
             raise ConfigError(f"sampling.extra must not hold {name!r}: it is set for every request")
         if name in Sampling.__struct_fields__:
             raise ConfigError(f"sampling.extra must not hold {name!r}: set sampling.{name} instead")
+        if is_credential(name):
+            raise ConfigError(
+                f"sampling.extra must not hold {short_repr(name)}: it would be stored; use api_key_env or headers"
+            )
     try:
         _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -102,7 +102,7 @@ class ServerMetrics(Observer):
                 try:
                     load = server_load(_metrics(url))
                     why = "" if load else "no gauge of vLLM, SGLang or llama.cpp is among its metrics"
-                except (OSError, http.client.HTTPException, EndpointError) as error:
+                except (OSError, ValueError, http.client.HTTPException, EndpointError) as error:  # ValueError: no ASCII
                     load, why = None, f"{error}"
                 if load is not None:
                     self._seen = self._seen | {url: self._seen.get(url, ServerUse()).after(load)}

@@ -123,6 +123,8 @@ def test_roles_have_them_too(questions: Path):
         (["--stop", "a", "--set", "sampling.stop=b"], "--stop and --set sampling.stop are one setting"),
         (["--set", "sampling.top_p=7"], "sampling.top_p must be a number above 0 and at most 1, not 7"),
         (["--set", "sampling.extra.model=x"], "sampling.extra must not hold 'model'"),
+        (["--set", "sampling.extra.api_key=x"], "use api_key_env or headers"),
+        (["--set", "sampling.extra.Authorization=Bearer x"], "use api_key_env or headers"),
         (["--stop", ""], "sampling.stop[0] is empty"),
     ],
 )

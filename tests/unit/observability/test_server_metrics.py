@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,11 @@ def test_a_server_without_metrics_is_named_and_asked_once(tmp_path: Path, caplog
         assert server.looked == 1
     assert result.summary().resources.servers == {}
     assert f"{server.url} gives no metrics that are known: it answers 404 to GET /metrics" in caplog.text
+
+
+def test_an_address_that_is_not_ascii_is_named_and_asked_once(caplog: pytest.LogCaptureFixture):
+    ServerMetrics()._ask(["http://127.0.0.1:9/\u00e9/v1", "http://b\u00fc..cher/v1"], threading.Event())
+    assert caplog.text.count("gives no metrics that are known") == 2
 
 
 class Loud(Observer):

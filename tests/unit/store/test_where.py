@@ -58,6 +58,7 @@ def test_a_name_of_the_metadata_may_be_any_text(name: str):
     known = fields["metadata"]
     assert compiled(f"metadata[{name!r}] == 1", known)(fields) is (name != "turns")
     assert field_reader(f"metadata.{name}", known)(fields) == known[name]
+    assert field_reader(f" metadata[{name!r}]", known)(fields) == known[name]
     assert field_reader(name, known)(fields) == (3 if name.strip() in FIELDS else 1)
 
 

@@ -106,21 +106,24 @@ def compiled(text: str, metadata: Collection[str]) -> Callable[[Fields], bool]:
     Raises:
         ConfigError: It is no such expression, or names nothing that there is.
     """
+    value = _Reader(text, metadata).value(_parsed(text), 0)
+    return lambda fields: bool(value(fields))
+
+
+def _parsed(text: str) -> ast.expr:
     if not text.strip():
         raise ConfigError("the expression is empty; write one such as \"outcome == 'max_turns' and turns > 5\"")
     if len(text) > _LONGEST:
         raise ConfigError(f"an expression of {len(text):,} characters is too long; the most are {_LONGEST:,}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as problem:
         why = problem.msg if isinstance(problem, SyntaxError) else str(problem)
         raise ConfigError(f"{short_repr(text)} is no expression: {printable(why, 80)}") from None
-    value = _Reader(text, metadata).value(tree, 0)
-    return lambda fields: bool(value(fields))
 
 
 def field_reader(text: str, metadata: Collection[str]) -> FieldReader:
-    """Return the function that reads one field: a name of ``FIELDS``, or of the metadata, also ``metadata.name``.
+    """Return the function that reads one field, named as in an expression or, of the metadata, by its bare name.
 
     Raises:
         ConfigError: There is no such field.
@@ -131,6 +134,8 @@ def field_reader(text: str, metadata: Collection[str]) -> FieldReader:
         for own in (name, name.removeprefix("metadata.")):
             if own in metadata:
                 return lambda fields: fields["metadata"].get(own)
+    if text.strip().startswith("metadata[") and isinstance(node := _parsed(text), ast.Subscript):
+        return _Reader(text, metadata).value(node, 0)
     raise _unknown(text, text.strip(), [*FIELDS, *metadata])
 
 
