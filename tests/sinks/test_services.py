@@ -13,6 +13,8 @@ from atlas import CAPITALS
 from foreign import capital_cities, serving
 from places import python_path
 
+import trunkline as tl
+
 pytestmark = pytest.mark.sinks
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
@@ -134,3 +136,9 @@ def test_a_service_that_is_out_of_reach_costs_a_line_and_no_run(tmp_path: Path, 
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
     assert not (tmp_path / "called").exists()
+
+
+def test_options_that_a_sink_sets_itself_are_refused():
+    for make in (tl.observability.Wandb, tl.observability.Trackio):
+        with pytest.raises(tl.errors.ConfigError, match="sets config itself"):
+            make("p", config={})

@@ -217,6 +217,8 @@ class _Sender:
 
 def _numbers(name: str, value: object) -> Iterator[tuple[str, float]]:
     """The finite numbers in a summary, and in the structs in it; names of tables in it may be a model's words."""
+    if isinstance(value, Spending) and not value.priced:
+        return  # no price is known, which is not 0
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             yield from _numbers(f"{name}/{field}", getattr(value, field))
@@ -235,6 +237,8 @@ def _library(name: str, **switches: str) -> Any:
 
 
 def _check_options(name: str, function: Callable[..., object], options: Mapping[str, object]) -> None:
+    if own := sorted({"config", "reinit"}.intersection(options)):
+        raise ConfigError(f"the sink {name} sets {own[0]} itself: the settings of the run, in a run of its own")
     try:
         inspect.signature(function).bind_partial(**options)
     except TypeError as error:

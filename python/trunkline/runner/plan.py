@@ -98,7 +98,10 @@ def watchers(metrics: object, tracing: object, others: object) -> tuple[str, lis
     if not isinstance(tracing, bool | Tracing):
         raise ConfigError(f"tracing must be True or a trunkline.observability.Tracing, not {short_repr(tracing)}")
     if not isinstance(others, list | tuple) or not all(isinstance(one, Observer | str) for one in others):
-        raise ConfigError(f"observers must be a list of trunkline.observability.Observer, not {short_repr(others)}")
+        raise ConfigError(
+            "observers must be a list of trunkline.observability.Observer and texts such as 'wandb:PROJECT', not "
+            f"{short_repr(others)}"
+        )
     observers: list[Observer] = [] if metrics is None else [metrics]
     observers += [read_sink(one) if isinstance(one, str) else one for one in others]
     if tracing is False:

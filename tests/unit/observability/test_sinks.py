@@ -72,6 +72,7 @@ def test_tries_that_broke_count_and_nothing_scored_has_no_accuracy(tmp_path: Pat
     sink = Kept()
     with pytest.warns(tl.errors.BrokenRolloutsWarning):
         play(sink, tmp_path / "r", dislikes, reward=None)
+    assert "summary/spent/money" not in sink.told[-1][2], "no call had usage, so no price is known"
     assert sink.told[-2][2] == {"tries": 10, "errors": 8, "prompt_tokens": 0, "generated_tokens": 0}
 
 
