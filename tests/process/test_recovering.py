@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sqlite3
@@ -91,9 +92,11 @@ def test_the_command_says_what_is_lost(made: Path, tmp_path: Path):
         connection.execute(
             "UPDATE deltas SET data = x'00' WHERE delta = (SELECT max(delta) FROM deltas WHERE delta >> 32 = 3)"
         )
+        connection.execute("UPDATE meta SET value = '1234.5' WHERE key = 'seconds'")
     connection.close()
     done = trunkline(tmp_path, "recover", made.name, "out.run")
     assert done.returncode == 0, done.stderr
+    assert json.loads(trunkline(tmp_path, "show", "out.run", "--json").stdout)["summary"]["seconds"] >= 1234.5
     assert "lost: everything of 1 task: Japan\n" in done.stdout
     assert "out.run: 5 tasks, 4 finished" in done.stdout, "what follows a whole tree is no part of it"
     assert "trunkline resume out.run" in done.stderr

@@ -366,7 +366,7 @@ def recover(run: str, out: str) -> None:
         found = salvage(run, out)
     for what in found.lost:
         put(f"lost: {what}")
-    more = f", {counted(found.begun, 'one', 'ones')} that have begun" if found.begun else ""
+    more = f", {found.begun:,} begun" if found.begun else ""
     put(f"{printable(out)}: {counted(found.tasks, 'task')}, {found.finished:,} finished{more}")
     if found.finished < found.tasks:
         tell(f"go on with it: trunkline resume {shlex.quote(out)}")

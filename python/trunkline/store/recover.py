@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sqlite3
 import tempfile
@@ -226,6 +227,9 @@ class _Salvage:
                     writer.commit([], [(place, *rows(core, ending[0], TreeEnding(*ending[1:])))])
             self._events(writer)
             over = finished == len(self._tasks) and state in {"done", "exhausted"}
+            # Its own time is none of the run's.
+            seconds = self._facts.get("seconds")
+            writer.took(seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else 0.0)
             writer.finish(state if over else "interrupted")
         if self._unproved:
             self._lost.append("the certainty that trees are as they were: their digests are of another version")

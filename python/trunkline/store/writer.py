@@ -244,6 +244,10 @@ class RunWriter:
     def _times(self) -> dict[str, str]:
         return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
 
+    def took(self, seconds: float) -> None:
+        """Let the run have taken so many seconds by now."""
+        self._began = time.monotonic() - seconds
+
     def take_over(self, task: int, deltas: Sequence[bytes], row: TakenRow) -> None:
         """Write an earlier run's deltas of a task, before anything else of that task."""
         with self._guard, written(self.path), transaction(self._connection) as connection:
