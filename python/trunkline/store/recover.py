@@ -22,6 +22,7 @@ from trunkline.store.lock import is_written, taken_by
 from trunkline.store.log import log_size, loss_in_log, missing_log
 from trunkline.store.schema import TakenRow, TreeEnding, delta_key, delta_keys
 from trunkline.store.sqlite import READ_ERRORS, files_of, irregular
+from trunkline.store.stats.summary import wall_seconds
 from trunkline.store.sums import Seal
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
@@ -159,6 +160,7 @@ class _Salvage:
         self._state, self._sealed, self._unproved = "", None, False
         with contextlib.suppress(msgspec.MsgspecError, TypeError, UnicodeError):
             self._sealed = Seal.stored({str(key): str(value) for key, value in meta})
+        self._seconds = wall_seconds({str(key): str(value) for key, value in meta})
         for key, value in meta:
             if key == "state":
                 self._state = str(value)
@@ -228,8 +230,7 @@ class _Salvage:
             self._events(writer)
             over = finished == len(self._tasks) and state in {"done", "exhausted"}
             # Its own time is none of the run's.
-            seconds = self._facts.get("seconds")
-            writer.took(seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else 0.0)
+            writer.took(self._seconds if self._seconds < math.inf else 0.0)
             writer.finish(state if over else "interrupted")
         if self._unproved:
             self._lost.append("the certainty that trees are as they were: their digests are of another version")
