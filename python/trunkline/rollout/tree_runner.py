@@ -342,7 +342,7 @@ class TreeRunner:
     def _is_over(self) -> bool:
         """Whether growth is over; it is cut if the task is settled."""
         stopping = self._settings.stopping
-        if stopping.stop_when is not None and not self._running.over and self.ending.word != "settled":
+        if stopping.stop_when is not None and not self._running.over and not self._checkpoint.retried:
             why = stopping.is_settled(self.tree.core, self._planned)
             if why is not None:
                 self.cut("settled", why)
@@ -643,8 +643,8 @@ class TreeRunner:
         return end
 
     def _cut_if_enough(self, enough: int) -> None:
-        """Cut the other rollouts once there are enough; not those that are asked again though there were enough."""
-        if self._done < enough or self.ending.word == "enough":
+        """Cut the other rollouts once there are enough; not those that are asked again."""
+        if self._done < enough or self._checkpoint.retried:
             return
         if self._running or self.tree.core.rollouts < self._planned:
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
