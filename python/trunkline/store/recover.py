@@ -229,7 +229,7 @@ class _Salvage:
                     writer.commit([], [(place, *rows(core, ending[0], TreeEnding(*ending[1:])))])
             self._events(writer)
             over = finished == len(self._tasks) and state in {"done", "exhausted"}
-            # Its own time is none of the run's.
+            # The time that recovering took is not the run's.
             writer.took(self._seconds if self._seconds < math.inf else 0.0)
             writer.finish(state if over else "interrupted")
         if self._unproved:
