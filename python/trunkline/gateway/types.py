@@ -59,7 +59,7 @@ class AgentReply(msgspec.Struct, kw_only=True):
     generated: int | None = None
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that gets no reply.
 
     Args:
@@ -87,7 +87,7 @@ class Format(Protocol):
         """Read a request's JSON object, which may hold anything.
 
         Raises:
-            Refusal: It asks for something that is not offered, or is no request.
+            RequestRefused: It asks for something that is not offered, or is no request.
         """
         ...
 
@@ -99,6 +99,6 @@ class Format(Protocol):
         """Return a finished reply as server-sent events, each with its empty line."""
         ...
 
-    def refuse(self, refusal: Refusal) -> dict[str, Any]:
+    def refuse(self, refusal: RequestRefused) -> dict[str, Any]:
         """Return a refusal as the body of a response, in the words of the interface."""
         ...
