@@ -14,7 +14,7 @@ from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import EnvironmentFailed, ForkRefused, InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
-from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
+from trunkline.rollout.drivers import agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
 from trunkline.rollout.growth import NO_ROLLOUTS, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.environments import EnvironmentHandle
+    from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.inflight import TraceRecorder
@@ -124,7 +125,7 @@ class TreeSettings:
         filters: Sequence[Filter] = (),
         stopping: Stopping | None = None,
         sources: BudgetSources | None = None,
-        program: Program | None = None,
+        program: Program | ExternalProgram | None = None,
     ) -> None:
         self.compiled = compiled
         self.strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
@@ -202,7 +203,7 @@ class TreeRunner:
             started = core.rollouts - taken.rollouts
             self._task_budget = TaskBudget(sources, core, self._running, checkpoint, started)
         program = settings.program
-        self._driver = None if program is None else ProgramDriver(program, core, settings.seed)
+        self._driver = None if program is None else program.driver(core, settings.seed)
         opened = core.rollouts
         self._scorer = RoundScorer(tree, settings.grader, strategy.value, opened)
         # A single rollout that waits for nothing of its tree needs no task of its own, and has no rounds.
