@@ -13,6 +13,7 @@ from trunkline.rollout.external.session import AgentSession
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
 from trunkline.rollout.types import Finished
+from trunkline.scoring.notes import AgentCalls, note
 from trunkline.tools.calls import Origin
 from trunkline.types import Termination
 
@@ -54,6 +55,8 @@ class ExternalDriver:
                 answer = await self._run(rollout, session, gateway.origin + path)
         finally:
             await session.close()
+            if (calls := session.calls) != AgentCalls():
+                note(rollout.core, rollout.id, calls)
         if not program.external.repeatable:
             rollout.effects.known(0, [0])
         raise Finished(Termination.ANSWER, answer)

@@ -31,6 +31,7 @@ from trunkline.rollout.external.conversations import Conversations
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
+from trunkline.scoring.notes import AgentCalls
 from trunkline.tree.records import Failure, Record
 from trunkline.types import Termination
 
@@ -166,6 +167,8 @@ class AgentSession:
         self._masks = masks
         records = [record for record in journal.of(rollout.id) if record.kind == "ask"]
         self._left = {_place(record): record for record in records}
+        self._again = int(bool(records))
+        self._short = False
         self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
@@ -202,6 +205,14 @@ class AgentSession:
         reply = await asyncio.shield(exchange.done)
         return GivenReply(exchange, msgspec.structs.replace(reply, model=request.model))
 
+    @property
+    def calls(self) -> AgentCalls:
+        """What is known of the agent's calls."""
+        diverged = self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged))
+        return AgentCalls(
+            self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
+        )
+
     def stop(self, end: BaseException) -> None:
         """Refuse everything from now on, as the rollout ends; the first reason counts."""
         if not self.ended.done():
@@ -228,6 +239,7 @@ class AgentSession:
         """Return what is wrong where the agent ended before it asked all that is on record."""
         if not self._left:
             return None
+        self._short = True
         return ReplayDiverged(f"the agent, run again, ends where its record has {len(self._left)} more calls")
 
     def _expanded(self, request: AgentRequest) -> list[Message]:
