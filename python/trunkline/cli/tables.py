@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.metrics import Estimate
     from trunkline.scoring.metrics.at_k import PerSolved
     from trunkline.scoring.metrics.comparison import Calibration, Ratio
-    from trunkline.scoring.notes import AgentCalls
+    from trunkline.scoring.notes import ExternalCalls
     from trunkline.store.stats.calls import EndpointSummary, Spending, Times
     from trunkline.store.stats.metrics import RunMetrics
     from trunkline.store.stats.profile import AgentProfile, Profile, Stretch
@@ -199,7 +199,7 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
         yield "price", cost(summary.spent, _parts(summary), "~" if summary.estimated else "")
 
 
-def _agent_calls(calls: AgentCalls) -> Iterator[TableRow]:
+def _agent_calls(calls: ExternalCalls) -> Iterator[TableRow]:
     """What is known of the calls of an agent of another framework, where there is something to say."""
     spent = f", {calls.seconds:,.1f} CPU s of agents" if calls.seconds else ""
     if calls.again or spent:

@@ -34,7 +34,7 @@ _MODELS: Final = "/v1/models"
 _JSON: Final = "application/json"
 
 
-class Repetition(NamedTuple):
+class RepeatedRequest(NamedTuple):
     """Tells a request that is sent again from a new one.
 
     Attributes:
@@ -64,7 +64,7 @@ class GatewaySession(Protocol):
     refused: Counter[str]
     """Requests that this interface does not offer, by what was asked for."""
 
-    async def answer(self, request: AgentRequest, repetition: Repetition) -> GatewayAnswer:
+    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GatewayAnswer:
         """Return the reply to a request; raises RequestRefused."""
         ...
 
@@ -209,7 +209,7 @@ def _format_of(route: str) -> Format:
     return known if known is not None else FORMATS["/v1/chat/completions"]
 
 
-def _repetition(request: web.Request) -> Repetition:
+def _repetition(request: web.Request) -> RepeatedRequest:
     headers, attempts = request.headers, 0
     with suppress(ValueError):
         attempts = min(int(headers.get("X-Stainless-Retry-Count", "0")[:9]), 1_000_000)
@@ -218,7 +218,7 @@ def _repetition(request: web.Request) -> Repetition:
     def connected() -> bool:
         return transport is not None and not transport.is_closing()
 
-    return Repetition(max(0, attempts), headers.get("Idempotency-Key", "")[:200], connected)
+    return RepeatedRequest(max(0, attempts), headers.get("Idempotency-Key", "")[:200], connected)
 
 
 def _models(route: str) -> web.Response:

@@ -14,10 +14,12 @@ from trunkline._internal.aio import raised_by_user_code
 from trunkline.errors import EnvironmentFailed, ForkRefused, InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
-from trunkline.rollout.drivers import agent_loop, wanted_calls
+from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
+from trunkline.rollout.external.driver import ExternalDriver
 from trunkline.rollout.growth import NO_ROLLOUTS, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
+from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.rollout import Rollout, calls_before
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
@@ -36,10 +38,10 @@ from trunkline.types import UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.environments import EnvironmentHandle
     from trunkline.rollout.external.resources import ExternalProgram
-    from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.task_budget import BudgetSources
@@ -109,6 +111,13 @@ _LEAVE_WITHIN = 2.0
 def _raised(_runner: TreeRunner, problem: BaseException | None) -> None:
     if problem is not None:
         raise problem
+
+
+def _driver_of(program: Program | ExternalProgram, core: CoreTree, seed: int) -> ProgramDriver | ExternalDriver:
+    """Return what plays the rollouts of a tree."""
+    if isinstance(program, Program):
+        return ProgramDriver(program, core, seed)
+    return ExternalDriver(program, core, seed)
 
 
 class TreeSettings:
@@ -203,7 +212,7 @@ class TreeRunner:
             started = core.rollouts - taken.rollouts
             self._task_budget = TaskBudget(sources, core, self._running, checkpoint, started)
         program = settings.program
-        self._driver = None if program is None else program.driver(core, settings.seed)
+        self._driver = None if program is None else _driver_of(program, core, settings.seed)
         opened = core.rollouts
         self._scorer = RoundScorer(tree, settings.grader, strategy.value, opened)
         # A single rollout that waits for nothing of its tree needs no task of its own, and has no rounds.

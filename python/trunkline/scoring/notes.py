@@ -74,7 +74,7 @@ class Retried(msgspec.Struct, frozen=True, array_like=True, tag="retried"):
     reward: float | None = None
 
 
-class AgentCalls(msgspec.Struct, frozen=True, array_like=True, tag="agent"):
+class ExternalCalls(msgspec.Struct, frozen=True, array_like=True, tag="agent"):
     """Model calls of an agent of another framework, of one rollout or of several.
 
     Attributes:
@@ -97,15 +97,15 @@ class AgentCalls(msgspec.Struct, frozen=True, array_like=True, tag="agent"):
     refused: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: AgentCalls) -> AgentCalls:
+    def __add__(self, other: ExternalCalls) -> ExternalCalls:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return AgentCalls(*(one + another for one, another in pairs))
+        return ExternalCalls(*(one + another for one, another in pairs))
 
 
-def agent_calls(note: str | None) -> AgentCalls | None:
+def agent_calls(note: str | None) -> ExternalCalls | None:
     """What a note says of an agent's calls, over all of its starts; None for other rollouts."""
-    found = [entry for entry in entries(note) if isinstance(entry, AgentCalls)]
-    return sum(found, AgentCalls()) if found else None
+    found = [entry for entry in entries(note) if isinstance(entry, ExternalCalls)]
+    return sum(found, ExternalCalls()) if found else None
 
 
 def retried(note: str | None) -> Retried | None:
@@ -126,7 +126,7 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
     return noted
 
 
-_grades_decoder = msgspec.json.Decoder(list[Graded | Retried | AgentCalls | dict[str, Any] | str])
+_grades_decoder = msgspec.json.Decoder(list[Graded | Retried | ExternalCalls | dict[str, Any] | str])
 
 
 def graded(note: str | None) -> list[Graded]:
@@ -183,7 +183,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
 
 
-Entry = Verdict | Graded | Retried | AgentCalls | str
+Entry = Verdict | Graded | Retried | ExternalCalls | str
 # Verdicts carry no tag, so that old notes are read; what a reward said is a list, which is one by its own.
 _decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
@@ -200,7 +200,7 @@ def entries(note: str | None) -> list[Entry]:
     try:
         found = _decoder.decode(note)
         return [
-            msgspec.convert(entry, Graded | Retried | AgentCalls) if isinstance(entry, list) else entry
+            msgspec.convert(entry, Graded | Retried | ExternalCalls) if isinstance(entry, list) else entry
             for entry in found
         ]
     except _UNREADABLE:

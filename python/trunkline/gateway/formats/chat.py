@@ -35,8 +35,8 @@ _PASSED_ON: Final = (
 _IGNORED: Final = frozenset(
     {
         "messages", "model", "tools", "n", "stream", "stream_options", "max_tokens", "max_completion_tokens", "seed",
-        "modalities", "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-        "extra_headers",
+        "modalities", "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+        "safety_identifier",
     }
 )  # fmt: skip
 """Fields that are read, or change nothing here."""

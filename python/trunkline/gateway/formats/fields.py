@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_CHOICES: Final = 128
 _MOST_TOOLS: Final = 512
+_FUNCTION: Final = ("name", "description", "parameters", "strict")
 
 
 def unsupported(field: str, why: str) -> RequestRefused:
@@ -110,10 +111,6 @@ def function_tools(listed: list[dict[str, Any]], read: Callable[[dict[str, Any]]
         for name, kind_of in (("description", str), ("parameters", dict), ("strict", bool)):
             if function.get(name) is not None and not isinstance(function[name], kind_of):
                 raise invalid(f"tools[{place}].{name}", f"a {kind_of.__name__}", function[name])
-        kept = {
-            name: function[name]
-            for name in ("name", "description", "parameters", "strict")
-            if function.get(name) is not None
-        }
+        kept = {name: function[name] for name in _FUNCTION if function.get(name) is not None}
         found.append({"type": "function", "function": kept})
     return found

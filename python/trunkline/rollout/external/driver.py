@@ -13,7 +13,7 @@ from trunkline.rollout.external.session import AgentSession
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
 from trunkline.rollout.types import Finished
-from trunkline.scoring.notes import AgentCalls, note
+from trunkline.scoring.notes import ExternalCalls, note
 from trunkline.tools.calls import Origin
 from trunkline.types import Termination
 
@@ -55,7 +55,7 @@ class ExternalDriver:
                 answer = await self._run(rollout, session, gateway.origin + path)
         finally:
             await session.close()
-            if (calls := session.calls) != AgentCalls():
+            if (calls := session.calls) != ExternalCalls():
                 note(rollout.core, rollout.id, calls)
         if not program.external.repeatable:
             rollout.effects.known(0, [0])

@@ -12,11 +12,9 @@ from trunkline.agent import CompiledAgent
 from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import Masks, encoded
 from trunkline.gateway.server import Gateway
-from trunkline.rollout.external.driver import ExternalDriver
 from trunkline.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
-    from trunkline._core import CoreTree
     from trunkline.gateway.types import AgentRequest
     from trunkline.rollout.external.config import External
 
@@ -56,10 +54,6 @@ class ExternalProgram:
         self._starting = asyncio.Lock()
         self._agents: dict[bytes, CompiledAgent] = {}
         self._several = several
-
-    def driver(self, core: CoreTree, seed: int) -> ExternalDriver:
-        """Return what plays the rollouts of a tree."""
-        return ExternalDriver(self, core, seed)
 
     async def gateway(self) -> Gateway:
         """Return the gateway of this worker, started once."""

@@ -31,14 +31,14 @@ from trunkline.rollout.external.conversations import Conversations
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
-from trunkline.scoring.notes import AgentCalls
+from trunkline.scoring.notes import ExternalCalls
 from trunkline.tree.records import Failure, Record
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from trunkline.agent import CompiledAgent
     from trunkline.gateway.canonical import Masks
-    from trunkline.gateway.server import Repetition
+    from trunkline.gateway.server import RepeatedRequest
     from trunkline.gateway.types import AgentRequest
     from trunkline.llm.types import ReplyChoice
     from trunkline.rollout.external.conversations import Asked
@@ -94,7 +94,7 @@ class Exchange:
     """One call of the agent: its request, its draws and its reply."""
 
     def __init__(
-        self, key: bytes, request: AgentRequest, asked: Asked, draws: list[Draw], repetition: Repetition
+        self, key: bytes, request: AgentRequest, asked: Asked, draws: list[Draw], repetition: RepeatedRequest
     ) -> None:
         self.key = key
         self.request = request
@@ -177,12 +177,12 @@ class AgentSession:
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = 0
-        self._landed = len(records)
+        self._recorded = len(records)
         self._path: list[int] | None = None
         self._tail: list[tuple[bytes, int]] = []
         self._spoken = 0.0
 
-    async def answer(self, request: AgentRequest, repetition: Repetition) -> GivenReply:
+    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GivenReply:
         """Return the reply to a request.
 
         Raises:
@@ -206,10 +206,10 @@ class AgentSession:
         return GivenReply(exchange, msgspec.structs.replace(reply, model=request.model))
 
     @property
-    def calls(self) -> AgentCalls:
+    def calls(self) -> ExternalCalls:
         """What is known of the agent's calls."""
         diverged = self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged))
-        return AgentCalls(
+        return ExternalCalls(
             self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
         )
 
@@ -255,7 +255,7 @@ class AgentSession:
         rest = [message for message in request.messages if message["role"] not in {"system", "developer"}]
         return [*leading, *earlier, *rest]
 
-    def _repeated(self, key: bytes, repetition: Repetition) -> Exchange | None:
+    def _repeated(self, key: bytes, repetition: RepeatedRequest) -> Exchange | None:
         """Find the exchange that a request asks for again."""
         known = self._exchanges.get(key, [])
         for exchange in known:
@@ -266,7 +266,7 @@ class AgentSession:
         return next((exchange for exchange in known if exchange.abandoned), None)
 
     def _begin(
-        self, key: bytes, request: AgentRequest, asked: Asked, compiled: CompiledAgent, repetition: Repetition
+        self, key: bytes, request: AgentRequest, asked: Asked, compiled: CompiledAgent, repetition: RepeatedRequest
     ) -> Exchange:
         draws = []
         for _ in range(request.n):
@@ -469,7 +469,7 @@ class AgentSession:
             note = CallNote(
                 exchange.key.hex(), draw.number, exchange.asked.key.hex(), exchange.asked.raw.hex(), int(time.time())
             )
-            nth, self._landed = self._landed, self._landed + 1
+            nth, self._recorded = self._recorded, self._recorded + 1
             if draw.pending is None:
                 assert draw.error is not None
                 failure = Failure.of(draw.error).encode()

@@ -13,14 +13,11 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
-from trunkline.rollout.drivers import ProgramDriver
 from trunkline.tools.tool import Tool
 from trunkline.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
-
-    from trunkline._core import CoreTree
 
 
 __all__ = ["Program", "check_program"]
@@ -65,10 +62,6 @@ class Program:
         self._compiled_agents: dict[tuple[Any, ...], CompiledAgent] = {_same(compiled.agent): compiled}
         self._seen: dict[int, tuple[Agent, CompiledAgent]] = {}
         self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
-
-    def driver(self, core: CoreTree, seed: int) -> ProgramDriver:
-        """Return what plays the rollouts of a tree."""
-        return ProgramDriver(self, core, seed)
 
     def of(self, agent: Agent, sampling: Mapping[str, Any]) -> CompiledAgent:
         """Return an agent, ready to be asked.

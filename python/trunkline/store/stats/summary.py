@@ -16,7 +16,7 @@ from trunkline.scoring.diversity import Diversity, DiversityCounter
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.intervals import RewardCounter, estimate
-from trunkline.scoring.notes import AgentCalls, agent_calls, replays, retried
+from trunkline.scoring.notes import ExternalCalls, agent_calls, replays, retried
 from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import (
     EndpointSummary,
@@ -334,7 +334,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     chosen: int = 0
     first_try: Estimate | None = None
     retry_causes: dict[str, int] = {}
-    agent_calls: AgentCalls | None = None
+    agent_calls: ExternalCalls | None = None
 
     @property
     def per_task(self) -> float | None:
@@ -439,7 +439,7 @@ class _RolloutTotals:
         self.diversity = DiversityCounter()
         self.kept, self.cut = LengthCounter(cut=False), LengthCounter(cut=True)
         self.chosen = self.empty = 0
-        self.agent_calls: AgentCalls | None = None
+        self.agent_calls: ExternalCalls | None = None
         self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
         self.usage = Usage()
 
@@ -505,7 +505,7 @@ class _RolloutTotals:
             if row.note:
                 self.replayed += replays(row.note)
                 if '"agent"' in row.note and (calls := agent_calls(row.note)) is not None:
-                    self.agent_calls = (self.agent_calls or AgentCalls()) + calls
+                    self.agent_calls = (self.agent_calls or ExternalCalls()) + calls
             if row.error and row.termination in FAILED:
                 self.failures[Failure.decode(row.error).message] += 1
             elif row.error and row.termination == Termination.CANCELLED:
