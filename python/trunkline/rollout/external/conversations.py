@@ -22,7 +22,7 @@ class Conversation(NamedTuple):
     calls: tuple[str, ...] = ()
 
 
-class Asked(NamedTuple):
+class MatchedRequest(NamedTuple):
     """A request as it is matched and sent.
 
     Attributes:
@@ -65,7 +65,7 @@ class Conversations:
         self._masks = masks
         self._ended: dict[bytes, Conversation | None] = {}
 
-    def read(self, messages: list[Message]) -> Asked:
+    def read(self, messages: list[Message]) -> MatchedRequest:
         """Match a request against the conversations so far, and put its messages into the tree as fragments.
 
         Raises:
@@ -89,9 +89,9 @@ class Conversations:
         ]
         fragments += map(self._core.fragment, sent)
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
-        return Asked(messages, masked, keys, digest(forms(messages)), fragments, calls, known, rewritten, sent)
+        return MatchedRequest(messages, masked, keys, digest(forms(messages)), fragments, calls, known, rewritten, sent)
 
-    def ended(self, asked: Asked, reply: Message, node: int) -> None:
+    def ended(self, asked: MatchedRequest, reply: Message, node: int) -> None:
         """Note the reply to a request, which is a node of the tree; two that are equal for matching are no parent."""
         key = _next(asked.key, forms([reply], self._masks)[0])
         if key in self._ended:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trunkline.gateway.server import RepeatedRequest
     from trunkline.gateway.types import AgentRequest
     from trunkline.llm.types import ReplyChoice
-    from trunkline.rollout.external.conversations import Asked
+    from trunkline.rollout.external.conversations import MatchedRequest
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.programs.replay import Journal
@@ -94,7 +94,7 @@ class Exchange:
     """One call of the agent: its request, its draws and its reply."""
 
     def __init__(
-        self, key: bytes, request: AgentRequest, asked: Asked, draws: list[Draw], repetition: RepeatedRequest
+        self, key: bytes, request: AgentRequest, asked: MatchedRequest, draws: list[Draw], repetition: RepeatedRequest
     ) -> None:
         self.key = key
         self.request = request
@@ -266,7 +266,12 @@ class AgentSession:
         return next((exchange for exchange in known if exchange.abandoned), None)
 
     def _begin(
-        self, key: bytes, request: AgentRequest, asked: Asked, compiled: CompiledAgent, repetition: RepeatedRequest
+        self,
+        key: bytes,
+        request: AgentRequest,
+        asked: MatchedRequest,
+        compiled: CompiledAgent,
+        repetition: RepeatedRequest,
     ) -> Exchange:
         draws = []
         for _ in range(request.n):
@@ -309,7 +314,7 @@ class AgentSession:
                 return
         raise self._diverged(record, exchange.asked)
 
-    def _diverged(self, record: Record, asked: Asked) -> ReplayDiverged:
+    def _diverged(self, record: Record, asked: MatchedRequest) -> ReplayDiverged:
         was, now = (
             b"\n".join(forms(messages, self._masks)) for messages in (self._recorded_messages(record), asked.messages)
         )
