@@ -74,7 +74,7 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
 
 
-class Draw:
+class CallDraw:
     """One draw of a call: its number among equal ones, the turn that its seed and ids are made of, and its record."""
 
     __slots__ = ("asked", "compiled", "error", "facts", "number", "pending", "record", "turn")
@@ -94,7 +94,7 @@ class Exchange:
     """One call of the agent: its request, its draws and its reply."""
 
     def __init__(
-        self, key: bytes, request: AgentRequest, asked: MatchedRequest, draws: list[Draw], repetition: RepeatedRequest
+        self, key: bytes, request: AgentRequest, asked: MatchedRequest, draws: list[CallDraw], repetition: RepeatedRequest
     ) -> None:
         self.key = key
         self.request = request
@@ -278,7 +278,7 @@ class AgentSession:
             number = self._counts[key]
             self._counts[key] += 1
             turn = int.from_bytes(digest([key, number.to_bytes(4, "little")], 8), "little") % _TURNS
-            draws.append(Draw(number, turn, compiled, self._left.get((key.hex(), number))))
+            draws.append(CallDraw(number, turn, compiled, self._left.get((key.hex(), number))))
         exchange = Exchange(key, request, asked, draws, repetition)
         self._exchanges.setdefault(key, []).append(exchange)
         task = asyncio.get_running_loop().create_task(self._work(exchange))
@@ -436,7 +436,7 @@ class AgentSession:
             self._tail.append((form, asked.fragments[place]))
             self._executor.has_grown = True
 
-    async def _send(self, exchange: Exchange, draw: Draw, *, joins: bool) -> None:
+    async def _send(self, exchange: Exchange, draw: CallDraw, *, joins: bool) -> None:
         """Ask for one draw."""
         executor = self._executor
         draw.asked, draw.compiled = executor.numbered(draw.compiled)
