@@ -16,7 +16,7 @@ import msgspec
 from trunkline._internal.aio import off_the_loop
 from trunkline._internal.leftovers import remove_folder
 from trunkline._internal.processes import kill_group, signal_name
-from trunkline._internal.text import printable
+from trunkline._internal.text import is_secret, printable
 from trunkline._internal.validation import check_float, check_int, check_that, short_repr
 from trunkline.errors import ConfigError
 
@@ -54,8 +54,10 @@ class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
             its folder.
         network: ``"all"``, or ``"none"``: the endpoint alone.
         seconds: Seconds that it may take.
+        memory: Bytes that its processes may hold.
         output: Bytes of standard output and of standard error that are kept.
-        env: Names of environment variables that it gets, or ``NAME=VALUE``.
+        env: Names of environment variables that it gets, or ``NAME=VALUE``; a key is given by its name alone, so that
+            it is not stored.
 
     Raises:
         ConfigError: A field has a value it cannot have.
@@ -66,6 +68,7 @@ class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
     answer: str = "stdout"
     network: Literal["all", "none"] = "all"
     seconds: float = 600.0
+    memory: int = 4 << 30
     output: int = 1 << 20
     env: tuple[str, ...] = ()
 
@@ -82,9 +85,11 @@ class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
                 f"{short_repr(self.answer)}"
             )
         for one in self.env:
-            name = one.partition("=")[0]
+            name, equals, _ = one.partition("=")
             if name in _OURS:
                 raise ConfigError(f"agent: env must not hold {name}: no key of the run reaches an agent")
+            if equals and is_secret(name):
+                raise ConfigError(f"agent: env holds the value of {short_repr(name)}, which would be stored: name it")
 
 
 class AgentPlace(NamedTuple):

@@ -218,7 +218,7 @@ class AgentSession:
     @property
     def calls(self) -> ExternalCalls:
         """What is known of the agent's calls."""
-        diverged = self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged))
+        diverged = int(self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged)))
         return ExternalCalls(
             self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
         )
