@@ -38,7 +38,7 @@ _COMMANDS = {
     "export": ("trunkline.cli.post:export", "Write a run's rollouts for other programs."),
     "probe": ("trunkline.cli.demo:probe", "Find out what a server can do."),
     "probe-agent": (
-        "trunkline.cli.agents:probe_agent",
+        "trunkline.cli.demo:probe_agent",
         "Find out whether an agent asks the same when it is started again.",
     ),
     "sim": (

@@ -60,7 +60,7 @@ class Difference(NamedTuple):
     mask: str = ""
 
 
-class _Call(NamedTuple):
+class _RecordedCall(NamedTuple):
     """A call on record."""
 
     messages: list[Message]
@@ -110,13 +110,15 @@ class RecordedPlay:
         self.last = made.choices[0].content
         return GivenReply(made)
 
-    def _read(self) -> Iterator[_Call]:
+    def _read(self) -> Iterator[_RecordedCall]:
         for record in Records(self._core).of(0):
             if record.kind == "ask" and record.nodes:
                 (_, leaf, context, _), *_ = record.data
                 core = self._core
                 text = core.messages(leaf) if context is None else core.request_context(context, b"[", b"]")
-                yield _Call(msgspec.json.decode(text), record.nodes[-1], msgspec.convert(record.data[2], CallNote))
+                yield _RecordedCall(
+                    msgspec.json.decode(text), record.nodes[-1], msgspec.convert(record.data[2], CallNote)
+                )
 
     def _compared(self, number: int, messages: Sequence[Message]) -> Iterator[Difference]:
         """The messages of a request that are not those on record."""
