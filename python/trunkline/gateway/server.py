@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -95,12 +94,11 @@ class Gateway:
             await self._runner.cleanup()
 
     @contextmanager
-    def opened(self, session: GatewaySession) -> Iterator[str]:
-        """Serve a session; yields the path of its base URL, ``/SECRET``."""
-        secret = secrets.token_urlsafe(24)
+    def serving(self, secret: str, session: GatewaySession) -> Iterator[str]:
+        """Serve a session; yields its base URL, which ends with the secret."""
         self._sessions[secret] = session
         try:
-            yield f"/{secret}"
+            yield f"{self.origin}/{secret}"
         finally:
             del self._sessions[secret]
 

@@ -418,6 +418,8 @@ def settings(job: Job) -> dict[str, Any]:
 def _program_name(program: ProgramFunction | External) -> str:
     """Return module and name of a program, as far as it has them."""
     if isinstance(program, External):
+        if isinstance(program.agent, str):
+            return program.agent
         program = program.agent
     module = module_of(program)
     return f"{module}:{_named(program)}" if module else _named(program)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline._core import CoreTree
-    from trunkline.gateway.canonical import Masks
+    from trunkline.gateway.canonical import RequestMasks
     from trunkline.types import Message
 
 
-class Conversation(NamedTuple):
+class EndedConversation(NamedTuple):
     """Messages that were sent and the reply to them: their fragments, and the ids of all calls in them."""
 
     fragments: tuple[int, ...] = ()
@@ -60,10 +60,10 @@ class Conversations:
         masks: What requests are compared without.
     """
 
-    def __init__(self, core: CoreTree, masks: Masks) -> None:
+    def __init__(self, core: CoreTree, masks: RequestMasks) -> None:
         self._core = core
         self._masks = masks
-        self._ended: dict[bytes, Conversation | None] = {}
+        self._ended: dict[bytes, EndedConversation | None] = {}
 
     def read(self, messages: list[Message]) -> MatchedRequest:
         """Match a request against the conversations so far, and put its messages into the tree as fragments.
@@ -76,7 +76,7 @@ class Conversations:
         keys = [b""]
         for form in masked:
             keys.append(_next(keys[-1], form))
-        found, known = Conversation(), 0
+        found, known = EndedConversation(), 0
         for length in range(len(messages), 0, -1):
             ended = self._ended.get(keys[length])
             if ended is not None:
@@ -99,7 +99,7 @@ class Conversations:
             return
         fragment = self._core.fragment(self._core.message(node))
         calls = (*asked.calls, *(call["id"] for call in reply.get("tool_calls") or ()))
-        self._ended[key] = Conversation((*asked.fragments, fragment), calls)
+        self._ended[key] = EndedConversation((*asked.fragments, fragment), calls)
 
 
 def _next(key: bytes, form: bytes) -> bytes:

@@ -25,7 +25,7 @@ from trunkline.errors import (
 )
 from trunkline.gateway.canonical import digest, forms
 from trunkline.gateway.types import AgentReply, RequestRefused
-from trunkline.llm.messages import call_id, encode
+from trunkline.llm.messages import encode
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.external.conversations import Conversations
 from trunkline.rollout.programs.replay import difference, failed
@@ -37,7 +37,7 @@ from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from trunkline.agent import CompiledAgent
-    from trunkline.gateway.canonical import Masks
+    from trunkline.gateway.canonical import RequestMasks
     from trunkline.gateway.server import RepeatedRequest
     from trunkline.gateway.types import AgentRequest
     from trunkline.llm.types import ReplyChoice
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.turns import PendingTurn
     from trunkline.types import Message
 
-_TURNS: Final = 36**4
-"""Numbers that seeds and call ids of turns are made of."""
+_TURNS: Final = 1 << 20
+"""Numbers that seeds of turns are made of."""
 
 _PATIENCE: Final = 30.0
 """Seconds that an unknown request waits for others that the record has beside it."""
@@ -75,7 +75,7 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CallDraw:
-    """One draw of a call: its number among equal ones, the turn that its seed and ids are made of, and its record."""
+    """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
 
     __slots__ = ("asked", "compiled", "error", "facts", "number", "pending", "record", "turn")
 
@@ -94,7 +94,12 @@ class Exchange:
     """One call of the agent: its request, its draws and its reply."""
 
     def __init__(
-        self, key: bytes, request: AgentRequest, asked: MatchedRequest, draws: list[CallDraw], repetition: RepeatedRequest
+        self,
+        key: bytes,
+        request: AgentRequest,
+        asked: MatchedRequest,
+        draws: list[CallDraw],
+        repetition: RepeatedRequest,
     ) -> None:
         self.key = key
         self.request = request
@@ -151,7 +156,12 @@ class AgentSession:
     """
 
     def __init__(
-        self, rollout: Rollout, executor: ProgramExecutor, journal: Journal, program: ExternalProgram, masks: Masks
+        self,
+        rollout: Rollout,
+        executor: ProgramExecutor,
+        journal: Journal,
+        program: ExternalProgram,
+        masks: RequestMasks,
     ) -> None:
         self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.refused: Counter[str] = Counter()
@@ -208,7 +218,7 @@ class AgentSession:
     @property
     def calls(self) -> ExternalCalls:
         """What is known of the agent's calls."""
-        diverged = self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged))
+        diverged = int(self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged)))
         return ExternalCalls(
             self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
         )
@@ -501,9 +511,10 @@ class AgentSession:
                 assert draw.facts is not None
                 node, *counts = draw.facts
                 choice = usable(self._executor.recorded(draw.compiled, node))
+                message = msgspec.json.decode(self._core.message(node))
                 calls = [
-                    ToolCall(call_id(draw.turn, place), call.name, call.arguments)
-                    for place, call in enumerate(choice.tool_calls)
+                    ToolCall(there["id"], call.name, call.arguments)
+                    for there, call in zip(message.get("tool_calls") or (), choice.tool_calls, strict=True)
                 ]
                 choice = msgspec.structs.replace(choice, tool_calls=calls)
                 choices.append(choice)
