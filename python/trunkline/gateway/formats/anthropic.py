@@ -59,8 +59,8 @@ class AnthropicFormat:
                 "thinking", "signed thinking is not offered here; leave it out, or set it to disabled"
             )
         extra = {**_tool_choice(body), **_output_config(body), "top_k": fields.of_kind(body, "top_k", (int,))}
-        system = fields.given(body, "system")
-        if not isinstance(system, str | None):
+        system = fields.of_kind(body, "system", (str, list))
+        if isinstance(system, list):
             system = fields.joined(_parts("system", fields.objects(body, "system")))
         leading = [{"role": "system", "content": system}] if system else []
         return AgentRequest(
@@ -100,7 +100,8 @@ class AnthropicFormat:
         """Return a reply as events."""
         done = self.write(request, reply)
         usage = done["usage"]
-        started = done | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 0}}
+        started = dict(done)
+        started.update(content=[], stop_reason=None, usage=usage | {"output_tokens": 0})
         yield _event("message_start", message=started)
         for index, block in enumerate(done["content"]):
             if block["type"] == "text":
@@ -174,7 +175,7 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
         role = message.get("role")
         if role not in ("user", "assistant"):
             raise fields.invalid(f"{place}.role", "user or assistant", role)
-        content = fields.given(message, "content")
+        content = fields.of_kind(message, "content", (str, list), f"{place}.content")
         if content is None or isinstance(content, str):
             found.append({"role": role, "content": content or ""})
         elif role == "user":
@@ -185,7 +186,7 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _of_user(place: str, blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    rest = []
+    rest: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         if block.get("type") == "tool_result":
             content = _result(f"{place}[{index}]", block)
@@ -197,7 +198,8 @@ def _of_user(place: str, blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any
 
 
 def _of_assistant(place: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    parts, calls = [], []
+    parts: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         at = f"{place}[{index}]"
         if (kind := block.get("type")) == "tool_use":
@@ -211,8 +213,8 @@ def _of_assistant(place: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _result(place: str, block: dict[str, Any]) -> Any:
     """What a tool returned: a text, or parts; that of a failure begins with a word that says so."""
-    content = fields.given(block, "content")
-    if not isinstance(content, str | None):
+    content = fields.of_kind(block, "content", (str, list), f"{place}.content")
+    if isinstance(content, list):
         parts = _parts(f"{place}.content", fields.objects(block, "content", f"{place}.content"))
         if fields.flag(block, "is_error", f"{place}.is_error"):
             parts = [{"type": "text", "text": "Error:"}, *parts]

@@ -59,7 +59,7 @@ class ChatFormat:
         return AgentRequest(
             model=fields.text(body, "model"),
             messages=messages(fields.objects(body, "messages")),
-            tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: tool.get("function")),
+            tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: fields.mapping(tool, "function")),
             sampling=fields.sampling(body, {**fields.passed_on(body), "tool_choice": choice}, most),
             n=fields.choices(body),
             stream=fields.flag(body, "stream"),
@@ -141,7 +141,7 @@ def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _message(place: str, message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
-    made: dict[str, Any] = {"role": role, "content": _content(f"{place}.content", message.get("content"))}
+    made: dict[str, Any] = {"role": role, "content": _content(f"{place}.content", message)}
     if name := fields.text(message, "name", f"{place}.name"):
         made["name"] = name
     if role == "tool":
@@ -162,15 +162,13 @@ def _call(place: str, call: dict[str, Any]) -> dict[str, Any]:
     return fields.function_call(call.get("id"), function.get("name"), arguments, place)
 
 
-def _content(place: str, content: Any) -> Any:
+def _content(place: str, message: dict[str, Any]) -> Any:
     """A content's text, or its parts where some are no texts."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise fields.invalid(place, "a string or a list of parts", content)
-    return fields.joined([_part(f"{place}[{index}]", part) for index, part in enumerate(content)])
+    content = fields.of_kind(message, "content", (str, list), place)
+    if content is None or isinstance(content, str):
+        return content or ""
+    listed = fields.objects(message, "content", place)
+    return fields.joined([_part(f"{place}[{index}]", part) for index, part in enumerate(listed)])
 
 
 def _part(place: str, part: dict[str, Any]) -> dict[str, Any]:

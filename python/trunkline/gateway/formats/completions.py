@@ -65,16 +65,17 @@ class CompletionsFormat:
 
 
 def _prompt(body: dict[str, Any]) -> str:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    if isinstance(prompt, list) and len(prompt) > 1 and all(isinstance(one, str) for one in prompt):
-        raise fields.unsupported("prompt", f"{len(prompt):,} prompts in one request; ask for each by itself")
-    if isinstance(prompt, list | int):
+    if isinstance(body.get("prompt"), str):
+        listed: list[Any] = [body["prompt"]]
+    else:
+        listed = fields.items(body, "prompt")
+    if any(isinstance(one, int | list) for one in listed):
         raise fields.unsupported("prompt", "token ids are not taken here; give a text")
-    if not isinstance(prompt, str) or not prompt:
-        raise fields.invalid("prompt", "a text", prompt)
-    return prompt
+    if len(listed) > 1:
+        raise fields.unsupported("prompt", f"{len(listed):,} prompts in one request; ask for each by itself")
+    if not listed or not isinstance(listed[0], str) or not listed[0]:
+        raise fields.invalid("prompt", "a text", body.get("prompt"))
+    return listed[0]
 
 
 def _choice(place: int, choice: ReplyChoice) -> dict[str, Any]:

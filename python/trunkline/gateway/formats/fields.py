@@ -46,7 +46,15 @@ IGNORED: Final = frozenset(
 """Fields that change nothing here."""
 
 _FUNCTION: Final = {"name": str, "description": str, "parameters": dict, "strict": bool}
-_KINDS: Final = {str: "a string", dict: "an object", bool: "true or false", int: "a whole number", float: "a number"}
+_KINDS: Final = {
+    str: "a string",
+    dict: "an object",
+    list: "a list",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
+
 _WORD: Final = re.compile(r"\w*")
 
 
@@ -107,14 +115,17 @@ def mapping(body: Mapping[str, Any], field: str, place: str = "") -> dict[str, A
     return of_kind(body, field, (dict,), place) or {}
 
 
+def items(body: Mapping[str, Any], field: str, place: str = "") -> list[Any]:
+    """Return a list; empty where there is none."""
+    return of_kind(body, field, (list,), place) or []
+
+
 def objects(body: Mapping[str, Any], field: str, place: str = "") -> list[dict[str, Any]]:
     """Return a list of objects; empty where there is none."""
-    value = given(body, field)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise invalid(place or field, "a list of objects", value)
-    return value
+    found = items(body, field, place)
+    if not all(isinstance(one, dict) for one in found):
+        raise invalid(place or field, "a list of objects", found)
+    return found
 
 
 def choices(body: Mapping[str, Any]) -> int:
@@ -148,8 +159,10 @@ def sampling(
     """
     names = {**{name: name for name in SAMPLING}, "max_tokens": most, "stop": stop}
     known = {name: value for name, field in names.items() if (value := given(body, field)) is not None}
-    if isinstance(ends := known.get("stop"), str | list):
-        known["stop"] = (ends,) if isinstance(ends, str) else tuple(ends)
+    if isinstance(known.get("stop"), str):
+        known["stop"] = (known["stop"],)
+    elif "stop" in known:
+        known["stop"] = tuple(items(body, stop))
     try:
         return Sampling(**known, extra={name: value for name, value in extra.items() if value is not None})
     except ConfigError as problem:
@@ -161,19 +174,21 @@ def sampling(
         raise RequestRefused(f"Invalid value: {shown}", 400, "invalid_value", param=field) from None
 
 
-def function_tools(listed: list[dict[str, Any]], read: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:
+def function_tools(
+    listed: list[dict[str, Any]], read: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return tools in the form of chat completions; ``read`` returns the function that a tool of the list holds."""
     if len(listed) > _MOST_TOOLS:
         raise invalid("tools", f"at most {_MOST_TOOLS} tools", len(listed))
-    found = []
+    found: list[dict[str, Any]] = []
     for place, tool in enumerate(listed):
         kind = given(tool, "type") or "function"
         if kind != "function":
             shown = excerpt(short_repr(kind), 80)
             raise unsupported(f"tools[{place}].type", f"{shown} is run by its provider; give tools that are functions")
         function = read(tool)
-        if not isinstance(function, dict) or not text(function, "name", f"tools[{place}].name"):
-            raise invalid(f"tools[{place}]", "a function with a name", function)
+        if not text(function, "name", f"tools[{place}].name"):
+            raise invalid(f"tools[{place}]", "a function with a name", tool)
         kept = {name: of_kind(function, name, (kind,), f"tools[{place}].{name}") for name, kind in _FUNCTION.items()}
         found.append({"type": "function", "function": {name: one for name, one in kept.items() if one is not None}})
     if found:

@@ -100,7 +100,8 @@ class ResponsesFormat:
             return chat.event({"type": kind, "sequence_number": next(numbers), **data}, kind)
 
         done = self.write(request, reply)
-        started = _response(request, reply, "in_progress") | {"incomplete_details": None, "output": [], "usage": None}
+        started = done | _response(request, reply, "in_progress")
+        started.update(incomplete_details=None, output=[], usage=None)
         yield event("created", response=started)
         yield event("in_progress", response=started)
         for place, item in enumerate(done["output"]):
@@ -134,10 +135,7 @@ class ResponsesFormat:
 
 
 def _check_include(body: dict[str, Any]) -> None:
-    include = fields.given(body, "include") or []
-    if not isinstance(include, list):
-        raise fields.invalid("include", "a list of strings", include)
-    for one in include:
+    for one in fields.items(body, "include"):
         if one != _ENCRYPTED:
             shown = excerpt(short_repr(one), 80)
             raise fields.unsupported("include", f"{shown} is not offered here; {_ENCRYPTED} alone is, without effect")
@@ -161,8 +159,8 @@ def _text_options(body: dict[str, Any]) -> dict[str, Any]:
 
 def _tool_choice(body: dict[str, Any]) -> Any:
     """The choice of tools, as chat completions have it."""
-    choice = fields.of_kind(body, "tool_choice", (str, dict))
-    if not isinstance(choice, dict):
+    choice: Any = fields.of_kind(body, "tool_choice", (str, dict))
+    if choice is None or isinstance(choice, str):
         return choice
     if (kind := choice.get("type")) == "allowed_tools":
         listed = [_named(tool) for tool in fields.objects(choice, "tools", "tool_choice.tools")]
@@ -179,7 +177,7 @@ def _named(choice: dict[str, Any]) -> dict[str, Any]:
 
 def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
     """The items of the input as chat messages."""
-    given = fields.given(body, "input")
+    given = fields.of_kind(body, "input", (str, list))
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     found: list[dict[str, Any]] = []
@@ -212,7 +210,7 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _content(place: str, item: dict[str, Any], field: str = "content") -> Any:
     """A text, or the parts of an item, as chat completions have them."""
-    content = fields.given(item, field)
+    content = fields.of_kind(item, field, (str, list), place)
     if content is None or isinstance(content, str):
         return content or ""
     parts = [_part(f"{place}[{index}]", part) for index, part in enumerate(fields.objects(item, field, place))]
@@ -262,7 +260,7 @@ def _output(identity: str, choice: ReplyChoice, status: str) -> list[dict[str, A
         summary = [{"type": "summary_text", "text": choice.reasoning}]
         items.append({"id": f"rs_{identity}", "type": "reasoning", "summary": summary})
     if choice.content or not choice.tool_calls:
-        part = {"type": "output_text", "text": choice.content, "annotations": [], "logprobs": []}
+        part: dict[str, Any] = {"type": "output_text", "text": choice.content, "annotations": [], "logprobs": []}
         head = {"id": f"msg_{identity}", "type": "message", "role": "assistant"}
         items.append({**head, "status": status, "content": [part]})
     for place, call in enumerate(choice.tool_calls):
