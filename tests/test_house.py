@@ -34,7 +34,7 @@ LAYERS = (
     {"tree"},
     {"llm"},
     {"tools"},
-    {"agent", "scoring"},
+    {"agent", "scoring", "gateway"},
     {"store", "strategies"},
     {"rollout"},
     {"team", "train"},

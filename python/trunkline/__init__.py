@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Reply, Request
     from trunkline.rollout import programs
     from trunkline.rollout.budget import Budget
+    from trunkline.rollout.external.config import External
     from trunkline.runner.amend import arescore, rescore
     from trunkline.runner.dynamic_sampling import asample_groups, sample_groups
     from trunkline.runner.plan import plan
@@ -61,6 +62,7 @@ llm.token_ids.base: TokenMode
 llm.types: Reply Request
 observability: observability=
 rollout.budget: Budget
+rollout.external.config: External
 rollout.programs: programs=
 runner: runs=
 runner.amend: arescore rescore
@@ -180,6 +182,7 @@ __all__ = [
     "Budget",
     "Chain",
     "Environment",
+    "External",
     "Node",
     "Pool",
     "Reply",

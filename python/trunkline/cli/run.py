@@ -12,6 +12,8 @@ from click.core import ParameterSource
 from trunkline._internal.registry import load_named
 from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
+from trunkline.cli.agents import NAMES as AGENT_OPTIONS
+from trunkline.cli.agents import agent_options, make_external
 from trunkline.cli.options import (
     API_KEY_ENV,
     BASE_URL,
@@ -72,6 +74,7 @@ _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
+    "Agents of other frameworks": AGENT_OPTIONS,
     "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
     "--cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
@@ -115,6 +118,7 @@ _GROUPS: Final = {
 )
 @reward_option(default="exact_match")
 @click.option("--program", metavar="MODULE:ATTR", help="What plays a try: async def program(rollout).")
+@agent_options
 @click.option(
     "--team",
     metavar="NAME[:OPTION=VALUE,...]",
@@ -300,7 +304,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "llm": _llms(ctx, given, agent),
         "strategy": strategy,
         "reward": read_rewards(given["rewards"] or [default], "--reward"),
-        "program": given["program"] and load_named(given["program"], "--program"),
+        "program": make_external(given) or (given["program"] and load_named(given["program"], "--program")),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
         **{name: given[name] for name in _AS_GIVEN},

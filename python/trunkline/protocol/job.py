@@ -23,6 +23,7 @@ from trunkline.llm.pricing import EVERYWHERE, MAIN, check_name, prices_named, th
 from trunkline.llm.types import LLMClient
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.drivers import ProgramFunction
+from trunkline.rollout.external.config import External, check_external
 from trunkline.rollout.programs.resources import check_program
 from trunkline.scoring.filters.base import Filter, check, name_of
 from trunkline.scoring.rewards import Reward
@@ -200,7 +201,7 @@ class Job(msgspec.Struct, kw_only=True):
     task_budget: Budget | None = None
     stopping: Stopping = Stopping()
     weights: str | None = None
-    program: ProgramFunction | None = None
+    program: ProgramFunction | External | None = None
     parties: int = 0
     traced: str = ""
 
@@ -233,12 +234,19 @@ class Job(msgspec.Struct, kw_only=True):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("policy_version", self.weights)
+        self._check_program()
+        self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    def _check_program(self) -> None:
+        """Refuse an agent that does not fit what plays its rollouts."""
         if self.program is None:
             check_environment_used(self.agent.environment, self.agent.tools)
+            return
+        if isinstance(self.program, External):
+            check_external(self.program, self.agent, self.strategy)
         else:
             check_program(self.program, self.agent)
-            self._check_program_tokens()
-        self.stopping.check(self.strategy, scored=self.reward is not None)
+        self._check_program_tokens()
 
     def _check_program_tokens(self) -> None:
         """Refuse what a program cannot have with token ids."""
@@ -410,11 +418,16 @@ def settings(job: Job) -> dict[str, Any]:
         "task_budget": None if job.task_budget is None else job.task_budget.given,
         "stopping": msgspec.to_builtins(job.stopping),
         "timing_dependent": job.timing,
+        **({"external": job.program.settings()} if isinstance(job.program, External) else {}),
     }
 
 
-def _program_name(program: ProgramFunction) -> str:
+def _program_name(program: ProgramFunction | External) -> str:
     """Return module and name of a program, as far as it has them."""
+    if isinstance(program, External):
+        if isinstance(program.agent, str):
+            return program.agent
+        program = program.agent
     module = module_of(program)
     return f"{module}:{_named(program)}" if module else _named(program)
 

@@ -17,8 +17,10 @@ from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
+from trunkline.rollout.external.driver import ExternalDriver
 from trunkline.rollout.growth import NO_ROLLOUTS, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
+from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.rollout import Rollout, calls_before
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
@@ -37,9 +39,10 @@ from trunkline.types import UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.environments import EnvironmentHandle
-    from trunkline.rollout.programs.resources import Program
+    from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.task_budget import BudgetSources
@@ -111,6 +114,13 @@ def _raised(_runner: TreeRunner, problem: BaseException | None) -> None:
         raise problem
 
 
+def _driver_of(program: Program | ExternalProgram, core: CoreTree, seed: int) -> ProgramDriver | ExternalDriver:
+    """Return what plays the rollouts of a tree."""
+    if isinstance(program, Program):
+        return ProgramDriver(program, core, seed)
+    return ExternalDriver(program, core, seed)
+
+
 class TreeSettings:
     """How trees are grown, the same for all of a run."""
 
@@ -125,7 +135,7 @@ class TreeSettings:
         filters: Sequence[Filter] = (),
         stopping: Stopping | None = None,
         sources: BudgetSources | None = None,
-        program: Program | None = None,
+        program: Program | ExternalProgram | None = None,
     ) -> None:
         self.compiled = compiled
         self.strategy = strategy if isinstance(strategy, BoundStrategy) else BoundStrategy(strategy)
@@ -203,7 +213,7 @@ class TreeRunner:
             started = core.rollouts - taken.rollouts
             self._task_budget = TaskBudget(sources, core, self._running, checkpoint, started)
         program = settings.program
-        self._driver = None if program is None else ProgramDriver(program, core, settings.seed)
+        self._driver = None if program is None else _driver_of(program, core, settings.seed)
         opened = core.rollouts
         self._scorer = RoundScorer(tree, settings.grader, strategy.value, opened)
         # A single rollout that waits for nothing of its tree needs no task of its own, and has no rounds.
@@ -437,7 +447,7 @@ class TreeRunner:
         """Return the environment of a rollout that begins in this round; None without one."""
         if self._environments is None:
             return None
-        if self._driver is not None:
+        if isinstance(self._driver, ProgramDriver):
             return self._driver.environment(self._environments, rollout)
         return self._environments.of(rollout)
 

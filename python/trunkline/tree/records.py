@@ -180,6 +180,11 @@ class Records:
         """Return all records of a rollout's program, those inherited by its fork first."""
         return [*self._inherited(rollout), *self._records.get(rollout, ())]
 
+    def following(self, rollout: int) -> Record | None:
+        """Return what the rollout that a fork's records are of did next; None for what is no fork."""
+        source, count = self._forked.get(rollout, (-1, 0))
+        return next(iter(self._records.get(source, [])[count:]), None)
+
     def _inherited(self, rollout: int) -> list[Record]:
         parts = []
         while rollout in self._forked:

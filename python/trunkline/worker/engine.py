@@ -23,6 +23,7 @@ from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages
 from trunkline.protocol.job import slots_for, tokens_of
 from trunkline.rollout.checkpoint import CarriedOver
+from trunkline.rollout.external.config import External
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
 from trunkline.rollout.sampling.dispatcher import turn_engine
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.types import LLMClient
     from trunkline.protocol.job import AnyLLM, Job
+    from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.types import Task
 
 
@@ -184,7 +186,7 @@ class Engine:
     ) -> None:
         self._job = job
         self._compiled = CompiledAgent(job.agent)
-        self._program = None if job.program is None else Program(job.program, self._compiled, job.llms)
+        self._program = _program_of(job, self._compiled)
         self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
         self._weights = WeightGate(job.weights)
@@ -348,6 +350,15 @@ class Engine:
             self._send(messages.Fatal(type(error).__name__, str(error)))
         else:
             self._send(messages.Fatal("InfrastructureError", f"a worker failed: {describe_error(error)}"))
+
+
+def _program_of(job: Job, compiled: CompiledAgent) -> Program | ExternalProgram | None:
+    program = job.program
+    if isinstance(program, External):
+        from trunkline.rollout.external.resources import ExternalProgram  # noqa: PLC0415 - other runs need no server
+
+        return ExternalProgram(program, compiled, several=job.strategy.rollouts() > 1)
+    return None if program is None else Program(program, compiled, job.llms)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -1,0 +1,233 @@
+"""Serves the endpoint of a worker on loopback: each rollout has a base URL of its own, which is secret."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+from aiohttp import web
+
+from trunkline._internal.text import describe_error, excerpt
+from trunkline.gateway.formats import FORMATS
+from trunkline.gateway.types import RequestRefused
+
+if TYPE_CHECKING:
+    import socket
+    from collections import Counter
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from trunkline.gateway.types import AgentReply, AgentRequest, Format
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = 64 << 20
+"""Of a request's body."""
+
+_ALIVE: Final = 10.0
+"""Seconds between two comment lines of a stream whose reply is being made."""
+
+_MODELS: Final = "/v1/models"
+_JSON: Final = "application/json"
+
+
+class RepeatedRequest(NamedTuple):
+    """Tells a request that is sent again from a new one.
+
+    Attributes:
+        attempts: How often the client says that it has sent it before.
+        key: The key that all its attempts share; empty where the client gives none.
+        connected: Whether the client still waits for the reply.
+    """
+
+    attempts: int = 0
+    key: str = ""
+    connected: Callable[[], bool] = lambda: True
+
+
+class GatewayAnswer(Protocol):
+    """A reply, and whether the agent has it."""
+
+    reply: AgentReply
+
+    def delivered(self) -> None:
+        """Note that the reply was written to its end."""
+        ...
+
+
+class GatewaySession(Protocol):
+    """The rollout behind a base URL."""
+
+    refused: Counter[str]
+    """Requests that this interface does not offer, by what was asked for."""
+
+    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GatewayAnswer:
+        """Return the reply to a request; raises RequestRefused."""
+        ...
+
+
+class Gateway:
+    """The endpoint of a worker; make and close it in its event loop."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, GatewaySession] = {}
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        """Listen on a free port of 127.0.0.1."""
+        app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BYTES)
+        app.router.add_route("*", "/{secret}/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self._port = int(self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Stop listening, and cut the requests that are left."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @contextmanager
+    def serving(self, secret: str, session: GatewaySession) -> Iterator[str]:
+        """Serve a session; yields its base URL, which ends with the secret."""
+        self._sessions[secret] = session
+        try:
+            yield f"{self.origin}/{secret}"
+        finally:
+            del self._sessions[secret]
+
+    @property
+    def origin(self) -> str:
+        """The address of the server, without a path."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def listen(self, listener: socket.socket) -> web.SockSite:
+        """Serve on one more socket, which is listening already; returns what stops that."""
+        assert self._runner is not None
+        site = web.SockSite(self._runner, listener)
+        await site.start()
+        return site
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        # aiohttp may not be left to cut requests itself: where one ends just then, it logs a traceback.
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            return await handler(request)
+        except ConnectionError:
+            return web.Response(status=499)  # the agent has hung up: nothing can be sent
+        except web.HTTPException as error:
+            return _refused(_format_of(request.path), RequestRefused(f"no such path: {error.reason}", error.status))
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        session = self._sessions.get(request.match_info["secret"])
+        if session is None:
+            return web.Response(status=404, text="no rollout is served here")
+        route = "/" + request.match_info["path"].strip("/")
+        form = _format_of(route)
+        try:
+            if request.method == "GET" and (route == _MODELS or route.startswith(f"{_MODELS}/")):
+                return _models(route)
+            if request.method != "POST" or form.route != route:
+                raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
+            asked = form.read(await _body(request))
+        except RequestRefused as refusal:
+            session.refused[excerpt(refusal.message, 120)] += 1
+            return _refused(form, refusal)
+        return await self._answer(request, session, form, asked)
+
+    async def _answer(
+        self, request: web.Request, session: GatewaySession, form: Format, asked: AgentRequest
+    ) -> web.StreamResponse:
+        """Wait for the reply, and write it; a stream is kept open by comment lines meanwhile."""
+        repetition = _repetition(request)
+        working = asyncio.ensure_future(session.answer(asked, repetition))
+        stream: web.StreamResponse | None = None
+        try:
+            while not working.done():
+                await asyncio.wait((working,), timeout=_ALIVE if asked.stream else None)
+                if not working.done():
+                    if stream is None:
+                        stream = await _stream(request)
+                    await stream.write(b": waiting for the model\n\n")
+            answer = working.result()
+        except RequestRefused as refusal:
+            if stream is None:
+                return _refused(form, refusal)
+            await stream.write(b"event: error\ndata: " + msgspec.json.encode(form.refuse(refusal)) + b"\n\n")
+            await stream.write_eof()
+            return stream
+        finally:
+            working.cancel()
+        if not asked.stream:
+            whole = web.Response(body=msgspec.json.encode(form.write(asked, answer.reply)), content_type=_JSON)
+            await whole.prepare(request)
+            await whole.write_eof()
+            stream = whole
+        else:
+            stream = await _stream(request) if stream is None else stream
+            for event in form.events(asked, answer.reply):
+                await stream.write(event)
+            await stream.write_eof()
+        if repetition.connected():
+            answer.delivered()
+        return stream
+
+
+async def _stream(request: web.Request) -> web.StreamResponse:
+    stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await stream.prepare(request)
+    return stream
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(await request.read(), type=dict[str, Any])
+    except web.HTTPRequestEntityTooLarge:
+        raise RequestRefused(f"the body is larger than {_MOST_BYTES:,} bytes: shorten it", 413) from None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, web.RequestPayloadError) as problem:
+        raise RequestRefused(f"the body is no JSON object: {excerpt(describe_error(problem), 200)}") from None
+    return body
+
+
+def _format_of(route: str) -> Format:
+    """The interface of a path; of a path that none has, the one that its client speaks."""
+    known = FORMATS.get(route)
+    return known if known is not None else FORMATS["/v1/chat/completions"]
+
+
+def _repetition(request: web.Request) -> RepeatedRequest:
+    headers, attempts = request.headers, 0
+    with suppress(ValueError):
+        attempts = min(int(headers.get("X-Stainless-Retry-Count", "0")[:9]), 1_000_000)
+    transport = request.transport
+
+    def connected() -> bool:
+        return transport is not None and not transport.is_closing()
+
+    return RepeatedRequest(max(0, attempts), headers.get("Idempotency-Key", "")[:200], connected)
+
+
+def _models(route: str) -> web.Response:
+    """The models: any name is taken, as the run says which model is asked."""
+    model = {"id": route[len(_MODELS) + 1 :] or "model", "object": "model", "created": 0, "owned_by": "trunkline"}
+    found = model if len(route) > len(_MODELS) + 1 else {"object": "list", "data": [model]}
+    return web.Response(body=msgspec.json.encode(found), content_type=_JSON)
+
+
+def _refused(form: Format, refusal: RequestRefused) -> web.Response:
+    """A refusal in the words of the interface, and whether to ask again in those of its official clients."""
+    headers = {"X-Should-Retry": "true" if refusal.retry else "false"}
+    body = msgspec.json.encode(form.refuse(refusal))
+    return web.Response(status=refusal.status, body=body, content_type=_JSON, headers=headers)

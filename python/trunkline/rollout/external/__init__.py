@@ -1,0 +1,1 @@
+"""Rollouts of agents of other frameworks, whose model calls come by the gateway."""

@@ -1,0 +1,134 @@
+"""The conversations that a rollout's agent has had, and the fragments of the tree that its next request is sent as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trunkline.gateway.canonical import digest, forms
+from trunkline.llm.messages import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline._core import CoreTree
+    from trunkline.gateway.canonical import RequestMasks
+    from trunkline.types import Message
+
+
+class EndedConversation(NamedTuple):
+    """Messages that were sent and the reply to them: their fragments, and the ids of all calls in them."""
+
+    fragments: tuple[int, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+class MatchedRequest(NamedTuple):
+    """A request as it is matched and sent.
+
+    Attributes:
+        messages: The messages, as the agent sent them.
+        forms: Their masked forms.
+        keys: The hash of the first so many forms, from none to all.
+        raw: The hash of all forms without masks.
+        fragments: The messages in the tree; of those that an earlier conversation has, as they stand there.
+        calls: Ids of all calls in these fragments.
+        known: How many messages are those of an earlier conversation, its reply included.
+        rewritten: Whether it holds replies, and continues no earlier conversation.
+        encoded: The messages behind these, as they are sent.
+    """
+
+    messages: list[Message]
+    forms: list[bytes]
+    keys: list[bytes]
+    raw: bytes
+    fragments: list[int]
+    calls: list[str]
+    known: int
+    rewritten: bool
+    encoded: list[bytes]
+
+    @property
+    def key(self) -> bytes:
+        return self.keys[-1]
+
+
+class Conversations:
+    """Finds what a request continues.
+
+    Args:
+        core: The rollout's tree.
+        masks: What requests are compared without.
+    """
+
+    def __init__(self, core: CoreTree, masks: RequestMasks) -> None:
+        self._core = core
+        self._masks = masks
+        self._ended: dict[bytes, EndedConversation | None] = {}
+
+    def read(self, messages: list[Message]) -> MatchedRequest:
+        """Match a request against the conversations so far, and put its messages into the tree as fragments.
+
+        Raises:
+            ConfigError: A message is none that can be sent.
+        """
+        encoded = [encode(message) for message in messages]  # all are checked
+        masked = forms(messages, self._masks)
+        keys = [b""]
+        for form in masked:
+            keys.append(_next(keys[-1], form))
+        found, known = EndedConversation(), 0
+        for length in range(len(messages), 0, -1):
+            ended = self._ended.get(keys[length])
+            if ended is not None:
+                found, known = ended, length
+                break
+        fragments, calls = [*found.fragments], [*found.calls]
+        sent = [
+            data if message is None else encode(message)
+            for message, data in zip(_renamed(messages, known, calls), encoded[known:], strict=True)
+        ]
+        fragments += map(self._core.fragment, sent)
+        rewritten = not known and any(message["role"] == "assistant" for message in messages)
+        return MatchedRequest(messages, masked, keys, digest(forms(messages)), fragments, calls, known, rewritten, sent)
+
+    def ended(self, asked: MatchedRequest, reply: Message, node: int) -> None:
+        """Note the reply to a request, which is a node of the tree; two that are equal for matching are no parent."""
+        key = _next(asked.key, forms([reply], self._masks)[0])
+        if key in self._ended:
+            self._ended[key] = None
+            return
+        fragment = self._core.fragment(self._core.message(node))
+        calls = (*asked.calls, *(call["id"] for call in reply.get("tool_calls") or ()))
+        self._ended[key] = EndedConversation((*asked.fragments, fragment), calls)
+
+
+def _next(key: bytes, form: bytes) -> bytes:
+    return digest([key, form])
+
+
+_OWN: Final = "p{:08d}"
+
+
+def _renamed(messages: Sequence[Message], known: int, calls: list[str]) -> list[dict[str, Any] | None]:
+    """The messages behind the first ``known`` with ids by position; None for one that stays. Extends ``calls``."""
+    ids: dict[str, str] = {}  # of the agent to that which is sent
+    ordinal = 0
+    found: list[dict[str, Any] | None] = []
+    for place, message in enumerate(messages):
+        made: dict[str, Any] | None = None
+        listed: Any = message.get("tool_calls") or ()
+        if listed:
+            renamed = []
+            for call in listed:
+                if place >= known:
+                    calls.append(_OWN.format(ordinal))
+                ids[call["id"]] = calls[ordinal]
+                renamed.append({**call, "id": calls[ordinal]})
+                ordinal += 1
+            made = {**message, "tool_calls": renamed}
+        answered = message.get("tool_call_id")
+        if isinstance(answered, str) and ids.get(answered, answered) != answered:
+            made = {**message, "tool_call_id": ids[answered]}
+        if place >= known:
+            found.append(made)
+    return found

@@ -1,0 +1,600 @@
+"""What one agent asks becomes turns of its rollout: answered from the record first, then by the model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline._core import TURN
+from trunkline._internal.aio import raised_by_user_code
+from trunkline._internal.text import excerpt, without_secrets
+from trunkline.errors import (
+    BadRequest,
+    ConfigError,
+    ContentFiltered,
+    ContextTooLong,
+    ForkRefused,
+    LLMError,
+    ReplayDiverged,
+    RolloutError,
+    TreeError,
+)
+from trunkline.gateway.canonical import digest, forms
+from trunkline.gateway.types import AgentReply, RequestRefused
+from trunkline.llm.messages import encode
+from trunkline.llm.types import ToolCall
+from trunkline.rollout.external.conversations import Conversations
+from trunkline.rollout.programs.replay import difference, failed
+from trunkline.rollout.rollout import usable
+from trunkline.rollout.types import Finished
+from trunkline.scoring.notes import ExternalCalls
+from trunkline.tree.records import Failure, Record
+from trunkline.types import Termination
+
+if TYPE_CHECKING:
+    from trunkline.agent import CompiledAgent
+    from trunkline.gateway.canonical import RequestMasks
+    from trunkline.gateway.server import RepeatedRequest
+    from trunkline.gateway.types import AgentRequest
+    from trunkline.llm.types import ReplyChoice
+    from trunkline.rollout.external.conversations import MatchedRequest
+    from trunkline.rollout.external.resources import ExternalProgram
+    from trunkline.rollout.programs.executor import ProgramExecutor
+    from trunkline.rollout.programs.replay import Journal
+    from trunkline.rollout.rollout import Rollout
+    from trunkline.rollout.sampling.turns import PendingTurn
+    from trunkline.types import Message
+
+_TURNS: Final = 1 << 20
+"""Numbers that seeds of turns are made of."""
+
+_PATIENCE: Final = 30.0
+"""Seconds that an unknown request waits for others that the record has beside it."""
+
+
+class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the record of a call keeps for its replay.
+
+    Attributes:
+        key: The hash of its canonical request, model, sampling and tools.
+        equal: How many equal ones the rollout had asked before.
+        messages: The hash of its canonical messages alone.
+        raw: The same without masks.
+        at: When its reply was first there, in seconds since 1970.
+    """
+
+    key: str
+    equal: int
+    messages: str
+    raw: str
+    at: int
+
+
+class CallDraw:
+    """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
+
+    __slots__ = ("asked", "compiled", "error", "facts", "number", "pending", "record", "turn")
+
+    def __init__(self, number: int, turn: int, compiled: CompiledAgent, record: Record | None) -> None:
+        self.number = number
+        self.turn = turn
+        self.compiled = compiled
+        self.record = record
+        self.asked = 0
+        self.pending: PendingTurn | None = None
+        self.error: LLMError | None = None
+        self.facts: tuple[int, int | None, int | None] | None = None
+
+
+class Exchange:
+    """One call of the agent: its request, its draws and its reply."""
+
+    def __init__(
+        self,
+        key: bytes,
+        request: AgentRequest,
+        asked: MatchedRequest,
+        draws: list[CallDraw],
+        repetition: RepeatedRequest,
+    ) -> None:
+        self.key = key
+        self.request = request
+        self.asked = asked
+        self.draws = draws
+        self.idempotency = repetition.key
+        self.waiters = [repetition.connected]
+        self.alone = True
+        self.ready = False
+        self.observed = False
+        self.delivered = False
+        self.leaf = 0
+        self.context: int | None = None
+        self.done: asyncio.Future[AgentReply] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_retrieve)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its reply was not delivered in full, and nothing waits for it any more."""
+        return not self.delivered and not any(connected() for connected in self.waiters)
+
+
+class GivenReply:
+    """A reply, and whether the agent has it."""
+
+    def __init__(self, exchange: Exchange, reply: AgentReply) -> None:
+        self.reply = reply
+        self._exchange = exchange
+
+    def delivered(self) -> None:
+        """Note that the reply was written to its end."""
+        self._exchange.delivered = True
+
+
+class AgentSession:
+    """Serves the agent of one rollout.
+
+    Args:
+        rollout: The rollout.
+        executor: Asks for its turns.
+        journal: What is on record in its tree.
+        program: What rollouts of the worker share.
+        masks: What requests are compared without.
+
+    Attributes:
+        ended: Comes true with what ends the rollout, where that is not the agent's own end.
+        refused: Requests that are not offered.
+        replayed: Calls that were answered from the record.
+        masked: Those of them whose requests differ in what masks cover.
+        rewritten: Calls whose request has replies, and continues no earlier conversation.
+        beside: Calls that were not alone in flight.
+        last: The text of the latest reply.
+        failure: Why the latest call got no reply; None where it got one.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        executor: ProgramExecutor,
+        journal: Journal,
+        program: ExternalProgram,
+        masks: RequestMasks,
+    ) -> None:
+        self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.refused: Counter[str] = Counter()
+        self.replayed = self.masked = self.rewritten = self.beside = 0
+        self.last = ""
+        self.failure: LLMError | None = None
+        self._rollout = rollout
+        self._executor = executor
+        self._core = executor.core
+        self._journal = journal
+        self._program = program
+        self._conversations = Conversations(executor.core, masks)
+        self._masks = masks
+        records = [record for record in journal.of(rollout.id) if record.kind == "ask"]
+        self._left = {_place(record): record for record in records}
+        self._again = int(bool(records))
+        self._short = False
+        self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
+        self._counts: Counter[bytes] = Counter()
+        self._exchanges: dict[bytes, list[Exchange]] = {}
+        self._responses: dict[str, list[Message]] = {}
+        self._flying: dict[Exchange, None] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = 0
+        self._recorded = len(records)
+        self._path: list[int] | None = None
+        self._tail: list[tuple[bytes, int]] = []
+        self._spoken = 0.0
+
+    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GivenReply:
+        """Return the reply to a request.
+
+        Raises:
+            RequestRefused: It cannot be sent, the model gave no usable reply, or the rollout is over.
+        """
+        try:
+            messages = self._expanded(request)
+            compiled = self._program.asking(request)
+            asked = self._conversations.read(messages)
+        except ConfigError as problem:
+            raise RequestRefused(without_secrets(str(problem))) from None
+        key = digest([asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()])
+        exchange = self._repeated(key, repetition)
+        if exchange is None:
+            if self.ended.done():
+                raise over(self.ended.result())
+            exchange = self._begin(key, request, asked, compiled, repetition)
+        else:
+            exchange.waiters.append(repetition.connected)
+        reply = await asyncio.shield(exchange.done)
+        return GivenReply(exchange, msgspec.structs.replace(reply, model=request.model))
+
+    @property
+    def calls(self) -> ExternalCalls:
+        """What is known of the agent's calls."""
+        diverged = int(self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged)))
+        return ExternalCalls(
+            self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
+        )
+
+    def stop(self, end: BaseException) -> None:
+        """Refuse everything from now on, as the rollout ends; the first reason counts."""
+        if not self.ended.done():
+            self.ended.set_result(end)
+        refusal = over(self.ended.result())
+        for one in self._exchanges.values():
+            for exchange in one:
+                if not exchange.done.done():
+                    exchange.done.set_exception(refusal)
+
+    async def close(self) -> None:
+        """Give up what is in flight, and drop the replies that came to nothing."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for exchange in self._flying:
+            self._drop(exchange)
+        self._flying.clear()
+        self._exchanges.clear()
+
+    def unasked(self) -> ReplayDiverged | None:
+        """Return what is wrong where the agent ended before it asked all that is on record."""
+        if not self._left:
+            return None
+        self._short = True
+        return ReplayDiverged(f"the agent, run again, ends where its record has {len(self._left)} more calls")
+
+    def _expanded(self, request: AgentRequest) -> list[Message]:
+        if not request.previous:
+            return request.messages
+        earlier = self._responses.get(request.previous)
+        if earlier is None:
+            shown = excerpt(request.previous, 80)
+            raise RequestRefused(f"Previous response with id '{shown}' not found.", 400, "previous_response_not_found")
+        leading = [message for message in request.messages if message["role"] in {"system", "developer"}]
+        if leading:  # instructions are not carried over
+            earlier = [message for message in earlier if message["role"] not in {"system", "developer"}]
+        rest = [message for message in request.messages if message["role"] not in {"system", "developer"}]
+        return [*leading, *earlier, *rest]
+
+    def _repeated(self, key: bytes, repetition: RepeatedRequest) -> Exchange | None:
+        """Find the exchange that a request asks for again."""
+        known = self._exchanges.get(key, [])
+        for exchange in known:
+            if repetition.key and exchange.idempotency == repetition.key:
+                return exchange
+        if repetition.attempts and known:
+            return known[-1]
+        return next((exchange for exchange in known if exchange.abandoned), None)
+
+    def _begin(
+        self,
+        key: bytes,
+        request: AgentRequest,
+        asked: MatchedRequest,
+        compiled: CompiledAgent,
+        repetition: RepeatedRequest,
+    ) -> Exchange:
+        draws = []
+        for _ in range(request.n):
+            number = self._counts[key]
+            self._counts[key] += 1
+            turn = int.from_bytes(digest([key, number.to_bytes(4, "little")], 8), "little") % _TURNS
+            draws.append(CallDraw(number, turn, compiled, self._left.get((key.hex(), number))))
+        exchange = Exchange(key, request, asked, draws, repetition)
+        self._exchanges.setdefault(key, []).append(exchange)
+        task = asyncio.get_running_loop().create_task(self._work(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return exchange
+
+    async def _work(self, exchange: Exchange) -> None:
+        """Bring an exchange to its end."""
+        try:
+            if exchange.draws[0].record is not None:
+                self._replay(exchange)
+                self._finish(exchange)
+                return
+            while self._left:
+                await self._known_first(exchange)
+            self._check_fork(exchange)
+            await self._ask(exchange)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if not raised_by_user_code(error, asyncio.current_task()):
+                raise
+            self.stop(error)
+
+    async def _known_first(self, exchange: Exchange) -> None:
+        """Wait until what the record has beside an unknown request was asked; a request in its place has diverged."""
+        record = next(iter(self._left.values()))
+        if not record.alone:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            if (await asyncio.wait((waiting,), timeout=_PATIENCE))[0]:
+                return
+        raise self._diverged(record, exchange.asked)
+
+    def _diverged(self, record: Record, asked: MatchedRequest) -> ReplayDiverged:
+        was, now = (
+            b"\n".join(forms(messages, self._masks)) for messages in (self._recorded_messages(record), asked.messages)
+        )
+        differs = "with another model, sampling or tools" if was == now else difference(was, now)
+        return ReplayDiverged(f"the agent, run again, asks {differs}; masks cover what may differ")
+
+    def _check_fork(self, exchange: Exchange) -> None:
+        """Refuse to continue a fork in whose state the agent asks something else than it did before."""
+        record, self._next = self._next, None
+        if record is None:
+            return
+        if not record.alone:
+            raise ForkRefused("other calls were in flight at this fork point; only a call that was alone can be drawn")
+        if _note(record).messages != exchange.asked.key.hex():
+            raise self._diverged(record, exchange.asked)
+
+    def _replay(self, exchange: Exchange) -> None:
+        """Take an exchange's draws from the record."""
+        for draw in exchange.draws:
+            record = draw.record
+            if record is None:
+                raise ReplayDiverged("the agent, run again, asks for more choices of a call than its record has")
+            del self._left[_place(record)]
+            (asked, _, _, _), failure, _ = record.data
+            if record.rollout == self._rollout.id:
+                self._executor.passed(asked)
+            self.replayed += 1
+            if _note(record).raw != exchange.asked.raw.hex():
+                self.masked += 1
+                fragments = [self._core.fragment(encode(one)) for one in self._recorded_messages(record)]
+                exchange.asked = exchange.asked._replace(fragments=fragments)
+            if failure is not None:
+                draw.error = failed(failure)
+            else:
+                facts = self._core.node(record.nodes[-1])
+                draw.facts = record.nodes[-1], facts.prompt, facts.generated
+        self._count(exchange)
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    def _count(self, exchange: Exchange) -> None:
+        self.rewritten += exchange.asked.rewritten and self._turns > 0
+        self._turns += len(exchange.draws)
+
+    def _recorded_messages(self, record: Record) -> list[Message]:
+        """The messages that a recorded call was sent with."""
+        (_, leaf, context, _), *_ = record.data
+        text = self._core.messages(leaf) if context is None else self._core.request_context(context, b"[", b"]")
+        found: list[Message] = msgspec.json.decode(text)
+        return found
+
+    async def _ask(self, exchange: Exchange) -> None:
+        """Ask the model for an exchange's draws; they land once nothing is in flight."""
+        draws = exchange.draws
+        if self._turns + len(draws) > self._program.compiled.agent.max_turns:
+            raise Finished(Termination.MAX_TURNS)
+        self._count(exchange)
+        joins = bool(self._flying)
+        exchange.alone = not joins and len(draws) == 1
+        for other in self._flying:
+            other.alone = False
+        self._flying[exchange] = None
+        try:
+            self._prepare(exchange, alone=not joins)
+            await asyncio.gather(*(self._send(exchange, draw, joins=joins) for draw in draws))
+        except BaseException:
+            del self._flying[exchange]
+            self._drop(exchange)
+            raise
+        exchange.ready = True
+        self._land()
+
+    def _prepare(self, exchange: Exchange, *, alone: bool) -> None:
+        """Append the messages before a call, where no other call is in flight, and decide what is sent."""
+        if self._path is None:
+            self._path = self._read_path()
+        if alone:
+            self._observe(exchange)
+        exchange.leaf = self._rollout.leaf
+        if not alone or exchange.asked.fragments != self._path:
+            exchange.context = self._core.context(exchange.asked.fragments)
+
+    def _read_path(self) -> list[int]:
+        """The fragments of the rollout's path; notes those behind its last turn."""
+        core = self._core
+        nodes = core.path(self._rollout.leaf)
+        path = [core.fragment(core.message(node)) for node in nodes]
+        behind = max((place for place, node in enumerate(nodes, 1) if core.node(node).kind == TURN), default=0)
+        messages = [msgspec.json.decode(core.message(node)) for node in nodes]
+        self._tail = list(zip(forms(messages, self._masks), path, strict=True))[behind:]
+        return path
+
+    def _observe(self, exchange: Exchange) -> None:
+        """Append the messages of a request that the path lacks: those behind the last reply that it holds."""
+        assert self._path is not None
+        exchange.observed = True
+        core, rollout, asked = self._core, self._rollout, exchange.asked
+        spoken = [place for place, one in enumerate(asked.messages, 1) if one["role"] == "assistant"]
+        first = asked.known or (spoken[-1] if spoken else 0)
+        micros = int((time.monotonic() - self._spoken) * 1e6) if self._spoken else 0
+        agent = self._executor.name(self._program.compiled.agent.name)
+        there = [*self._tail]
+        for place in range(first, len(asked.messages)):
+            form = asked.forms[place]
+            if (found := next((one for one in there if one[0] == form), None)) is not None:
+                there.remove(found)
+                asked.fragments[place] = found[1]  # as it is on record, whatever a mask covers
+                continue
+            message = asked.encoded[place - asked.known]
+            if asked.messages[place]["role"] == "tool":
+                rollout.leaf = core.observe(rollout.id, message, agent, micros, False)
+                rollout.tool_calls += 1
+                micros = 0
+            else:
+                rollout.leaf = core.tell(rollout.id, message, agent)
+            self._path.append(asked.fragments[place])
+            self._tail.append((form, asked.fragments[place]))
+            self._executor.has_grown = True
+
+    async def _send(self, exchange: Exchange, draw: CallDraw, *, joins: bool) -> None:
+        """Ask for one draw."""
+        executor = self._executor
+        draw.asked, draw.compiled = executor.numbered(draw.compiled)
+        number = draw.turn - self._rollout.start
+        try:
+            draw.pending = await executor.send(
+                draw.compiled, exchange.leaf, exchange.context, 0, 0, number, joins=joins
+            )
+        except LLMError as error:
+            draw.error = error
+
+    def _land(self) -> None:
+        """Put the replies of all calls in flight on the tree, in the order of their keys, once all are there."""
+        if any(not exchange.ready for exchange in self._flying):
+            return
+        flying, self._flying = sorted(self._flying, key=_order), {}
+        for exchange in flying:
+            self._append(exchange)
+        self._executor.flush()
+        self._rollout.activity.leave()
+        self._spoken = time.monotonic()
+        for exchange in flying:
+            self._finish(exchange)
+
+    def _append(self, exchange: Exchange) -> None:
+        """Append a call's turns with their records."""
+        executor, rollout, core = self._executor, self._rollout, self._core
+        self.beside += not exchange.alone
+        if not exchange.observed:
+            self._observe(exchange)
+        assert self._path is not None
+        for draw in exchange.draws:
+            name = draw.compiled.agent.name
+            asked = draw.asked, exchange.leaf, exchange.context, executor.name(draw.compiled.namespace)
+            note = CallNote(
+                exchange.key.hex(), draw.number, exchange.asked.key.hex(), exchange.asked.raw.hex(), int(time.time())
+            )
+            nth, self._recorded = self._recorded, self._recorded + 1
+            if draw.pending is None:
+                assert draw.error is not None
+                failure = Failure.of(draw.error).encode()
+                data = asked, failure, msgspec.to_builtins(note)
+                record = Record(rollout.id, "ask", name, nth, data, (), "alone" if exchange.alone else "")
+                self._journal.write(record)
+                executor.has_grown = True
+                continue
+            sent = exchange.context
+            if sent is None and exchange.leaf != rollout.leaf:
+                sent = core.context(exchange.asked.fragments)
+            appended = executor.land(draw.pending, sent, nth, asked, msgspec.json.encode(note), alone=exchange.alone)
+            draw.facts = appended.node, appended.prompt, appended.generated
+            self._path.append(core.fragment(core.message(appended.node)))
+            self._tail = []
+
+    def _finish(self, exchange: Exchange) -> None:
+        """Give out a call's reply, or why there is none."""
+        choices, usage = [], []
+        try:
+            for draw in exchange.draws:
+                if draw.error is not None:
+                    raise draw.error
+                assert draw.facts is not None
+                node, *counts = draw.facts
+                choice = usable(self._executor.recorded(draw.compiled, node))
+                message = msgspec.json.decode(self._core.message(node))
+                calls = [
+                    ToolCall(there["id"], call.name, call.arguments)
+                    for there, call in zip(message.get("tool_calls") or (), choice.tool_calls, strict=True)
+                ]
+                choice = msgspec.structs.replace(choice, tool_calls=calls)
+                choices.append(choice)
+                usage.append(counts)
+                self._conversations.ended(exchange.asked, _said(choice), node)
+        except LLMError as error:
+            self.failure = error
+            if not exchange.done.done():
+                exchange.done.set_exception(_told(error))
+            return
+        self.failure = None
+        self.last = choices[-1].content
+        generated = [count for _, count in usage]
+        reply = AgentReply(
+            id=digest([exchange.key, exchange.draws[0].number.to_bytes(4, "little")]).hex(),
+            created=self._created(exchange),
+            model=exchange.request.model,
+            choices=choices,
+            prompt=usage[0][0],
+            generated=None if None in generated else sum(filter(None, generated)),
+        )
+        self._responses[reply.id] = [*exchange.asked.messages, _said(choices[0])]
+        if not exchange.done.done():
+            exchange.done.set_result(reply)
+
+    def _created(self, exchange: Exchange) -> int:
+        record = exchange.draws[0].record
+        return int(time.time()) if record is None else _note(record).at
+
+    def _drop(self, exchange: Exchange) -> None:
+        for draw in exchange.draws:
+            if draw.pending is not None:
+                self._executor.drop(draw.pending)
+                draw.pending = None
+
+
+def _order(exchange: Exchange) -> tuple[bytes, int]:
+    return exchange.key, exchange.draws[0].number
+
+
+def _note(record: Record) -> CallNote:
+    try:
+        return msgspec.convert(record.data[2], CallNote)
+    except (msgspec.ValidationError, IndexError) as problem:
+        raise TreeError(f"the record of a call is damaged: {problem}") from None
+
+
+def _place(record: Record) -> tuple[str, int]:
+    note = _note(record)
+    return note.key, note.equal
+
+
+def _said(choice: ReplyChoice) -> Message:
+    """A reply as a message of later requests."""
+    message: Message = {"role": "assistant", "content": choice.content}
+    if choice.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in choice.tool_calls
+        ]
+    return message
+
+
+def _told(error: LLMError) -> RequestRefused:
+    """What the agent is told of a call to which no usable reply came."""
+    shown = without_secrets(excerpt(str(error), 300))
+    if isinstance(error, ContextTooLong):
+        return RequestRefused(shown, 400, "context_length_exceeded")
+    if isinstance(error, ContentFiltered):
+        return RequestRefused(shown, 400, "content_filter")
+    return RequestRefused(shown, 400 if isinstance(error, BadRequest) else 500)
+
+
+def over(end: BaseException) -> RequestRefused:
+    """What the agent is told once its rollout is over."""
+    why = without_secrets(excerpt(str(end), 300)) if isinstance(end, Finished | RolloutError) else "the run stops"
+    return RequestRefused(f"the rollout is over: {why}; a retry is useless", 429, "insufficient_quota")
+
+
+def _retrieve(future: asyncio.Future[AgentReply]) -> None:
+    """Note that a refusal was seen, though no request waits for it any more."""
+    if not future.cancelled():
+        future.exception()
