@@ -124,7 +124,6 @@ _NOT_HERE: Final = {
     "dialect": "--dialect is for one agent; the roles of a team have theirs: --role NAME.dialect=VALUE",
     "malformed": "--malformed is for one agent's own loop, which a team does not have",
     "on_void_turn": "--on-void-turn is for one agent's own loop, which a team does not have",
-    "environment": "--environment is for one agent's own loop, which a team does not have",
 }
 """Options of one agent, and what to do about them where a team plays."""
 
@@ -137,7 +136,10 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
 
     def beside(kind: type) -> dict[str, Any]:
         own: dict[str, Any] = {"model": given["model"]} | _tools(kind, given["tools"])
-        return own | ({"max_turns": given["max_turns"]} if "max_turns" in told else {})
+        for option in ("max_turns", "environment"):
+            if option in told:
+                own[option] = given[option]
+        return own
 
     made = TEAMS.make(given["team"], "--team", lambda kind: {"roles": {}} | beside(kind), _guide_names)
     if not isinstance(made, Team):
