@@ -65,7 +65,7 @@ class AnthropicFormat:
         leading = [{"role": "system", "content": system}] if system else []
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=fields.checked([*leading, *_messages(body)]),
+            messages=[*leading, *fields.checked(_messages(body))],
             tools=fields.function_tools([_typed(tool) for tool in fields.objects(body, "tools")], _function),
             sampling=fields.sampling(body, extra, stop="stop_sequences"),
             stream=fields.flag(body, "stream"),

@@ -230,7 +230,7 @@ def checked(messages: list[dict[str, Any]], field: str = "messages") -> list[dic
     if not messages:
         raise invalid(field, "at least one message", messages)
     try:
-        check(messages)
+        check(messages, field)
     except ConfigError as problem:
         shown = excerpt(str(problem), 200)
         raise RequestRefused(f"Invalid value: {shown}", 400, "invalid_value", param=field) from None
