@@ -265,3 +265,35 @@ def test_a_refusal_without_a_field_has_none():
     for route, form in FORMATS.items():
         kind = "rate_limit_error" if route == "/v1/messages" else "insufficient_quota"
         assert form.refuse(over)["error"]["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            '{"messages":[{"role":"user","content":"?"}],"tools":[{"function":{"name":"f","parameters":%s}}]}',
+        ),
+        ("/v1/responses", '{"input":"?","tools":[{"type":"function","name":"f","parameters":%s}]}'),
+        ("/v1/responses", '{"input":"?","tool_choice":{"type":"function","name":"f","other":%s}}'),
+        (
+            "/v1/messages",
+            '{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"f","input":%s}]}]}',
+        ),
+    ],
+)
+def test_nesting_that_can_be_read_can_be_written_or_is_refused(route: str, body: str):
+    form = FORMATS[route]
+    for depth in range(1, 1200, 7):
+        nested = '{"a":' * depth + "1" + "}" * depth
+        try:
+            asked = form.read(msgspec.json.decode(body % nested))
+        except RecursionError:  # by the decoder
+            break
+        except RequestRefused:
+            continue
+        reply = AgentReply(
+            id=ID, created=1, model="m", choices=[ReplyChoice("", tool_calls=[ToolCall("c", "f", nested)])]
+        )
+        msgspec.json.encode(form.write(asked, reply))
+        assert b"".join(form.events(asked, reply))

@@ -255,9 +255,10 @@ def _input(arguments: str) -> dict[str, Any]:
     if not arguments.strip():
         return {}
     try:
-        return msgspec.json.decode(arguments, type=dict[str, Any])
+        given = msgspec.json.decode(arguments, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {_INVALID: arguments}
+    return given if fields.is_sendable(given) else {_INVALID: arguments}
 
 
 def _arguments(given: dict[str, Any], at: fields.FieldPath) -> str:
@@ -265,7 +266,5 @@ def _arguments(given: dict[str, Any], at: fields.FieldPath) -> str:
     written = given.get(_INVALID)
     if len(given) == 1 and isinstance(written, str) and _input(written) == given:
         return written
-    try:
-        return msgspec.json.encode(given).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        raise fields.invalid(fields.named(*at, "input"), "JSON that can be sent", given) from None
+    fields.check_sendable(fields.named(*at, "input"), given)
+    return msgspec.json.encode(given).decode()

@@ -54,6 +54,7 @@ IGNORED: Final = frozenset(
 """Fields that change nothing here."""
 
 _FUNCTION: Final = (("name", (str,)), ("description", (str,)), ("parameters", (dict,)), ("strict", (bool,)))
+_NEVER_EMPTY: Final = (bool, int, float)
 _KINDS: Final = {
     str: "a string",
     dict: "an object",
@@ -102,7 +103,7 @@ def check_offered(body: Mapping[str, Any], known: Collection[str], refused: Mapp
 def given(body: Mapping[str, Any], field: str) -> Any:
     """Return a field; None where it is absent, null or empty."""
     value = body.get(field)
-    return value if value or type(value) in (bool, int, float) else None
+    return value if value or type(value) in _NEVER_EMPTY else None
 
 
 def of_kind(body: Mapping[str, Any], field: str, kinds: tuple[type, ...], at: FieldPath = ()) -> Any:
@@ -114,8 +115,10 @@ def of_kind(body: Mapping[str, Any], field: str, kinds: tuple[type, ...], at: Fi
         kinds: The types.
         at: The path of the object in the request.
     """
-    value = given(body, field)
-    if value is not None and type(value) not in kinds:
+    value = body.get(field)
+    if not value and type(value) not in _NEVER_EMPTY:
+        return None
+    if type(value) not in kinds:
         raise invalid(named(*at, field), " or ".join(_KINDS[kind] for kind in kinds), value)
     return value
 
@@ -208,21 +211,29 @@ def function_tools(
         if kind != "function":
             raise unsupported_kind(at, kind, "is run by its provider; give tools that are functions")
         function = read(tool)
-        if not text(function, "name", at):
+        kept = {name: value for name, kinds in _FUNCTION if (value := of_kind(function, name, kinds, at)) is not None}
+        if "name" not in kept:
             raise invalid(named(*at), "a function with a name", tool)
-        kept = {name: of_kind(function, name, kinds, at) for name, kinds in _FUNCTION if name in function}
-        found.append({"type": "function", "function": {name: one for name, one in kept.items() if one is not None}})
-    if found:
-        _check_json("tools", found)
+        found.append({"type": "function", "function": kept})
+    check_sendable("tools", found)
     return found
 
 
-def _check_json(field: str, value: object) -> None:
-    """Refuse a value that cannot be sent."""
+def check_sendable(field: str, value: object) -> None:
+    """Refuse a value that cannot be encoded."""
+    if not is_sendable(value):
+        raise RequestRefused(
+            f"Invalid value for '{field}': it is nested too deeply; use fewer levels", 400, "invalid_value", param=field
+        )
+
+
+def is_sendable(value: object) -> bool:
+    """Whether a value can be encoded, within a body too: its nesting is at least eight levels below the deepest."""
     try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
-        raise RequestRefused(f"Invalid value for '{field}': {excerpt(str(problem), 100)}", 400, param=field) from None
+        msgspec.json.encode([[[[[[[[value]]]]]]]])
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def joined(parts: list[dict[str, Any]], between: str = "\n") -> Any:

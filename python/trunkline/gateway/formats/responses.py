@@ -163,6 +163,7 @@ def _tool_choice(body: dict[str, Any]) -> Any:
     choice: Any = fields.of_kind(body, "tool_choice", (str, dict))
     if choice is None or isinstance(choice, str):
         return choice
+    fields.check_sendable("tool_choice", choice)
     if (kind := choice.get("type")) == "allowed_tools":
         listed = [_named(tool) for tool in fields.objects(choice, "tools", ("tool_choice",))]
         return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": listed}}
