@@ -33,6 +33,7 @@ from trunkline.strategies.base import INSIDE, Strategy, at_once, check_plan
 from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.tools.environment import rewards_steps
+from trunkline.tools.tool import check_environment_used
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
@@ -233,13 +234,19 @@ class Job(msgspec.Struct, kw_only=True):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("policy_version", self.weights)
-        if self.program is not None:
-            if isinstance(self.program, External):
-                check_external(self.program, self.agent, self.strategy)
-            else:
-                check_program(self.program, self.agent)
-            self._check_program_tokens()
+        self._check_program()
         self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    def _check_program(self) -> None:
+        """Refuse an agent that does not fit what plays its rollouts."""
+        if self.program is None:
+            check_environment_used(self.agent.environment, self.agent.tools)
+            return
+        if isinstance(self.program, External):
+            check_external(self.program, self.agent, self.strategy)
+        else:
+            check_program(self.program, self.agent)
+        self._check_program_tokens()
 
     def _check_program_tokens(self) -> None:
         """Refuse what a program cannot have with token ids."""

@@ -71,8 +71,15 @@ class ExternalDriver:
         async def run(url: str) -> Any:
             from openai import AsyncOpenAI  # noqa: PLC0415 - a second of imports that other runs do not need
 
+            own = asyncio.current_task()
             async with AsyncOpenAI(base_url=f"{url}/v1", api_key="trunkline") as client:
-                return await self._program.external.agent(client, rollout.task)
+                try:
+                    return await self._program.external.agent(client, rollout.task)
+                except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:
+                    # No task can end with it: the event loop would.
+                    if not raised_by_user_code(problem, own):
+                        raise
+                    raise ProgramError(f"the agent raised {describe_error(problem)}") from None
 
         return await self._serve(rollout, run)
 
@@ -82,7 +89,7 @@ class ExternalDriver:
         try:
 
             async def run(url: str) -> str | AgentResult:
-                result = await runner.run(place, _question(rollout.task), url)
+                result = await runner.run(place, question_of(rollout.task), url)
                 self._seconds[rollout.id] = result.cpu
                 if not result.ok:
                     said = f": {result.err}" if result.err else ""
@@ -159,6 +166,6 @@ class ExternalDriver:
         return answer
 
 
-def _question(task: Task) -> str:
-    """The question of a task: the texts of its messages."""
+def question_of(task: Task) -> str:
+    """Return the question of a task: the texts of its messages."""
     return "\n\n".join(message_text(message) for message in task.messages)
