@@ -1,0 +1,1 @@
+"""Environments that are ready to use."""
