@@ -192,6 +192,11 @@ def is_credential(name: str) -> bool:
     return bool(re.fullmatch(r"(?i)(.*[-_.])?(api[-_]?key|authorization|password|passwd|secret|credentials?)", name))
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a variable or an option is a secret by its name."""
+    return _SECRET.search(name) is not None
+
+
 def redact(value: JSON) -> JSON:
     """Return a copy of a JSON value :func:`without_secrets`, and without the texts that stand under a secret's name."""
     if isinstance(value, dict):

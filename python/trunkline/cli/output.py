@@ -236,6 +236,8 @@ _ALSO: Final = frozenset(
         "most frequent error",
         "forks refused",
         "chosen",
+        "agent",
+        "agent's requests",
         "warning",
         "depends on timing",
         "drifted prompts",

@@ -13,6 +13,7 @@ from trunkline._internal.registry import load_named
 from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
 from trunkline.cli.options import (
+    AGENT_OPTION_NAMES,
     API_KEY_ENV,
     BASE_URL,
     BUDGET,
@@ -23,11 +24,12 @@ from trunkline.cli.options import (
     FileCommand,
     GroupedCommand,
     StopWhen,
+    agent_options,
     read_sampling,
     reward_option,
 )
 from trunkline.cli.output import print_plan, tell
-from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
+from trunkline.cli.targets import HELP, changed_llms, find_run, make_external, make_team, read_llms, run_file_status
 from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
@@ -72,6 +74,7 @@ _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
+    "Agents of other frameworks": AGENT_OPTION_NAMES,
     "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
     "--cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
@@ -115,6 +118,7 @@ _GROUPS: Final = {
 )
 @reward_option(default="exact_match")
 @click.option("--program", metavar="MODULE:ATTR", help="What plays a try: async def program(rollout).")
+@agent_options
 @click.option(
     "--team",
     metavar="NAME[:OPTION=VALUE,...]",
@@ -300,7 +304,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "llm": _llms(ctx, given, agent),
         "strategy": strategy,
         "reward": read_rewards(given["rewards"] or [default], "--reward"),
-        "program": given["program"] and load_named(given["program"], "--program"),
+        "program": make_external(given) or (given["program"] and load_named(given["program"], "--program")),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
         **{name: given[name] for name in _AS_GIVEN},

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.metrics import Estimate
     from trunkline.scoring.metrics.at_k import PerSolved
     from trunkline.scoring.metrics.comparison import Calibration, Ratio
+    from trunkline.scoring.notes import ExternalCalls
     from trunkline.store.stats.calls import EndpointSummary, Spending, Times
     from trunkline.store.stats.metrics import RunMetrics
     from trunkline.store.stats.profile import AgentProfile, Profile, Stretch
@@ -185,6 +186,8 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     again = f"; {summary.replayed:,} more were run again for forks" if summary.replayed else ""
     yield "tool calls", f"{usage.tools:,}{failed}{again}"
+    if summary.agent_calls is not None:
+        yield from _agent_calls(summary.agent_calls)
     if 0 < usage.tools <= usage.tool_errors:
         unseen = "every tool call failed, so the model saw no tool result"
         yield "warning", f"{unseen}: the answers are its own; check the tools"
@@ -194,6 +197,23 @@ def _costs(summary: Summary) -> Iterator[TableRow]:
         yield "drifted prompts", ", ".join(f"{count:,} {what}" for count, what in drifts if count)
     if summary.spent is not None:
         yield "price", cost(summary.spent, _parts(summary), "~" if summary.estimated else "")
+
+
+def _agent_calls(calls: ExternalCalls) -> Iterator[TableRow]:
+    """What is known of the calls of an agent of another framework, where there is something to say."""
+    spent = f", {calls.seconds:,.1f} CPU s of agents" if calls.seconds else ""
+    if calls.again or spent:
+        yield "agent", f"replayed {counted(calls.replayed, 'call')} in {counted(calls.again, 'start')}{spent}"
+    if calls.diverged:
+        yield "warning", f"{calls.diverged:,} of these starts diverged from the record: agent_nondeterministic"
+    told = {
+        "differ in what masks cover": calls.masked,
+        "hold replies in other words": calls.rewritten,
+        "were not alone in flight, so their order is not controlled": calls.beside,
+        "asked for something that is not offered": calls.refused,
+    }
+    if any(told.values()):
+        yield "agent's requests", "; ".join(f"{count:,} {what}" for what, count in told.items() if count)
 
 
 def no_tokens(usage: Usage) -> str:

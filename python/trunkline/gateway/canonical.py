@@ -11,6 +11,7 @@ import msgspec
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
+from trunkline.llm.response import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ _MASKED: Final = "\ufffc"
 """Stands for what a mask covers: the object replacement character."""
 
 
-class Masks:
+class RequestMasks:
     """Regular expressions of texts that are equal for matching, whatever they are.
 
     Args:
@@ -48,9 +49,9 @@ class Masks:
                 raise ConfigError(f"mask {short_repr(pattern)} fits the empty text: write what it is to cover")
             self._compiled.append(compiled)
 
-    def with_texts(self, texts: Iterable[str]) -> Masks:
+    def with_texts(self, texts: Iterable[str]) -> RequestMasks:
         """Return these masks, and others of plain texts."""
-        return Masks(self._patterns, texts)
+        return RequestMasks(self._patterns, texts)
 
     def apply(self, text: str) -> str:
         """Return a text with all that is covered replaced by one character."""
@@ -59,10 +60,10 @@ class Masks:
         return text
 
 
-NO_MASKS: Final = Masks()
+NO_MASKS: Final = RequestMasks()
 
 
-def forms(messages: Sequence[Message], masks: Masks = NO_MASKS) -> list[bytes]:
+def forms(messages: Sequence[Message], masks: RequestMasks = NO_MASKS) -> list[bytes]:
     """Return the form of each message: role, text, calls by name and parsed arguments, and which call it answers.
 
     Args:
@@ -85,7 +86,8 @@ def forms(messages: Sequence[Message], masks: Masks = NO_MASKS) -> list[bytes]:
 
 
 def arguments(text: str) -> str:
-    """Return the arguments of a call with their fields in order; blank ones are an empty object."""
+    """Return the arguments of a call with their fields in order, as the model wrote them; blank ones are none."""
+    text = written(text)
     if not text.strip():
         return "{}"
     try:
@@ -111,7 +113,7 @@ def encoded(value: Any) -> bytes:
         return _sorted.encode(scrub(value))
 
 
-def _content(content: Any, masks: Masks) -> Any:
+def _content(content: Any, masks: RequestMasks) -> Any:
     if content is None:
         return ""
     if isinstance(content, str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -34,7 +33,7 @@ _MODELS: Final = "/v1/models"
 _JSON: Final = "application/json"
 
 
-class Repetition(NamedTuple):
+class RepeatedRequest(NamedTuple):
     """Tells a request that is sent again from a new one.
 
     Attributes:
@@ -64,7 +63,7 @@ class GatewaySession(Protocol):
     refused: Counter[str]
     """Requests that this interface does not offer, by what was asked for."""
 
-    async def answer(self, request: AgentRequest, repetition: Repetition) -> GatewayAnswer:
+    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GatewayAnswer:
         """Return the reply to a request; raises RequestRefused."""
         ...
 
@@ -95,12 +94,11 @@ class Gateway:
             await self._runner.cleanup()
 
     @contextmanager
-    def opened(self, session: GatewaySession) -> Iterator[str]:
-        """Serve a session; yields the path of its base URL, ``/SECRET``."""
-        secret = secrets.token_urlsafe(24)
+    def serving(self, secret: str, session: GatewaySession) -> Iterator[str]:
+        """Serve a session; yields its base URL, which ends with the secret."""
         self._sessions[secret] = session
         try:
-            yield f"/{secret}"
+            yield f"{self.origin}/{secret}"
         finally:
             del self._sessions[secret]
 
@@ -209,7 +207,7 @@ def _format_of(route: str) -> Format:
     return known if known is not None else FORMATS["/v1/chat/completions"]
 
 
-def _repetition(request: web.Request) -> Repetition:
+def _repetition(request: web.Request) -> RepeatedRequest:
     headers, attempts = request.headers, 0
     with suppress(ValueError):
         attempts = min(int(headers.get("X-Stainless-Retry-Count", "0")[:9]), 1_000_000)
@@ -218,7 +216,7 @@ def _repetition(request: web.Request) -> Repetition:
     def connected() -> bool:
         return transport is not None and not transport.is_closing()
 
-    return Repetition(max(0, attempts), headers.get("Idempotency-Key", "")[:200], connected)
+    return RepeatedRequest(max(0, attempts), headers.get("Idempotency-Key", "")[:200], connected)
 
 
 def _models(route: str) -> web.Response:

@@ -34,6 +34,7 @@ from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.tools.environment import rewards_steps
 from trunkline.tools.environment_pool import EnvironmentPool
+from trunkline.tools.tool import check_environment_used
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
@@ -235,13 +236,19 @@ class Job(msgspec.Struct, kw_only=True):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("policy_version", self.weights)
         self._check_pool(self.agent.environment)
-        if self.program is not None:
-            if isinstance(self.program, External):
-                check_external(self.program, self.agent, self.strategy)
-            else:
-                check_program(self.program, self.agent)
-            self._check_program_tokens()
+        self._check_program()
         self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    def _check_program(self) -> None:
+        """Refuse an agent that does not fit what plays its rollouts."""
+        if self.program is None:
+            check_environment_used(self.agent.environment, self.agent.tools)
+            return
+        if isinstance(self.program, External):
+            check_external(self.program, self.agent, self.strategy)
+        else:
+            check_program(self.program, self.agent)
+        self._check_program_tokens()
 
     def _check_pool(self, pool: Any) -> None:
         """Refuse a pool whose environments would be held by rollouts that wait for others, which wait for these."""
@@ -432,6 +439,8 @@ def settings(job: Job) -> dict[str, Any]:
 def _program_name(program: ProgramFunction | External) -> str:
     """Return module and name of a program, as far as it has them."""
     if isinstance(program, External):
+        if isinstance(program.agent, str):
+            return program.agent
         program = program.agent
     module = module_of(program)
     return f"{module}:{_named(program)}" if module else _named(program)

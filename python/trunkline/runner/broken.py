@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CAUSES: Final = 3
 _WIDTH: Final = 200
+_MOST_DIVERGED: Final = 0.05
 
 
 def check_fail_on_error(given: object) -> float | None:
@@ -35,12 +36,14 @@ def check_fail_on_error(given: object) -> float | None:
 
 
 def judge(summary: Summary, threshold: float) -> int:
-    """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on.
+    """Return 1 if more rollouts broke than allowed, or the groups are selected by divergence, else 0.
+
+    ``threshold`` is a share below 1, a count from 1 on.
 
     Rollouts that broke in an earlier run do not count. A task that broke as a whole does, as when its worker died.
     """
     allowed = threshold * (summary.rollouts - summary.retried) if threshold < 1 else threshold
-    return int(max(_failed(summary), summary.broken) > allowed)
+    return int(max(_failed(summary), summary.broken) > allowed or _selected(summary))
 
 
 def broken_lines(run: Run, summary: Summary) -> list[str]:
@@ -56,7 +59,18 @@ def broken_lines(run: Run, summary: Summary) -> list[str]:
     told = sum(count for _, count in causes[:_CAUSES])
     if (others := summary.failed - told) > 0 and failed:
         lines.append(f"  {others:,}: other causes")
+    if _selected(summary) and (calls := summary.agent_calls) is not None:
+        lines.append(
+            f"of {counted(calls.again, 'start')} of the agent over what is on record {calls.diverged:,} diverged, more "
+            f"than {_MOST_DIVERGED:.0%}: the groups are selected by that; cover what differs with a mask (--mask)"
+        )
     return [*lines, _retry(run)]
+
+
+def _selected(summary: Summary) -> bool:
+    """Whether so many replays diverged that what is left is a selection."""
+    calls = summary.agent_calls
+    return calls is not None and calls.diverged > _MOST_DIVERGED * calls.again
 
 
 def _failed(summary: Summary) -> int:

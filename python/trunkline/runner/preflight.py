@@ -16,6 +16,8 @@ from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.config import LLM
 from trunkline.protocol.job import forks_inside, region_of, tokens_of
 from trunkline.rollout.budget import prompt_bound, turn_cost
+from trunkline.rollout.external.config import External
+from trunkline.rollout.external.process import AgentRunner
 from trunkline.rollout.moves import write_prompt
 from trunkline.store.sqlite import describe
 from trunkline.store.stats.summary import TakenOver
@@ -85,7 +87,9 @@ def formula_of(strategy: Strategy, rollouts: int) -> str:
 
 
 def check(job: Job) -> None:
-    """Check keys and token settings of all agents without a request."""
+    """Check keys and token settings of all agents, and an agent's command, without a request."""
+    if isinstance(job.program, External) and (command := job.program.command) is not None:
+        AgentRunner(command).check()
     for llm in job.llms.values():
         if isinstance(llm, LLM):
             llm.key()

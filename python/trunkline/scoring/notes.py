@@ -1,4 +1,4 @@
-"""Notes of a rollout: verdicts, grades, replayed calls."""
+"""Notes of a rollout: verdicts, grades, replayed calls, calls of an agent of another framework."""
 
 from __future__ import annotations
 
@@ -74,6 +74,40 @@ class Retried(msgspec.Struct, frozen=True, array_like=True, tag="retried"):
     reward: float | None = None
 
 
+class ExternalCalls(msgspec.Struct, frozen=True, array_like=True, tag="agent"):
+    """Model calls of an agent of another framework, of one rollout or of several.
+
+    Attributes:
+        again: Starts of the agent over calls that were on record, for a fork or after a kill.
+        diverged: Of these, starts in which it asked something else than its record has.
+        replayed: Calls that were answered from the record.
+        masked: Of these, calls whose requests differ in what masks cover.
+        rewritten: Calls whose request holds replies of the rollout in other words than they were given in.
+        beside: Calls that were not alone in flight, so that nothing can fork there.
+        refused: Requests that the endpoint does not offer.
+        seconds: CPU seconds of its processes.
+    """
+
+    again: int = 0
+    diverged: int = 0
+    replayed: int = 0
+    masked: int = 0
+    rewritten: int = 0
+    beside: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: ExternalCalls) -> ExternalCalls:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return ExternalCalls(*(one + another for one, another in pairs))
+
+
+def agent_calls(note: str | None) -> ExternalCalls | None:
+    """What a note says of an agent's calls, over all of its starts; None for other rollouts."""
+    found = [entry for entry in entries(note) if isinstance(entry, ExternalCalls)]
+    return sum(found, ExternalCalls()) if found else None
+
+
 def retried(note: str | None) -> Retried | None:
     """What a note says of a rollout that was asked again; None for others."""
     return next((entry for entry in entries(note) if isinstance(entry, Retried)), None)
@@ -92,7 +126,7 @@ def as_noted(reward: str, scored: Scored) -> list[Graded]:
     return noted
 
 
-_grades_decoder = msgspec.json.Decoder(list[Graded | Retried | dict[str, Any] | str])
+_grades_decoder = msgspec.json.Decoder(list[Graded | Retried | ExternalCalls | dict[str, Any] | str])
 
 
 def graded(note: str | None) -> list[Graded]:
@@ -149,7 +183,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
 
 
-Entry = Verdict | Graded | Retried | str
+Entry = Verdict | Graded | Retried | ExternalCalls | str
 # Verdicts carry no tag, so that old notes are read; what a reward said is a list, which is one by its own.
 _decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
@@ -165,7 +199,10 @@ def entries(note: str | None) -> list[Entry]:
         return []
     try:
         found = _decoder.decode(note)
-        return [msgspec.convert(entry, Graded | Retried) if isinstance(entry, list) else entry for entry in found]
+        return [
+            msgspec.convert(entry, Graded | Retried | ExternalCalls) if isinstance(entry, list) else entry
+            for entry in found
+        ]
     except _UNREADABLE:
         return [note]
 

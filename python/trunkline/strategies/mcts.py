@@ -107,12 +107,17 @@ class MCTS(msgspec.Struct, frozen=True):
         drawn, room = _drawn(core), [0] * len(parents)
         # A turn may be drawn at the prompt, and where a model moved or a rollout was cut off before it.
         cut = {leaf for rollout, leaf in enumerate(leaves) if was_to_move(core.rollout(rollout), kinds[leaf])}
-        for state in {prompt(core), *fork_points(parents, kinds, leaves), *cut}:
+        start = prompt(core)
+        begun = 0  # turns drawn before any other, at the prompt or behind messages of a program
+        for state in {*fork_points(parents, kinds, leaves), *cut}:
             turn = state
             while kinds[turn] not in (TURN, PROMPT):
                 turn = parents[turn]
-            most = drawn[parents[turn]] if kinds[turn] == TURN else self.children
-            room[state] = most - drawn[state]
+            if kinds[turn] == TURN:
+                room[state] = drawn[parents[turn]] - drawn[state]
+            else:
+                begun += drawn[state]
+        room[start] = self.children - begun
         return room
 
 

@@ -131,6 +131,7 @@ class Toolbox:
             self._tools[item.name] = item
             self._executors[item.name] = Executor(item, self._user_code, timeout, limit)
         self.names = list(self._tools)
+        self._stateful_names = {item.name for item in self._tools.values() if item.schema.slot is not None}
         self._acting = any(item.policy.side_effects for item in self._tools.values())
         self._limit = limit
         self._parallel = parallel
@@ -255,8 +256,12 @@ class Toolbox:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
+    def stateful(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether one of some calls takes the environment."""
+        return any(call.name in self._stateful_names for call in calls)
+
     async def replay(
-        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
+        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None, first: int = 0
     ) -> list[Observation | None]:
         """Run the calls of a recorded turn again that take the environment; the others give None."""
         turn = await self._mended(calls)
@@ -268,7 +273,7 @@ class Toolbox:
                 "run again (replay is false)"
             )
         return [
-            await self._run(one, None if origin is None else (origin, index), environment)
+            await self._run(one, None if origin is None else (origin, first + index), environment)
             if self._stateful(one)
             else None
             for index, one in enumerate(turn)
@@ -306,8 +311,7 @@ class Toolbox:
         return await asyncio.to_thread(mend, calls)  # hostile text can take long
 
     def _stateful(self, mended: RepairedCall) -> bool:
-        found = self._tools.get(mended.call.name)
-        return found is not None and found.schema.slot is not None
+        return mended.call.name in self._stateful_names
 
     def _acts(self, mended: RepairedCall) -> bool:
         """Whether a call will run and has side effects."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from trunkline._internal.validation import check_that, short_repr
 from trunkline.errors import ConfigError
-from trunkline.gateway.canonical import Masks
+from trunkline.gateway.canonical import RequestMasks
+from trunkline.rollout.external.process import AgentCommand
 
 if TYPE_CHECKING:
     from trunkline.agent import Agent
@@ -29,11 +31,15 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     tools run again. So forks, and rollouts that go on after a kill, need effects that may be repeated.
 
     Attributes:
-        agent: The agent: ``async def agent(client, task)``, which is given an ``openai.AsyncOpenAI`` and returns its
-            answer, a text, or None.
+        agent: The agent: a command such as ``"python agent.py"``, which is started for each rollout and gets the
+            question on standard input, or where ``{question}`` stands in it; or ``async def agent(client, task)``,
+            which is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None.
         effects: What its tools change: ``"none"``; ``"folder"``: its working folder, of which each start has a fresh
             copy; ``"external"``: something else, so that it is not started twice for one rollout.
-        masks: Regular expressions of what may differ in its requests when it is started again, such as times.
+        masks: Regular expressions of what may differ in its requests when it is started again, such as times. Its
+            folder and its endpoint's address are covered in any case.
+        process: How the command is started, and its limits: fields of
+            :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command``.
 
     Raises:
         ConfigError: A field has a value it cannot have.
@@ -42,11 +48,13 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     agent: Any
     effects: Literal["none", "folder", "external"] = "external"
     masks: tuple[str, ...] = ()
+    process: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if not inspect.iscoroutinefunction(self.agent):
+        if not isinstance(self.agent, str) and not inspect.iscoroutinefunction(self.agent):
             raise ConfigError(
-                f"External: agent must be a function, async def agent(client, task), not {short_repr(self.agent)}"
+                "External: agent must be a command, or a function, async def agent(client, task), not "
+                f"{short_repr(self.agent)}"
             )
         check_that(
             self.effects in {"none", "folder", "external"},
@@ -56,11 +64,42 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         masks: Any = self.masks
         check_that(isinstance(masks, list | tuple), "External: masks must be a list of regular expressions", masks)
         msgspec.structs.force_setattr(self, "masks", tuple(masks))
-        Masks(self.masks)
+        RequestMasks(self.masks)
+        check_that(isinstance(self.process, dict), "External: process must be options by their names", self.process)
+        if self.command is None and self.process:
+            raise ConfigError(f"External: process is of a command; {short_repr(self.agent)} is a function")
+
+    @property
+    def command(self) -> AgentCommand | None:
+        """How its process is started; None for a function.
+
+        Raises:
+            ConfigError: The command or an option has a value it cannot have.
+        """
+        if not isinstance(self.agent, str):
+            return None
+        try:
+            words = shlex.split(self.agent)
+        except ValueError as problem:
+            raise ConfigError(f"External: agent {short_repr(self.agent)} is no command: {problem}") from None
+        known = AgentCommand.__struct_fields__
+        for name in self.process:
+            if name not in known or name == "command":
+                there = ", ".join(one for one in known if one != "command")
+                raise ConfigError(f"External: process has no option {short_repr(name)}; it has {there}")
+        try:
+            return msgspec.convert({**self.process, "command": words}, AgentCommand)
+        except msgspec.ValidationError as problem:
+            raise ConfigError(f"External: process: {problem}") from None
 
     def settings(self) -> dict[str, Any]:
         """Describe the agent for the run file."""
-        return {"effects": self.effects, "masks": list(self.masks)}
+        command = self.command
+        process: dict[str, Any] = {}
+        if command is not None:
+            process = msgspec.structs.asdict(command)
+            process["env"] = [one.partition("=")[0] for one in command.env]  # values may be secret
+        return {"effects": self.effects, "masks": list(self.masks), "process": process or None}
 
     @property
     def repeatable(self) -> bool:

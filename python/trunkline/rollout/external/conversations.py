@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline._core import CoreTree
-    from trunkline.gateway.canonical import Masks
+    from trunkline.gateway.canonical import RequestMasks
     from trunkline.types import Message
 
 
-class Conversation(NamedTuple):
+class EndedConversation(NamedTuple):
     """Messages that were sent and the reply to them: their fragments, and the ids of all calls in them."""
 
     fragments: tuple[int, ...] = ()
     calls: tuple[str, ...] = ()
 
 
-class Asked(NamedTuple):
+class MatchedRequest(NamedTuple):
     """A request as it is matched and sent.
 
     Attributes:
@@ -60,12 +60,12 @@ class Conversations:
         masks: What requests are compared without.
     """
 
-    def __init__(self, core: CoreTree, masks: Masks) -> None:
+    def __init__(self, core: CoreTree, masks: RequestMasks) -> None:
         self._core = core
         self._masks = masks
-        self._ended: dict[bytes, Conversation | None] = {}
+        self._ended: dict[bytes, EndedConversation | None] = {}
 
-    def read(self, messages: list[Message]) -> Asked:
+    def read(self, messages: list[Message]) -> MatchedRequest:
         """Match a request against the conversations so far, and put its messages into the tree as fragments.
 
         Raises:
@@ -76,7 +76,7 @@ class Conversations:
         keys = [b""]
         for form in masked:
             keys.append(_next(keys[-1], form))
-        found, known = Conversation(), 0
+        found, known = EndedConversation(), 0
         for length in range(len(messages), 0, -1):
             ended = self._ended.get(keys[length])
             if ended is not None:
@@ -89,9 +89,9 @@ class Conversations:
         ]
         fragments += map(self._core.fragment, sent)
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
-        return Asked(messages, masked, keys, digest(forms(messages)), fragments, calls, known, rewritten, sent)
+        return MatchedRequest(messages, masked, keys, digest(forms(messages)), fragments, calls, known, rewritten, sent)
 
-    def ended(self, asked: Asked, reply: Message, node: int) -> None:
+    def ended(self, asked: MatchedRequest, reply: Message, node: int) -> None:
         """Note the reply to a request, which is a node of the tree; two that are equal for matching are no parent."""
         key = _next(asked.key, forms([reply], self._masks)[0])
         if key in self._ended:
@@ -99,7 +99,7 @@ class Conversations:
             return
         fragment = self._core.fragment(self._core.message(node))
         calls = (*asked.calls, *(call["id"] for call in reply.get("tool_calls") or ()))
-        self._ended[key] = Conversation((*asked.fragments, fragment), calls)
+        self._ended[key] = EndedConversation((*asked.fragments, fragment), calls)
 
 
 def _next(key: bytes, form: bytes) -> bytes:

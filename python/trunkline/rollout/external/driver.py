@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
 
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import describe_error, without_secrets
 from trunkline._internal.validation import short_repr
-from trunkline.errors import InfrastructureError, ProgramError, UsageError
+from trunkline.errors import InfrastructureError, ProgramError, RolloutError, UsageError
+from trunkline.rollout.external.process import AgentResult
 from trunkline.rollout.external.session import AgentSession
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
 from trunkline.rollout.types import Finished
+from trunkline.scoring.answers import extract_answer
+from trunkline.scoring.notes import ExternalCalls, note
 from trunkline.tools.calls import Origin
+from trunkline.tree.views import message_text
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
     from trunkline._core import CoreTree
+    from trunkline.rollout.external.process import AgentRunner
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.rollout import Rollout
+    from trunkline.types import Task
 
 __all__ = ["ExternalDriver"]
 
@@ -34,6 +45,7 @@ class ExternalDriver:
         self._program = program
         self._journal = Journal(core)
         self._seed = seed
+        self._seconds: dict[int, float] = {}
 
     def opened(self, rollout: int) -> None:
         """Record a new rollout in the step that opened it."""
@@ -42,26 +54,72 @@ class ExternalDriver:
     async def play(self, rollout: Rollout) -> NoReturn:
         """Play a rollout from its position on the tree until :class:`Finished` or an error."""
         program = self._program
-        gateway = await program.gateway()
-        session = AgentSession(rollout, ProgramExecutor(rollout), self._journal, program, program.masks)
         if not program.external.repeatable:
             fork = rollout.core.rollout(rollout.id).path
             call = Origin(self._seed, rollout.task.id, rollout.id, fork, 0).call(0)
             await rollout.effects.begin([("the agent", call)])
         rollout.activity.leave()
-        try:
-            with gateway.opened(session) as path:
-                answer = await self._run(rollout, session, gateway.origin + path)
-        finally:
-            await session.close()
-        if not program.external.repeatable:
-            rollout.effects.known(0, [0])
+        if program.runner is None:
+            answer = await self._play_function(rollout)
+        else:
+            answer = await self._play_process(rollout, program.runner)
         raise Finished(Termination.ANSWER, answer)
 
-    async def _run(self, rollout: Rollout, session: AgentSession, url: str) -> str | None:
+    async def _play_function(self, rollout: Rollout) -> str | None:
+        """Run an agent that is a function of this process."""
+
+        async def run(url: str) -> Any:
+            from openai import AsyncOpenAI  # noqa: PLC0415 - a second of imports that other runs do not need
+
+            own = asyncio.current_task()
+            async with AsyncOpenAI(base_url=f"{url}/v1", api_key="trunkline") as client:
+                try:
+                    return await self._program.external.agent(client, rollout.task)
+                except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:
+                    # No task can end with it: the event loop would.
+                    if not raised_by_user_code(problem, own):
+                        raise
+                    raise ProgramError(f"the agent raised {describe_error(problem)}") from None
+
+        return await self._serve(rollout, run)
+
+    async def _play_process(self, rollout: Rollout, runner: AgentRunner) -> str | None:
+        """Run an agent that is a process."""
+        place = await runner.open()
+        try:
+
+            async def run(url: str) -> str | AgentResult:
+                result = await runner.run(place, question_of(rollout.task), url)
+                self._seconds[rollout.id] = result.cpu
+                if not result.ok:
+                    said = f": {result.err}" if result.err else ""
+                    raise ProgramError(without_secrets(f"the agent's process {result.how}{said}"))
+                return result if result.answer is None else result.answer
+
+            return await self._serve(rollout, run, place.masks)
+        finally:
+            await runner.close(place)
+
+    async def _serve(
+        self, rollout: Rollout, run: Callable[[str], Coroutine[Any, Any, Any]], masks: Sequence[str] = ()
+    ) -> str | None:
+        """Serve the agent that ``run`` starts with its base URL, and return its answer."""
+        program, secret = self._program, secrets.token_urlsafe(24)
+        gateway = await program.gateway()
+        covered = program.masks.with_texts([*masks, secret, gateway.origin])
+        session = AgentSession(rollout, ProgramExecutor(rollout), self._journal, program, covered)
+        try:
+            with gateway.serving(secret, session) as url:
+                return await self._run(rollout, session, run(url))
+        finally:
+            await session.close()
+            calls = msgspec.structs.replace(session.calls, seconds=self._seconds.pop(rollout.id, 0.0))
+            if calls != ExternalCalls():
+                note(rollout.core, rollout.id, calls)
+
+    async def _run(self, rollout: Rollout, session: AgentSession, work: Coroutine[Any, Any, Any]) -> str | None:
         """Run the agent until it ends, or its rollout does; return its answer."""
-        loop = asyncio.get_running_loop()
-        agent = loop.create_task(self._agent(rollout, url))
+        agent = asyncio.get_running_loop().create_task(work)
         try:
             await asyncio.wait((agent, session.ended), return_when=asyncio.FIRST_COMPLETED)
             if session.ended.done():
@@ -72,6 +130,8 @@ class ExternalDriver:
             if not agent.done():
                 agent.cancel()
                 await asyncio.wait((agent,))
+        if rollout.side_effects is not None:
+            rollout.effects.known(0, [0])  # it has ended, and not by a cut
         if session.ended.done():
             end = session.ended.result()
             answer = None if agent.cancelled() or agent.exception() is not None else agent.result()
@@ -91,19 +151,21 @@ class ExternalDriver:
                 raise error
             if session.failure is not None:
                 raise session.failure
+            if isinstance(error, RolloutError):
+                raise short or error
             raise short or ProgramError(f"the agent raised {without_secrets(describe_error(error))}") from error
         if short is not None:
             raise short
         answer = agent.result()
+        if isinstance(answer, AgentResult):
+            answer = extract_answer(session.last)
         if answer is None and session.failure is not None:
             raise session.failure
         if answer is not None and not isinstance(answer, str):
             raise ProgramError(f"the agent returned {short_repr(answer)}; it must return its answer, a text, or None")
         return answer
 
-    async def _agent(self, rollout: Rollout, url: str) -> Any:
-        """Run the agent in this process."""
-        from openai import AsyncOpenAI  # noqa: PLC0415 - a second of imports that other runs do not need
 
-        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="trunkline", max_retries=2) as client:
-            return await self._program.external.agent(client, rollout.task)
+def question_of(task: Task) -> str:
+    """Return the question of a task: the texts of its messages."""
+    return "\n\n".join(message_text(message) for message in task.messages)

@@ -10,13 +10,12 @@ import msgspec
 
 from trunkline.agent import CompiledAgent
 from trunkline.errors import ConfigError
-from trunkline.gateway.canonical import Masks, encoded
+from trunkline.gateway.canonical import RequestMasks, encoded
 from trunkline.gateway.server import Gateway
-from trunkline.rollout.external.driver import ExternalDriver
+from trunkline.rollout.external.process import AgentRunner
 from trunkline.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
-    from trunkline._core import CoreTree
     from trunkline.gateway.types import AgentRequest
     from trunkline.rollout.external.config import External
 
@@ -51,15 +50,13 @@ class ExternalProgram:
     def __init__(self, external: External, compiled: CompiledAgent, *, several: bool) -> None:
         self.external = external
         self.compiled = compiled
-        self.masks = Masks(external.masks)
+        self.masks = RequestMasks(external.masks)
+        command = external.command
+        self.runner = None if command is None else AgentRunner(command)
         self._gateway: Gateway | None = None
         self._starting = asyncio.Lock()
         self._agents: dict[bytes, CompiledAgent] = {}
         self._several = several
-
-    def driver(self, core: CoreTree, seed: int) -> ExternalDriver:
-        """Return what plays the rollouts of a tree."""
-        return ExternalDriver(self, core, seed)
 
     async def gateway(self) -> Gateway:
         """Return the gateway of this worker, started once."""
@@ -96,6 +93,8 @@ class ExternalProgram:
 
     async def close(self) -> None:
         """Stop the gateway."""
+        if self.runner is not None:
+            await self.runner.aclose()
         if self._gateway is not None:
             await self._gateway.close()
         for one in self._agents.values():

@@ -25,22 +25,25 @@ from trunkline.errors import (
 )
 from trunkline.gateway.canonical import digest, forms
 from trunkline.gateway.types import AgentReply, RequestRefused
-from trunkline.llm.messages import call_id, encode
+from trunkline.llm.messages import encode
+from trunkline.llm.response import recorded
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.external.conversations import Conversations
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
+from trunkline.scoring.notes import ExternalCalls
 from trunkline.tree.records import Failure, Record
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
-    from trunkline.gateway.canonical import Masks
-    from trunkline.gateway.server import Repetition
+    from trunkline.gateway.canonical import RequestMasks
+    from trunkline.gateway.server import RepeatedRequest
     from trunkline.gateway.types import AgentRequest
     from trunkline.llm.types import ReplyChoice
-    from trunkline.rollout.external.conversations import Asked
+    from trunkline.rollout.external.conversations import MatchedRequest
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.programs.replay import Journal
@@ -48,8 +51,8 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.turns import PendingTurn
     from trunkline.types import Message
 
-_TURNS: Final = 36**4
-"""Numbers that seeds and call ids of turns are made of."""
+_TURNS: Final = 1 << 20
+"""Numbers that seeds of turns are made of."""
 
 _PATIENCE: Final = 30.0
 """Seconds that an unknown request waits for others that the record has beside it."""
@@ -73,8 +76,8 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
 
 
-class Draw:
-    """One draw of a call: its number among equal ones, the turn that its seed and ids are made of, and its record."""
+class CallDraw:
+    """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
 
     __slots__ = ("asked", "compiled", "error", "facts", "number", "pending", "record", "turn")
 
@@ -93,7 +96,12 @@ class Exchange:
     """One call of the agent: its request, its draws and its reply."""
 
     def __init__(
-        self, key: bytes, request: AgentRequest, asked: Asked, draws: list[Draw], repetition: Repetition
+        self,
+        key: bytes,
+        request: AgentRequest,
+        asked: MatchedRequest,
+        draws: list[CallDraw],
+        repetition: RepeatedRequest,
     ) -> None:
         self.key = key
         self.request = request
@@ -119,13 +127,14 @@ class Exchange:
 class GivenReply:
     """A reply, and whether the agent has it."""
 
-    def __init__(self, exchange: Exchange, reply: AgentReply) -> None:
+    def __init__(self, reply: AgentReply, exchange: Exchange | None = None) -> None:
         self.reply = reply
         self._exchange = exchange
 
     def delivered(self) -> None:
         """Note that the reply was written to its end."""
-        self._exchange.delivered = True
+        if self._exchange is not None:
+            self._exchange.delivered = True
 
 
 class AgentSession:
@@ -150,7 +159,12 @@ class AgentSession:
     """
 
     def __init__(
-        self, rollout: Rollout, executor: ProgramExecutor, journal: Journal, program: ExternalProgram, masks: Masks
+        self,
+        rollout: Rollout,
+        executor: ProgramExecutor,
+        journal: Journal,
+        program: ExternalProgram,
+        masks: RequestMasks,
     ) -> None:
         self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.refused: Counter[str] = Counter()
@@ -166,6 +180,8 @@ class AgentSession:
         self._masks = masks
         records = [record for record in journal.of(rollout.id) if record.kind == "ask"]
         self._left = {_place(record): record for record in records}
+        self._again = int(bool(records))
+        self._short = False
         self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
@@ -174,12 +190,12 @@ class AgentSession:
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = 0
-        self._landed = len(records)
+        self._recorded = len(records)
         self._path: list[int] | None = None
         self._tail: list[tuple[bytes, int]] = []
         self._spoken = 0.0
 
-    async def answer(self, request: AgentRequest, repetition: Repetition) -> GivenReply:
+    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GivenReply:
         """Return the reply to a request.
 
         Raises:
@@ -200,7 +216,15 @@ class AgentSession:
         else:
             exchange.waiters.append(repetition.connected)
         reply = await asyncio.shield(exchange.done)
-        return GivenReply(exchange, msgspec.structs.replace(reply, model=request.model))
+        return GivenReply(msgspec.structs.replace(reply, model=request.model), exchange)
+
+    @property
+    def calls(self) -> ExternalCalls:
+        """What is known of the agent's calls."""
+        diverged = int(self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged)))
+        return ExternalCalls(
+            self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
+        )
 
     def stop(self, end: BaseException) -> None:
         """Refuse everything from now on, as the rollout ends; the first reason counts."""
@@ -228,6 +252,7 @@ class AgentSession:
         """Return what is wrong where the agent ended before it asked all that is on record."""
         if not self._left:
             return None
+        self._short = True
         return ReplayDiverged(f"the agent, run again, ends where its record has {len(self._left)} more calls")
 
     def _expanded(self, request: AgentRequest) -> list[Message]:
@@ -243,7 +268,7 @@ class AgentSession:
         rest = [message for message in request.messages if message["role"] not in {"system", "developer"}]
         return [*leading, *earlier, *rest]
 
-    def _repeated(self, key: bytes, repetition: Repetition) -> Exchange | None:
+    def _repeated(self, key: bytes, repetition: RepeatedRequest) -> Exchange | None:
         """Find the exchange that a request asks for again."""
         known = self._exchanges.get(key, [])
         for exchange in known:
@@ -254,14 +279,19 @@ class AgentSession:
         return next((exchange for exchange in known if exchange.abandoned), None)
 
     def _begin(
-        self, key: bytes, request: AgentRequest, asked: Asked, compiled: CompiledAgent, repetition: Repetition
+        self,
+        key: bytes,
+        request: AgentRequest,
+        asked: MatchedRequest,
+        compiled: CompiledAgent,
+        repetition: RepeatedRequest,
     ) -> Exchange:
         draws = []
         for _ in range(request.n):
             number = self._counts[key]
             self._counts[key] += 1
             turn = int.from_bytes(digest([key, number.to_bytes(4, "little")], 8), "little") % _TURNS
-            draws.append(Draw(number, turn, compiled, self._left.get((key.hex(), number))))
+            draws.append(CallDraw(number, turn, compiled, self._left.get((key.hex(), number))))
         exchange = Exchange(key, request, asked, draws, repetition)
         self._exchanges.setdefault(key, []).append(exchange)
         task = asyncio.get_running_loop().create_task(self._work(exchange))
@@ -297,7 +327,7 @@ class AgentSession:
                 return
         raise self._diverged(record, exchange.asked)
 
-    def _diverged(self, record: Record, asked: Asked) -> ReplayDiverged:
+    def _diverged(self, record: Record, asked: MatchedRequest) -> ReplayDiverged:
         was, now = (
             b"\n".join(forms(messages, self._masks)) for messages in (self._recorded_messages(record), asked.messages)
         )
@@ -419,7 +449,7 @@ class AgentSession:
             self._tail.append((form, asked.fragments[place]))
             self._executor.has_grown = True
 
-    async def _send(self, exchange: Exchange, draw: Draw, *, joins: bool) -> None:
+    async def _send(self, exchange: Exchange, draw: CallDraw, *, joins: bool) -> None:
         """Ask for one draw."""
         executor = self._executor
         draw.asked, draw.compiled = executor.numbered(draw.compiled)
@@ -457,7 +487,7 @@ class AgentSession:
             note = CallNote(
                 exchange.key.hex(), draw.number, exchange.asked.key.hex(), exchange.asked.raw.hex(), int(time.time())
             )
-            nth, self._landed = self._landed, self._landed + 1
+            nth, self._recorded = self._recorded, self._recorded + 1
             if draw.pending is None:
                 assert draw.error is not None
                 failure = Failure.of(draw.error).encode()
@@ -483,12 +513,7 @@ class AgentSession:
                     raise draw.error
                 assert draw.facts is not None
                 node, *counts = draw.facts
-                choice = usable(self._executor.recorded(draw.compiled, node))
-                calls = [
-                    ToolCall(call_id(draw.turn, place), call.name, call.arguments)
-                    for place, call in enumerate(choice.tool_calls)
-                ]
-                choice = msgspec.structs.replace(choice, tool_calls=calls)
+                choice = _with_ids(self._core, node, usable(self._executor.recorded(draw.compiled, node)))
                 choices.append(choice)
                 usage.append(counts)
                 self._conversations.ended(exchange.asked, _said(choice), node)
@@ -501,7 +526,7 @@ class AgentSession:
         self.last = choices[-1].content
         generated = [count for _, count in usage]
         reply = AgentReply(
-            id=digest([exchange.key, exchange.draws[0].number.to_bytes(4, "little")]).hex(),
+            id=_id(exchange.key.hex(), exchange.draws[0].number),
             created=self._created(exchange),
             model=exchange.request.model,
             choices=choices,
@@ -521,6 +546,32 @@ class AgentSession:
             if draw.pending is not None:
                 self._executor.drop(draw.pending)
                 draw.pending = None
+
+
+def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentReply:
+    """Return the reply that a recorded call of one choice was given."""
+    facts = core.node(node)
+    return AgentReply(
+        id=_id(note.key, note.equal),
+        created=note.at,
+        model=model,
+        choices=[_with_ids(core, node, recorded(core, node))],
+        prompt=facts.prompt,
+        generated=facts.generated,
+    )
+
+
+def _id(key: str, equal: int) -> str:
+    """The text that the ids of a reply are made of."""
+    return digest([key.encode(), equal.to_bytes(4, "little")]).hex()
+
+
+def _with_ids(core: CoreTree, node: int, choice: ReplyChoice) -> ReplyChoice:
+    """A choice whose calls have the ids that they have in the tree."""
+    message = msgspec.json.decode(core.message(node))
+    pairs = zip(message.get("tool_calls") or (), choice.tool_calls, strict=True)
+    calls = [ToolCall(there["id"], call.name, call.arguments) for there, call in pairs]
+    return msgspec.structs.replace(choice, tool_calls=calls)
 
 
 def _order(exchange: Exchange) -> tuple[bytes, int]:

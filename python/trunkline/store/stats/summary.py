@@ -16,7 +16,7 @@ from trunkline.scoring.diversity import Diversity, DiversityCounter
 from trunkline.scoring.metrics import Estimate
 from trunkline.scoring.metrics.at_k import majority_of
 from trunkline.scoring.metrics.intervals import RewardCounter, estimate
-from trunkline.scoring.notes import replays, retried
+from trunkline.scoring.notes import ExternalCalls, agent_calls, replays, retried
 from trunkline.store.schema import meta_entry
 from trunkline.store.stats.calls import (
     EndpointSummary,
@@ -254,6 +254,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         retry_causes: Retries by what the attempt before came to: a status such as ``429``, ``timeout``,
             ``no connection``, ``connection lost``, ``unusable reply``. Those of an LLM of one's own and of judges are
             not in it; those of tasks that are not finished, and of requests for several draws that were given up, are.
+        agent_calls: What is known of the model calls of an agent of another framework; None for other runs.
     """
 
     state: str
@@ -333,6 +334,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     chosen: int = 0
     first_try: Estimate | None = None
     retry_causes: dict[str, int] = {}
+    agent_calls: ExternalCalls | None = None
 
     @property
     def per_task(self) -> float | None:
@@ -437,6 +439,7 @@ class _RolloutTotals:
         self.diversity = DiversityCounter()
         self.kept, self.cut = LengthCounter(cut=False), LengthCounter(cut=True)
         self.chosen = self.empty = 0
+        self.agent_calls: ExternalCalls | None = None
         self.most = self.solved = self.turns = self.replayed = self.llm_micros = self.tool_micros = 0
         self.usage = Usage()
 
@@ -501,6 +504,8 @@ class _RolloutTotals:
         for row in rows:
             if row.note:
                 self.replayed += replays(row.note)
+                if '"agent"' in row.note and (calls := agent_calls(row.note)) is not None:
+                    self.agent_calls = (self.agent_calls or ExternalCalls()) + calls
             if row.error and row.termination in FAILED:
                 self.failures[Failure.decode(row.error).message] += 1
             elif row.error and row.termination == Termination.CANCELLED:
@@ -594,6 +599,7 @@ def summarise(
         retried=terminations[Termination.RETRIED],
         chosen=found.chosen,
         retry_causes=retry_causes(meta),
+        agent_calls=found.agent_calls,
     )
 
 

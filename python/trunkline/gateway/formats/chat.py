@@ -1,0 +1,216 @@
+"""Chat completions: what an agent asks, and what it is answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from trunkline.gateway.formats import fields
+from trunkline.gateway.types import AgentRequest
+from trunkline.llm.types import CUT_OFF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trunkline.gateway.types import AgentReply, RequestRefused
+    from trunkline.llm.types import ReplyChoice, ToolCall
+
+_REFUSED: Final = {
+    "logprobs": fields.NOT_HANDED_OUT,
+    "top_logprobs": fields.NOT_HANDED_OUT,
+    "audio": "replies are texts and calls of functions",
+    "prediction": "it is not offered here; leave it out",
+    "web_search_options": "no tools are run here; give tools that are functions",
+    "functions": "give tools",
+    "function_call": "give tool_choice",
+}
+
+_KNOWN: Final = frozenset(
+    {
+        "messages",
+        "model",
+        "tools",
+        "tool_choice",
+        "n",
+        "stream",
+        "max_tokens",
+        "max_completion_tokens",
+        "modalities",
+        "stop",
+    }
+).union(fields.SAMPLING, fields.PASSED_ON, fields.IGNORED)
+
+_ERRORS: Final = {401: "authentication_error", 404: "not_found_error", 429: "insufficient_quota"}
+
+
+class ChatFormat:
+    """``/v1/chat/completions``; see :class:`~trunkline.gateway.types.Format`."""
+
+    route = "/v1/chat/completions"
+
+    def read(self, body: dict[str, Any]) -> AgentRequest:
+        """Read a request."""
+        fields.check_offered(body, _KNOWN, _REFUSED)
+        if (kinds := fields.given(body, "modalities")) not in (None, ["text"]):
+            raise fields.invalid("modalities", '["text"]', kinds)
+        most = "max_tokens" if fields.given(body, "max_completion_tokens") is None else "max_completion_tokens"
+        choice = fields.of_kind(body, "tool_choice", (str, dict))
+        return AgentRequest(
+            model=fields.text(body, "model"),
+            messages=messages(fields.objects(body, "messages")),
+            tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: fields.mapping(tool, "function")),
+            sampling=fields.sampling(body, {**fields.passed_on(body), "tool_choice": choice}, most),
+            n=fields.choices(body),
+            stream=fields.flag(body, "stream"),
+            options={"usage": asks_usage(body)},
+        )
+
+    def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
+        """Return the body of a reply."""
+        del request
+        return {
+            **_head(reply, "chat.completion"),
+            "choices": [
+                {
+                    "index": place,
+                    "message": message_of(choice) | {"refusal": None},
+                    "logprobs": None,
+                    "finish_reason": finish(choice),
+                }
+                for place, choice in enumerate(reply.choices)
+            ],
+            "usage": usage_of(reply),
+        }
+
+    def events(self, request: AgentRequest, reply: AgentReply) -> Iterator[bytes]:
+        """Return a reply as chunks."""
+        head = _head(reply, "chat.completion.chunk")
+        asked = request.options.get("usage")
+        rest = {"usage": None} if asked else {}
+
+        def chunk(place: int, delta: Mapping[str, Any], ended: str | None = None) -> bytes:
+            choice = {"index": place, "delta": delta, "logprobs": None, "finish_reason": ended}
+            return event({**head, "choices": [choice], **rest})
+
+        for place, choice in enumerate(reply.choices):
+            message = message_of(choice)
+            calls = message.pop("tool_calls", [])
+            yield chunk(place, message)
+            for index, call in enumerate(calls):
+                yield chunk(place, {"tool_calls": [{"index": index, **call}]})
+            yield chunk(place, {}, finish(choice))
+        if asked:
+            yield event({**head, "choices": [], "usage": usage_of(reply)})
+        yield DONE
+
+    def refuse(self, refusal: RequestRefused) -> dict[str, Any]:
+        """Return the body of a refusal."""
+        return refused(refusal)
+
+
+DONE: Final = b"data: [DONE]\n\n"
+"""Ends a stream of chunks."""
+
+
+def refused(refusal: RequestRefused) -> dict[str, Any]:
+    """Return a refusal in the words of OpenAI's interfaces."""
+    kind = "server_error" if refusal.status >= 500 else _ERRORS.get(refusal.status, "invalid_request_error")
+    param, code = refusal.param or None, refusal.code or None
+    return {"error": {"message": refusal.message, "type": kind, "param": param, "code": code}}
+
+
+def event(data: Any, name: str = "") -> bytes:
+    """Return a server-sent event."""
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def asks_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a stream of chunks is to end with the tokens that were used."""
+    return fields.flag(fields.mapping(body, "stream_options"), "include_usage", "stream_options.include_usage")
+
+
+def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return chat messages that can be sent: texts joined, and fields of replies that are not sent back left out.
+
+    Raises:
+        RequestRefused: There are none, or one is no message.
+    """
+    return fields.checked([_message(f"messages[{place}]", message) for place, message in enumerate(listed)])
+
+
+def _message(place: str, message: dict[str, Any]) -> dict[str, Any]:
+    role = message.get("role")
+    made: dict[str, Any] = {"role": role, "content": _content(f"{place}.content", message)}
+    if name := fields.text(message, "name", f"{place}.name"):
+        made["name"] = name
+    if role == "tool":
+        made["tool_call_id"] = message.get("tool_call_id")
+    elif role == "assistant":
+        made["content"] = made["content"] or fields.text(message, "refusal", f"{place}.refusal")
+        calls = fields.objects(message, "tool_calls", f"{place}.tool_calls")
+        if calls:
+            made["tool_calls"] = [_call(f"{place}.tool_calls[{number}]", call) for number, call in enumerate(calls)]
+    return made
+
+
+def _call(place: str, call: dict[str, Any]) -> dict[str, Any]:
+    if (fields.given(call, "type") or "function") != "function":
+        raise fields.invalid(f"{place}.type", "function", call["type"])
+    function = fields.mapping(call, "function", f"{place}.function")
+    arguments = fields.text(function, "arguments", f"{place}.function.arguments")
+    return fields.function_call(call.get("id"), function.get("name"), arguments, place)
+
+
+def _content(place: str, message: dict[str, Any]) -> Any:
+    """A content's text, or its parts where some are no texts."""
+    content = fields.of_kind(message, "content", (str, list), place)
+    if content is None or isinstance(content, str):
+        return content or ""
+    listed = fields.objects(message, "content", place)
+    return fields.joined([_part(f"{place}[{index}]", part) for index, part in enumerate(listed)])
+
+
+def _part(place: str, part: dict[str, Any]) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return fields.text_part(part, place, kind)
+    if not isinstance(kind, str):
+        raise fields.invalid(f"{place}.type", "a string", kind)
+    return part
+
+
+def message_of(choice: ReplyChoice) -> dict[str, Any]:
+    """Return a choice as the assistant's message, with the ids that are handed out."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content or (None if choice.tool_calls else "")}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.tool_calls:
+        message["tool_calls"] = [_call_of(call) for call in choice.tool_calls]
+    return message
+
+
+def _call_of(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def finish(choice: ReplyChoice) -> str:
+    """Return why a choice ended, in one of the words that the interface has."""
+    if choice.finish in CUT_OFF:
+        return "length"
+    if choice.finish == "content_filter":
+        return "content_filter"
+    return "tool_calls" if choice.tool_calls else "stop"
+
+
+def usage_of(reply: AgentReply) -> dict[str, Any] | None:
+    """Return the tokens of a reply; None where they are not known."""
+    if reply.prompt is None or reply.generated is None:
+        return None
+    cached = {} if reply.cached is None else {"prompt_tokens_details": {"cached_tokens": reply.cached}}
+    total = reply.prompt + reply.generated
+    return {"prompt_tokens": reply.prompt, "completion_tokens": reply.generated, "total_tokens": total, **cached}
+
+
+def _head(reply: AgentReply, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{reply.id}", "object": kind, "created": reply.created, "model": reply.model}

@@ -1,0 +1,403 @@
+"""Agents of other frameworks: their calls become turns, are replayed for forks, and end with their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+
+import aiohttp
+import openai
+import pytest
+from external_agents import TOOLS, Walker, late_walker, walk, walker
+
+import trunkline as tl
+from trunkline.errors import ConfigError
+from trunkline.gateway.canonical import forms
+from trunkline.llm.types import Reply, ReplyChoice
+from trunkline.rollout.external import driver
+from trunkline.runner.broken import judge
+from trunkline.strategies.mcts import MCTS
+from trunkline.tree.records import Failure
+
+TASKS = [tl.Task.ask(f"Walk {number}.", id=f"q{number}") for number in range(4)]
+SAID = "/v1/chat/completions"
+
+
+async def play(agent, llm=None, tasks=TASKS, *, out=None, effects="none", masks=(), model=None, **options):
+    program = tl.External(agent=agent, effects=effects, masks=masks)
+    who = model or tl.Agent(model="m", max_turns=12)
+    given = {"strategy": tl.Chain(2), "seed": 3, "workers": 0} | options
+    return await tl.arun(who, tasks, llm=Walker() if llm is None else llm, program=program, out=out, **given)
+
+
+def parity(trajectory):
+    return float(int(trajectory.answer or 0) % 2)
+
+
+def digests(run):
+    return [tree.digest() for tree in run]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [tl.Chain(3), tl.TreeGRPO(trees=2, forks=2, rounds=2), MCTS(simulations=10, children=2)],
+    ids=lambda one: type(one).__name__,
+)
+async def test_trees_hold_what_the_agent_asked(strategy, tmp_path):
+    model = Walker()
+    run = await play(walker, model, strategy=strategy, out=tmp_path / "run", reward=parity)
+    summary = run.summary()
+    assert summary.terminations == {"answer": summary.rollouts}
+    assert summary.usage.calls == len(model.bodies), "a replayed call costs nothing"
+    sent = {b"".join(forms(body["messages"])) for body in model.bodies}
+    held = set()
+    for tree in run:
+        for number in range(tree.core.rollouts):
+            for node in tree.core.path(tree.core.rollout(number).leaf):
+                facts = tree.core.node(node)
+                if facts.context is not None:
+                    held.add(b"".join(forms(json.loads(tree.core.request_context(facts.context, b"[", b"]")))))
+                elif facts.finish:
+                    held.add(b"".join(forms(json.loads(tree.core.messages(facts.parent)))))
+    assert held == sent
+    for body in model.bodies:
+        ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+        assert ids == [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+        assert body["tools"] == TOOLS
+    with tl.RunReader.open(tmp_path / "run") as reader:
+        assert reader.check() == []
+    if not isinstance(strategy, tl.Chain):
+        assert summary.agent_calls.replayed > 0
+        assert summary.agent_calls.diverged == summary.agent_calls.masked == 0
+    assert digests(await play(walker, strategy=strategy, reward=parity)) == digests(run)
+
+
+@pytest.mark.breaks_rollouts
+async def test_an_agent_that_asks_something_else_diverges_unless_a_mask_covers_it():
+    strategy = tl.TreeGRPO(trees=2, forks=2, rounds=1)
+    run = await play(late_walker, strategy=strategy)
+    summary = run.summary()
+    forks = summary.agent_calls.again  # those at the prompt replay nothing
+    assert summary.terminations == {"answer": len(TASKS) * 6 - forks, "lost": forks}
+    assert summary.agent_calls.diverged == forks > 0
+    assert judge(summary, 1.0) == 1, "the groups are selected"
+    errors = [tree.core.rollout(rollout.id).error for tree in run for rollout in tree.rollouts]
+    failures = [Failure.decode(error) for error in errors if error]
+    assert {failure.kind for failure in failures} == {"ReplayDiverged"}
+    assert all(len(re.findall(r"It is \d+", failure.message)) == 2 for failure in failures), "both are shown"
+    masked = (await play(late_walker, strategy=strategy, masks=[r"It is \d+"])).summary()
+    assert masked.terminations == {"answer": len(TASKS) * 6}
+    assert masked.agent_calls.masked == masked.agent_calls.replayed > 0
+    assert masked.agent_calls.diverged == 0
+
+
+async def test_siblings_condition_on_the_recorded_prefix_whatever_a_mask_covers():
+    model = Walker()
+    await play(late_walker, model, tasks=TASKS[:1], strategy=tl.TreeGRPO(trees=1, forks=3, rounds=1), masks=[r"\d+"])
+    openings = {body["messages"][0]["content"] for body in model.bodies}
+    assert len(openings) == 1
+
+
+async def test_forks_need_effects_that_may_be_repeated():
+    with pytest.raises(ConfigError, match="--effects"):
+        await play(walker, effects="external", strategy=tl.TreeGRPO(trees=1, forks=1, rounds=1))
+    assert (await play(walker, effects="external")).summary().terminations == {"answer": 8}
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ({"system": "Be good."}, "system prompt"),
+        ({"dialect": "hermes"}, "dialect"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
+    ],
+)
+async def test_what_the_agent_brings_itself_is_refused(agent, message):
+    with pytest.raises(ConfigError, match=message):
+        await play(walker, model=tl.Agent(model="m", **agent))
+
+
+@pytest.mark.parametrize("agent", [3, lambda client, task: None, "", "a 'b"])
+def test_no_agent(agent):
+    with pytest.raises(ConfigError, match="agent"):
+        _ = tl.External(agent=agent).command
+
+
+async def test_the_limit_of_turns_is_told_and_ends_the_rollout():
+    told = []
+
+    async def agent(client, task):
+        try:
+            await walk(client, task)
+        except Exception as error:
+            told.append(error)
+            raise
+        return "unheard"
+
+    run = await play(agent, model=tl.Agent(model="m", max_turns=2))
+    assert run.summary().terminations == {"max_turns": 8}
+    assert {type(error).__name__ for error in told} == {"RateLimitError"}
+    assert all("a retry is useless" in str(error) for error in told)
+    assert all(error.response.headers["x-should-retry"] == "false" for error in told)
+
+
+async def test_an_agent_that_ignores_its_limit_is_ended(monkeypatch):
+    monkeypatch.setattr(driver, "_GRACE", 0.05)
+
+    async def agent(client, task):
+        while True:
+            try:
+                await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "again"}])
+            except openai.RateLimitError:
+                await asyncio.sleep(0.01)
+
+    run = await play(agent, model=tl.Agent(model="m", max_turns=3))
+    assert run.summary().terminations == {"max_turns": 8}
+
+
+async def test_what_an_agent_answers_after_its_limit_is_kept():
+    async def agent(client, task):
+        try:
+            return await walk(client, task)
+        except openai.RateLimitError:
+            return "as far as I came"
+
+    run = await play(agent, model=tl.Agent(model="m", max_turns=2))
+    assert run.summary().terminations == {"max_turns": 8}
+    assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"as far as I came"}
+
+
+@pytest.mark.breaks_rollouts
+async def test_a_model_that_fails_is_told_and_ends_the_rollout():
+    class Broken(Walker):
+        async def complete(self, request):
+            raise ValueError("out of order")
+
+    told = []
+
+    async def agent(client, task):
+        try:
+            return await walk(client.with_options(max_retries=0), task)
+        except Exception as error:
+            told.append(error)
+            raise
+
+    run = await play(agent, Broken(), tasks=TASKS[:1])
+    assert run.summary().terminations == {"llm_error": 2}
+    assert {error.status_code for error in told} == {500}
+
+
+@pytest.mark.breaks_rollouts
+@pytest.mark.parametrize("answer", [3, b"x", ["a"]])
+async def test_an_answer_that_is_no_text(answer):
+    async def agent(client, task):
+        return answer
+
+    run = await play(agent, tasks=TASKS[:1])
+    assert run.summary().terminations == {"lost": 2}
+    assert "must return its answer" in run.summary().failures[0][0]
+
+
+@pytest.mark.breaks_rollouts
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), asyncio.CancelledError()])
+async def test_whatever_an_agent_raises_ends_its_rollout_alone(error):
+    async def agent(client, task):
+        if task.id == "q1":
+            raise error
+        return await walk(client, task)
+
+    run = await play(agent)
+    assert run.summary().terminations == {"answer": 6, "lost": 2}
+
+
+async def post(client, body, **headers):
+    url = str(client.base_url).rstrip("/") + "/chat/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+def asking(text="hello", **fields):
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
+
+
+class Counting:
+    """A model that counts its calls, and answers with its seed; ``gate`` holds it until it is set."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seeds = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def complete(self, request):
+        self.calls += 1
+        self.seeds.append(request.seed)
+        await self.gate.wait()
+        return Reply([ReplyChoice(str(request.seed), None, [], "stop")], 5, 0, 1)
+
+
+async def test_equal_requests_are_draws_of_their_own_unless_they_are_retries():
+    model, said = Counting(), []
+
+    async def agent(client, task):
+        said.append([(await post(client, asking()))[1]["choices"][0]["message"]["content"] for _ in range(3)])
+        for header in ({"X-Stainless-Retry-Count": "1"}, {"Idempotency-Key": "k"}, {"Idempotency-Key": "k"}):
+            said[-1].append((await post(client, asking(), **header))[1]["choices"][0]["message"]["content"])
+        return "done"
+
+    await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    ((first, second, third, repeated, keyed, again),) = said
+    assert len({first, second, third}) == 3
+    assert repeated == third
+    assert keyed == again not in {first, second, third}
+    assert model.calls == 4
+
+
+async def test_a_request_whose_client_hung_up_is_joined_by_the_next():
+    model = Counting()
+
+    async def agent(client, task):
+        model.gate.clear()
+        lost = asyncio.ensure_future(post(client, asking()))
+        while not model.calls:
+            await asyncio.sleep(0.001)
+        lost.cancel()
+        await asyncio.gather(lost, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        again = asyncio.ensure_future(post(client, asking()))
+        await asyncio.sleep(0.05)
+        model.gate.set()
+        return (await again)[1]["choices"][0]["message"]["content"]
+
+    run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert model.calls == 1
+    assert run.summary().terminations == {"answer": 1}
+
+
+@pytest.mark.breaks_rollouts
+async def test_calls_at_the_same_time_are_in_the_order_of_their_keys_and_no_fork_points():
+    async def agent(client, task):
+        model.gate.clear()
+        asked = [asyncio.ensure_future(post(client, asking(text))) for text in "abcd"]
+        while model.calls % 4 or not model.calls:
+            await asyncio.sleep(0.001)
+        model.gate.set()
+        await asyncio.gather(*asked)
+        return "done"
+
+    paths = []
+    for _ in range(2):
+        model = Counting()
+        run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+        (tree,) = run
+        paths.append([tree.core.message(node) for node in tree.core.path(tree.core.rollout(0).leaf)])
+        assert run.summary().agent_calls.beside == 4
+    assert paths[0] == paths[1]
+
+
+async def test_several_choices_are_several_draws():
+    model, said = Counting(), []
+
+    async def agent(client, task):
+        said.append((await post(client, asking(n=3)))[1])
+        return "done"
+
+    run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    texts = [choice["message"]["content"] for choice in said[0]["choices"]]
+    assert sorted(texts) == sorted(map(str, model.seeds))
+    assert len(set(texts)) == run.summary().usage.calls == 3
+
+
+async def test_parameters_of_the_run_replace_those_of_the_agent_and_the_seed_is_the_runs():
+    bodies = []
+
+    class Noting(Counting):
+        async def complete(self, request):
+            bodies.append(json.loads(request.body))
+            return await super().complete(request)
+
+    async def agent(client, task):
+        fields = {"temperature": 0.3, "top_p": 0.5, "max_tokens": 9, "seed": 1, "tool_choice": "auto", "tools": TOOLS}
+        await post(client, asking(**fields))
+        return "done"
+
+    sampling = tl.Sampling(temperature=0.9)
+    await play(agent, Noting(), tasks=TASKS[:1], strategy=tl.Chain(1), model=tl.Agent(model="run", sampling=sampling))
+    (body,) = bodies
+    assert body["seed"] != 1
+    wanted = {"model": "run", "temperature": 0.9, "top_p": 0.5, "max_tokens": 9, "tool_choice": "auto", "tools": TOOLS}
+    assert {name: body[name] for name in wanted} == wanted
+
+
+async def test_temperature_0_with_several_rollouts_warns_once(caplog):
+    async def agent(client, task):
+        await post(client, asking(temperature=0))
+        return "done"
+
+    with caplog.at_level(logging.WARNING, "trunkline"):
+        await play(agent, Counting(), strategy=tl.Chain(2))
+    assert sum("temperature 0" in record.message for record in caplog.records) == 1
+
+
+BAD = [
+    (b"", 400),
+    (b"[]", 400),
+    (b"nan", 400),
+    (b'{"messages":' + b"[" * 100_000, 400),
+    (json.dumps(asking(logprobs=True)).encode(), 400),
+    (json.dumps(asking(n=10**6)).encode(), 400),
+    (json.dumps(asking(temperature=-1)).encode(), 400),
+    (json.dumps(asking(unknown_field=1)).encode(), 400),
+    (json.dumps({"messages": []}).encode(), 400),
+    (json.dumps({"messages": [{"role": "king", "content": "x"}]}).encode(), 400),
+    (json.dumps({"messages": [{"role": "tool", "content": "x"}]}).encode(), 400),
+    (json.dumps(asking(tools=[{"type": "web_search"}])).encode(), 400),
+]
+
+
+async def test_hostile_requests_are_refused_in_the_providers_words_and_counted():
+    async def agent(client, task):
+        base = str(client.base_url).rstrip("/")
+        async with aiohttp.ClientSession() as http:
+            for body, status in BAD:
+                async with http.post(f"{base}/chat/completions", data=body) as response:
+                    assert response.status == status, body[:80]
+                    assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
+                    assert response.headers["X-Should-Retry"] == "false"
+            for method, path in (("POST", "/embeddings"), ("GET", "/chat/completions"), ("DELETE", "/files/x")):
+                async with http.request(method, base + path) as response:
+                    assert response.status == 404
+                    assert "not offered" in (await response.json())["error"]["message"]
+            async with http.get(f"{base}/models") as response:
+                assert (await response.json())["data"]
+            other = re.sub(r"/[^/]+/v1$", "/guessed/v1", base)
+            async with http.post(f"{other}/chat/completions", json=asking()) as response:
+                assert response.status == 404
+        return "done"
+
+    run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
+    summary = run.summary()
+    assert summary.terminations == {"answer": 1}, summary.failures
+    assert summary.agent_calls.refused == len(BAD) + 3
+    assert summary.usage.calls == 0
+
+
+async def test_a_stream_says_what_a_whole_reply_says():
+    async def agent(client, task):
+        messages = [{"role": "user", "content": "Walk."}]
+        whole = await client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
+        async with client.chat.completions.stream(
+            model="m", messages=messages, tools=TOOLS, stream_options={"include_usage": True}
+        ) as stream:
+            chunks = [event.type async for event in stream]
+            streamed = await stream.get_final_completion()
+        assert chunks
+        assert streamed.usage == whole.usage
+        assert streamed.choices[0].message.tool_calls[0].function.name == "look"
+        assert whole.choices[0].finish_reason == streamed.choices[0].finish_reason == "tool_calls"
+        return "done"
+
+    run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert run.summary().terminations == {"answer": 1}, run.summary().failures

@@ -1,0 +1,68 @@
+"""Agents that know nothing of Trunkline, and models that answer them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
+from trunkline.types import Task
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Look at a place.",
+            "parameters": {"type": "object", "properties": {"place": {"type": "integer"}}},
+        },
+    }
+]
+
+
+class Walker:
+    """A model whose moves follow from its seed: it looks at places, and answers with the sum of their numbers."""
+
+    def __init__(self, turns: int = 3) -> None:
+        self.turns = turns
+        self.bodies: list[dict[str, Any]] = []
+
+    async def complete(self, request: Request) -> Reply:
+        body = json.loads(request.body)
+        self.bodies.append(body)
+        await asyncio.sleep(0)
+        seen = [message for message in body["messages"] if message["role"] == "tool"]
+        seed = request.seed or 0
+        if len(seen) < self.turns:
+            place = seed % 7
+            calls = [ToolCall("any", "look", json.dumps({"place": place}))]
+            return Reply([ReplyChoice(f"I look at {place}.", None, calls, "tool_calls")], 10 * len(seen) + 5, 0, 7)
+        total = sum(int(message["content"].split()[-1]) for message in seen)
+        return Reply([ReplyChoice(f"<answer>{total + seed % 2}</answer>", None, [], "stop")], 50, 0, 3)
+
+
+async def walker(client: Any, task: Task) -> str | None:
+    """Asks, looks where it is told, and returns the answer."""
+    return await walk(client, task)
+
+
+async def late_walker(client: Any, task: Task) -> str | None:
+    """The same, but its prompt says what time it is."""
+    return await walk(client, task, lambda: f" It is {time.time_ns()}.")
+
+
+async def walk(client: Any, task: Task, note: Callable[[], str] = lambda: "") -> str | None:
+    messages = [{"role": "system", "content": "Walk." + note()}, *task.messages]
+    for _ in range(10):
+        reply = await client.chat.completions.create(model="any", messages=messages, tools=TOOLS)
+        message = reply.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            return message.content.removeprefix("<answer>").removesuffix("</answer>")
+        for call in message.tool_calls:
+            place = json.loads(call.function.arguments)["place"]
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": f"There is {place * place}"})
+    return None

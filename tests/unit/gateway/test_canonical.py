@@ -1,0 +1,112 @@
+"""The form by which requests are compared."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.errors import ConfigError
+from trunkline.gateway.canonical import RequestMasks, forms
+
+TEXT = st.text(max_size=8)
+ARGUMENTS = st.dictionaries(TEXT, st.integers() | TEXT | st.none() | st.lists(st.booleans(), max_size=2), max_size=3)
+
+
+@st.composite
+def conversations(draw):
+    """Chat messages, whose calls have ids of their own."""
+    messages, calls = [], []
+    for _ in range(draw(st.integers(0, 6))):
+        role = draw(st.sampled_from(["system", "user", "assistant", "tool"]))
+        message = {"role": role, "content": draw(TEXT)}
+        if role == "assistant" and draw(st.booleans()):
+            made = [(f"call-{len(calls) + place}", draw(ARGUMENTS)) for place in range(draw(st.integers(1, 2)))]
+            calls += made
+            message["tool_calls"] = [
+                {"id": name, "type": "function", "function": {"name": draw(TEXT), "arguments": json.dumps(given)}}
+                for name, given in made
+            ]
+        if role == "tool":
+            message["tool_call_id"] = draw(st.sampled_from([name for name, _ in calls] or ["none"]))
+        messages.append(message)
+    return messages
+
+
+def renamed(messages, prefix):
+    changed = copy.deepcopy(messages)
+    for message in changed:
+        for call in message.get("tool_calls", ()):
+            call["id"] = prefix + call["id"]
+        if "tool_call_id" in message and message["tool_call_id"] != "none":
+            message["tool_call_id"] = prefix + message["tool_call_id"]
+    return changed
+
+
+@given(conversations())
+def test_ids_and_the_order_of_arguments_do_not_count(messages):
+    other = renamed(messages, "x")
+    for message in other:
+        for call in message.get("tool_calls", ()):
+            given = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = json.dumps(dict(reversed(given.items())), indent=1)
+        if not message["content"] and message["role"] == "assistant":
+            message["content"] = None
+    assert forms(messages) == forms(other)
+
+
+@given(conversations(), st.data())
+def test_any_other_text_counts(messages, data):
+    if not messages:
+        return
+    place = data.draw(st.integers(0, len(messages) - 1))
+    other = copy.deepcopy(messages)
+    other[place]["content"] += "!"
+    before, after = forms(messages), forms(other)
+    assert [place] == [number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
+
+
+@given(conversations())
+def test_the_forms_of_the_first_messages_do_not_depend_on_the_others(messages):
+    whole = forms(messages)
+    assert [forms(messages[:end]) for end in range(len(messages) + 1)] == [
+        whole[:end] for end in range(len(messages) + 1)
+    ]
+
+
+def test_which_call_is_answered_counts():
+    calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in "ab"]
+    said = {"role": "assistant", "content": "", "tool_calls": calls}
+    first, second = ([said, {"role": "tool", "content": "x", "tool_call_id": name}] for name in "ab")
+    assert forms(first) != forms(second)
+
+
+def test_parts_that_are_no_text_are_hashed():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    (form,) = forms([{"role": "user", "content": [{"type": "text", "text": "what?"}, picture]}])
+    assert b"what?" in form
+    assert b"AAAA" not in form
+    other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}}
+    assert [form] != forms([{"role": "user", "content": [{"type": "text", "text": "what?"}, other]}])
+
+
+def test_masks_cover_texts_and_arguments():
+    masks = RequestMasks([r"\d{4}-\d\d-\d\d", r"(?i)pid \d+"], ["/tmp/a", "/tmp/a/b"])
+
+    def said(day, pid, folder):
+        arguments = json.dumps({"folder": folder})
+        calls = [{"id": "1", "function": {"name": "f", "arguments": arguments}}]
+        return [{"role": "assistant", "content": f"on {day}, PID {pid} in {folder}", "tool_calls": calls}]
+
+    one = forms(said("2026-01-02", 17, "/tmp/a/b"), masks)
+    assert one == forms(said("1999-12-31", 4, "/tmp/a"), masks)
+    assert one != forms(said("1999-12-31", 4, "/tmp/c"), masks)
+
+
+@pytest.mark.parametrize("pattern", ["(", "x*", "", 3])
+def test_masks_that_cannot_be(pattern):
+    with pytest.raises(ConfigError, match="mask"):
+        RequestMasks([pattern])
