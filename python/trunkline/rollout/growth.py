@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline.rollout.environments import EnvironmentHandle
-    from trunkline.tools.environment_pool import Place
+    from trunkline.tools.environment_pool import PoolPlace
 
 
 NO_ROLLOUTS: Final[frozenset[int]] = frozenset()
@@ -59,7 +59,7 @@ class Barrier(msgspec.Struct, eq=False):
         if place is not None:
             await place.resume()
 
-    def _place(self, _rollout: int) -> Place | None:
+    def _place(self, _rollout: int) -> PoolPlace | None:
         """Return the place of a rollout in a pool of environments, if it has one."""
         return None
 
@@ -103,7 +103,7 @@ class RunningRollouts(Barrier, kw_only=True, eq=False):
     _struck: frozenset[int] = NO_ROLLOUTS
     _keep: bool = False
 
-    def _place(self, rollout: int) -> Place | None:
+    def _place(self, rollout: int) -> PoolPlace | None:
         handle = self.live[rollout].environment
         environment = None if handle is None else handle.environment
         return environment.place if isinstance(environment, PooledEnvironment) else None

@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from types import new_class
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -85,7 +85,7 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
     def __call__(self) -> Environment:
         """Return what stands for the environment of one rollout, until it holds one."""
         lease = self._lease()
-        object.__setattr__(lease, "_place", Place(self))
+        object.__setattr__(lease, "_place", PoolPlace(self))
         return lease
 
     @property
@@ -113,7 +113,7 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
         kind = type(made)
         if not isinstance(made, Environment) or isinstance(made, PooledEnvironment):
             raise ConfigError(f"{expected}; {_name(self.cls)} returns {short_repr(made)}")
-        body = {name: getattr(made, name) for name in _SETTINGS} | {"__module__": kind.__module__}
+        body = {name: getattr(made, name) for name in _SETTINGS} | {"__module__": kind.__module__, "_kind": kind}
         try:
             return new_class(kind.__name__, (PooledEnvironment, kind), {}, lambda names: names.update(body))
         except ConfigError:
@@ -127,7 +127,8 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
 class PooledEnvironment(Environment):
     """Stands for the environment that a rollout has from a pool: user code is given that one, never this."""
 
-    _place: Place
+    _kind: ClassVar[type[Environment]]
+    _place: PoolPlace
 
     def __init__(self) -> None:
         pass  # not that of the class: it is no environment of its own
@@ -136,7 +137,7 @@ class PooledEnvironment(Environment):
         pass
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PoolPlace:
         """The rollout's place in the pool."""
         return self._place
 
@@ -148,7 +149,7 @@ class LiveEnvironment(msgspec.Struct, eq=False):
     uses: int = 0
 
 
-class Place:
+class PoolPlace:
     """The place of one rollout in a pool, with its environment while it holds one."""
 
     __slots__ = ("broken", "busy", "counted", "keeper", "kept", "live", "lock", "paused", "pool")
@@ -221,7 +222,7 @@ class PoolKeeper:
         self.pool = pool
         self._ask = ask
         self._free: deque[LiveEnvironment] = deque()
-        self._holders: dict[Place, None] = {}
+        self._holders: dict[PoolPlace, None] = {}
         self._taken = 0
         self._starting = 0
         self._waiting: deque[asyncio.Future[LiveEnvironment | None]] = deque()
@@ -236,20 +237,20 @@ class PoolKeeper:
         live = len(self._free) + len(self._holders) + self._starting
         return PoolCounts(live, len(self._waiting), self._made, self._reused, self._replaced)
 
-    async def open(self, place: Place, method: str, *given: object) -> None:
+    async def open(self, place: PoolPlace, method: str, *given: object) -> None:
         """Wait for an environment, and bring it to the state that ``fresh`` or ``restore`` makes."""
         place.keeper = self
         async with place.lock:
             await self._open(place, method, *given)
 
-    async def reopen(self, place: Place) -> None:
+    async def reopen(self, place: PoolPlace) -> None:
         """Make the environment again that was taken away from a place, if it was."""
         async with place.lock:
             kept, place.kept = place.kept, None
             if kept is not None:
                 await self._open(place, "restore", kept)
 
-    async def leave(self, place: Place) -> None:
+    async def leave(self, place: PoolPlace) -> None:
         """Take an environment back, for the next rollout or to close it."""
         async with place.lock:
             place.kept = None
@@ -264,6 +265,7 @@ class PoolKeeper:
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_exception(EnvironmentFailed("the pool of environments is closed"))
+        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -277,7 +279,7 @@ class PoolKeeper:
         if self._timer is None and self._is_stuck():
             self._timer = asyncio.get_running_loop().call_later(_GRACE, self._relieve)
 
-    async def _open(self, place: Place, method: str, *given: object) -> None:
+    async def _open(self, place: PoolPlace, method: str, *given: object) -> None:
         place.live = live = await self._take()
         self._holders[place] = None
         place.broken, place.counted = True, True
@@ -299,7 +301,7 @@ class PoolKeeper:
         live.uses += 1
         place.broken = False
 
-    async def _release(self, place: Place) -> None:
+    async def _release(self, place: PoolPlace) -> None:
         """Free a place once its environment is closed, or may be used again."""
         live, place.live = place.live, None
         broken = place.broken or place.busy > 0
@@ -348,14 +350,15 @@ class PoolKeeper:
         self._taken += 1
         return self._free.popleft() if self._free else None
 
-    def _serve(self) -> None:
+    def _serve(self, *, ahead: bool = True) -> None:
         """Give places to those that wait longest, then start environments ahead."""
         while self._waiting and self._has_room():
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(self._grant())
         while (
-            len(self._free) + self._starting < self.pool.warm
+            ahead
+            and len(self._free) + self._starting < self.pool.warm
             and len(self._free) + self._starting + self._taken < self.pool.size
             and not self._closed
         ):
@@ -364,13 +367,15 @@ class PoolKeeper:
         self.check_stuck()
 
     async def _start_ahead(self) -> None:
+        live: LiveEnvironment | None = None
         try:
-            self._free.append(await self._started())
+            live = await self._started()
+            self._free.append(live)
         except EnvironmentFailed as error:
             self._warn(f"none was started ahead: {format_error(error)}")
         finally:
             self._starting -= 1
-            self._serve()
+            self._serve(ahead=live is not None)
 
     async def _started(self) -> LiveEnvironment:
         """Make an environment, and start it where some are started ahead."""
@@ -412,7 +417,7 @@ class PoolKeeper:
             for place in held[: len(self._waiting)]:
                 self._spawn(self._take_away(place))
 
-    async def _take_away(self, place: Place) -> None:
+    async def _take_away(self, place: PoolPlace) -> None:
         """Take an environment from a rollout that waits between two steps, and keep its state."""
         async with place.lock:
             if not place.paused or place.busy or place.live is None:

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
 from forking import Late, words
 from hypothesis import given, settings
@@ -19,8 +20,12 @@ from trunkline._core import CoreTree
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError, EnvironmentFailed
 from trunkline.llm.config import LLM
+from trunkline.observability.live import ProgressLine
+from trunkline.observability.observers import Progress, explain
+from trunkline.observability.prometheus import PrometheusServer
 from trunkline.protocol.job import Job, pack_job, unpack_job
 from trunkline.protocol.job import settings as settings_of
+from trunkline.protocol.messages import WorkerState
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.task_budget import BudgetSources
@@ -31,7 +36,7 @@ from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
 from trunkline.tools.environment import Environment
-from trunkline.tools.environment_pool import EnvironmentPool, Place, PoolKeeper
+from trunkline.tools.environment_pool import EnvironmentPool, PoolCounts, PoolKeeper, PoolPlace
 from trunkline.tools.tool import tool
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.views import Trajectory, Tree
@@ -116,12 +121,12 @@ def test_a_pool_serves_in_order_and_reuses_and_replaces_as_a_naive_one_does(pool
 async def compare(pool: EnvironmentPool, script: list[tuple[str, int]]) -> None:
     toolbox, model = Toolbox(), Model(pool)
     keeper = toolbox.pool = PoolKeeper(pool, toolbox.manage)
-    places: dict[int, Place] = {}
+    places: dict[int, PoolPlace] = {}
     opening: dict[int, asyncio.Task[None]] = {}
     for number, (move, which) in enumerate(script):
         held = list(model.holding)
         if move == "ask":
-            places[number] = Place(pool)
+            places[number] = PoolPlace(pool)
             opening[number] = asyncio.create_task(keeper.open(places[number], "fresh", TASK))
             model.ask(number)
         elif move == "give up" and model.waiting:
@@ -243,6 +248,23 @@ def test_trees_are_those_of_environments_without_a_pool(
     assert (Slate.live, Slate.most <= pool.size) == (0, True)
 
 
+async def test_a_start_ahead_that_fails_is_tried_again_with_the_next_rollout_alone(caplog):
+    tries = 0
+
+    class Failing(Slate):
+        async def start(self) -> None:
+            nonlocal tries
+            tries += 1
+            raise OSError("no room")
+
+    _, tree = await grown(Chain(3), EnvironmentPool(Failing, size=2, warm=1))
+    assert {rollout.error.message for rollout in tree.rollouts} == {
+        "start() of the environment Failing raised OSError: no room"
+    }
+    assert tries <= 9
+    assert len([one for one in caplog.records if one.name.endswith("environment_pool")]) == 1
+
+
 @pytest.mark.parametrize("size", [1, 2])
 async def test_rollouts_that_are_cut_while_they_wait_hold_no_place(size: int):
     _, tree = await grown(Chain(6), EnvironmentPool(Slate, size=size, reset=True), stopping=Stopping(enough=2))
@@ -325,6 +347,26 @@ def test_a_pool_crosses_to_workers_and_is_no_part_of_what_a_result_means():
 
 def made(**changes: Any) -> EnvironmentPool:
     return EnvironmentPool(**{"cls": Slate} | changes)
+
+
+def test_its_counts_are_in_the_state_of_a_worker_and_say_why_a_run_stands_still():
+    counts = PoolCounts(2, 3, 5, 0, 1)
+    state = WorkerState(0.0, 1, 5, 0, 0.0, 0, "", 0.0, environments=counts)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=WorkerState) == state
+    assert explain(Progress(1, 1, quiet=999.0, workers=1, engines={0: state})) == (
+        "no progress for 999 s: 3 rollouts wait for an environment of the pool"
+    )
+    assert ProgressLine.workers(Progress(1, 1, engines={0: state})).endswith(" 0 requests 2 environments")
+    metrics = PrometheusServer()
+    metrics.look(Progress(1, 1, engines={0: state, 1: state}))
+    metrics.look(Progress(1, 1, engines={0: msgspec.structs.replace(state, environments=None)}))
+    metrics.look(Progress(1, 1, engines={1: state}))
+    shown = {
+        one: metrics.registry.get_sample_value("trunkline_pool_environments", {"worker": "1", "count": one})
+        for one in counts._fields
+    }
+    assert shown == counts._asdict()
+    assert metrics.registry.get_sample_value("trunkline_pool_environments", {"worker": "0", "count": "live"}) is None
 
 
 @pytest.mark.parametrize(
