@@ -281,13 +281,12 @@ def _begun(item: dict[str, Any]) -> dict[str, Any]:
     return begun | {"content": []} if item["type"] == "message" else begun | {"arguments": ""}
 
 
-def _usage(reply: AgentReply) -> dict[str, Any] | None:
-    if reply.prompt is None or reply.generated is None:
-        return None
+def _usage(reply: AgentReply) -> dict[str, Any]:
+    prompt, generated = reply.prompt or 0, reply.generated or 0
     return {
-        "input_tokens": reply.prompt,
+        "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": reply.cached or 0, "cache_write_tokens": 0},
-        "output_tokens": reply.generated,
+        "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": reply.prompt + reply.generated,
+        "total_tokens": prompt + generated,
     }
