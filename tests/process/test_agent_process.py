@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from external_agents import PAGES, PLAIN, search_reply
-from foreign import serving
+from foreign import message, serving
 
 from trunkline._internal.processes import descendants
 from trunkline.agent import Agent
@@ -520,16 +518,26 @@ def processes_of(mark: str) -> list[int]:
     return [pid for pid in pids if pid != os.getpid() and command_line(pid).startswith(mark.encode())]
 
 
-def test_a_run_of_agents_without_network_asks_its_model(tmp_path: Path) -> None:
-    if why := no_namespaces():
+ASKING = """
+import json, os, urllib.request
+def solve(question):
+    body = {"model": "any", "messages": [{"role": "user", "content": question}]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)["choices"][0]["message"]["content"] + os.getcwd()
+"""
+
+
+@pytest.mark.parametrize("network", ["all", "none"])
+def test_a_run_of_a_function_whose_process_asks_the_model(network: str, tmp_path: Path) -> None:
+    if network == "none" and (why := no_namespaces()):
         pytest.skip(f"this system makes no namespaces: {why}")
-    command = shlex.join([sys.executable, "-S", str(PLAIN)])
-    (tmp_path / "corpus.jsonl").write_text(json.dumps(PAGES[0]), "utf-8")
-    limits = {"network": "none", "env": [f"CORPUS={tmp_path / 'corpus.jsonl'}"]}
-    program = External(agent=command, effects="none", process=limits)
-    with serving(search_reply) as server:
+    (tmp_path / "asking.py").write_text(ASKING)
+    program = External(agent=f"python:{tmp_path / 'asking.py'}:solve", effects="none", process={"network": network})
+    with serving(lambda _: message("yes ")) as server:
         played = run(
             Agent(model="m"), [Task.ask("what?")], llm=LLM(server.url), program=program, workers=0, strategy=Chain(2)
         )
     assert played.summary().terminations == {"answer": 2}
-    assert len(server.bodies) >= 4
+    assert [rollout.answer.partition(" ")[0] for tree in played for rollout in tree.rollouts] == ["yes", "yes"]

@@ -76,6 +76,8 @@ _START: Final = 120.0
 """Seconds for the supervisor to start, the module of a function included."""
 _LEAVE: Final = 30.0
 """Seconds for a process to end what it has started."""
+_OPENING: Final = 16
+"""Folders that are made at the same time; the socket that asks for them holds no more than hundreds."""
 
 _ROOT: Final = str(Path(__file__).parents[3])
 _BOOT: Final = (
@@ -210,6 +212,7 @@ class AgentRunner:
         self._keys = [key for key in keys if key]
         self._process: Child | None = None
         self._starting = asyncio.Lock()
+        self._opening = asyncio.Semaphore(_OPENING)
         self._folder = ""
         self._confined = False
         self._places: set[AgentPlace] = set()
@@ -247,18 +250,19 @@ class AgentRunner:
             InfrastructureError: The process that starts agents does not start.
         """
         control = await self._started()
-        line, theirs = socket.socketpair()
-        line.setblocking(False)
-        try:
-            with theirs:
-                socket.send_fds(control, [b"\0"], [theirs.fileno()])
-            said, listener = await _first_of(line)
-        except (OSError, EOFError, msgspec.MsgspecError) as problem:
-            line.close()
-            raise InfrastructureError(f"the process that starts agents gives no answer: {problem}") from None
-        except BaseException:
-            line.close()
-            raise
+        async with self._opening:
+            line, theirs = socket.socketpair()
+            line.setblocking(False)
+            try:
+                with theirs:
+                    socket.send_fds(control, [b"\0"], [theirs.fileno()])
+                said, listener = await _first_of(line)
+            except (OSError, EOFError, msgspec.MsgspecError) as problem:
+                line.close()
+                raise InfrastructureError(f"the process that starts agents gives no answer: {problem}") from None
+            except BaseException:
+                line.close()
+                raise
         if "refused" in said:
             line.close()
             raise EnvironmentFailed(f"the agent's folder cannot be made: {printable(said['refused'], 300)}")
