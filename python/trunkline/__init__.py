@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from trunkline.team.role import Role
     from trunkline.team.team import Team
     from trunkline.tools.environment import Environment
+    from trunkline.tools.gym import from_gym
     from trunkline.tools.tool import tool
     from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination
@@ -90,6 +91,7 @@ team.role: Role
 team.team: Team
 tools: tools=
 tools.environment: Environment
+tools.gym: from_gym
 tools.tool: tool
 train: train=
 tree.views: Node Trajectory Tree
@@ -212,6 +214,7 @@ __all__ = [
     "exact_match",
     "export",
     "filters",
+    "from_gym",
     "llms",
     "load_tasks",
     "metrics",
