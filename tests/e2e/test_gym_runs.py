@@ -34,8 +34,8 @@ def test_forks_and_workers_change_nothing(given: str, options: dict[str, Any], h
         here = played(server.url, kind, how, 0, tmp_path / "0")
         digests = {tree.task.id: tree.digest() for tree in here}
         assert here.summary().replayed > 0, "forks ran steps again"
-        for other, workers in ((copied, 0), (kind, 2)):
-            run = played(server.url, other, how, workers, tmp_path / f"{workers} {other is copied}")
+        for number, (other, workers, size) in enumerate([(copied, 0, 0), (kind, 2, 0), (kind, 0, 2)]):
+            run = played(server.url, other, how, workers, tmp_path / f"other {number}", size)
             assert {tree.task.id: tree.digest() for tree in run} == digests
     for tree in here:
         assert {rollout.error for rollout in tree.rollouts} == {None}

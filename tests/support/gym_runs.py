@@ -22,7 +22,7 @@ TASKS.append(msgspec.structs.replace(tl.Task.ask("Play.", id="seeded"), metadata
 
 async def loop(rollout: ProgramContext) -> str | None:
     """Look, and then let the model act until it does not."""
-    look = rollout.agent.environment.look
+    (look, _) = rollout.agent.tools
     seen = await rollout.tool(look)
     await rollout.observe(seen.text, by="look", seen=seen)
     while await rollout.use(None, turn := await rollout.ask()):
@@ -38,7 +38,7 @@ class Players(tl.Team, frozen=True, kw_only=True):
 
     async def play(self, rollout: TeamPlay) -> str | None:
         """Act by turns."""
-        await rollout.observe(self.environment.look)
+        await rollout.observe(self.members["one"].agent.tools[0])
         while await rollout.use(said := await rollout.ask(self.one if rollout.turn % 2 else self.other)):
             pass
         return said
@@ -78,8 +78,8 @@ def drawn(schema: dict, luck: random.Random) -> Any:
             return {name: drawn(one, luck) for name, one in schema["properties"].items()}
 
 
-def played(url: str, kind: type[GymEnvironment], how: str, workers: int, out: Path) -> tl.Run:
-    """Play all tasks."""
+def played(url: str, kind: type[GymEnvironment], how: str, workers: int, out: Path, size: int = 0) -> tl.Run:
+    """Play all tasks; with a size, in environments of a pool of that size."""
     options: dict[str, Any] = {
         "llm": url,
         "strategy": tl.TreeGRPO(trees=2, forks=2, rounds=1),
@@ -87,9 +87,10 @@ def played(url: str, kind: type[GymEnvironment], how: str, workers: int, out: Pa
         "workers": workers,
         "out": out,
     }
+    made: Any = tl.EnvironmentPool(kind, size=size) if size else kind
     if how == "team":
-        return tl.run(team(kind), TASKS, **options)
-    agent = tl.Agent(model="m", tools=kind.tools, environment=kind, max_turns=6)
+        return tl.run(msgspec.structs.replace(team(kind), environment=made), TASKS, **options)
+    agent = tl.Agent(model="m", tools=kind.tools, environment=made, max_turns=6)
     return tl.run(agent, TASKS, program=loop if how == "program" else None, **options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import threading
 from functools import partial
 from typing import Any, ClassVar
 
@@ -238,6 +239,20 @@ async def test_one_whose_steps_misbehave_is_an_answer_to_the_model(value: Any, s
     assert said in seen.text
     assert len(seen.text) < 110_000
     await environment.close()
+    await box.close()
+
+
+async def test_one_that_hangs_fails_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
+    wake = threading.Event()
+    kind = from_gym(type("Still", (Bare,), {"reset": lambda self, **_: wake.wait(60)}))
+    monkeypatch.setattr(kind, "timeout", 0.05)
+    box, other = Toolbox(kind.tools), await began(from_gym(make))
+    try:
+        with pytest.raises(EnvironmentFailed, match=r"fresh\(\) of the environment Still took longer than 0.05 s"):
+            await box.manage(kind(), "fresh", TASK)
+        await other.close()
+    finally:
+        wake.set()
     await box.close()
 
 
