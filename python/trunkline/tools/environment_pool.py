@@ -152,7 +152,7 @@ class LiveEnvironment(msgspec.Struct, eq=False):
 class PoolPlace:
     """The place of one rollout in a pool, with its environment while it holds one."""
 
-    __slots__ = ("broken", "busy", "counted", "keeper", "kept", "live", "lock", "paused", "pool")
+    __slots__ = ("broken", "busy", "counted", "keeper", "kept", "live", "lock", "paused", "pool", "task_seed")
 
     def __init__(self, pool: EnvironmentPool) -> None:
         self.pool = pool
@@ -164,6 +164,7 @@ class PoolPlace:
         self.broken = False
         self.counted = True  # towards the pool's size
         self.lock = asyncio.Lock()
+        self.task_seed = 0
 
     @property
     def environment(self) -> Environment:
@@ -283,6 +284,8 @@ class PoolKeeper:
         place.live = live = await self._take()
         self._holders[place] = None
         place.broken, place.counted = True, True
+        if live is not None:
+            live.environment.task_seed = place.task_seed
         if live is not None and live.uses:
             again = self.pool.resetting if method == "fresh" else method
             try:
@@ -296,6 +299,7 @@ class PoolKeeper:
                 live = None
         if live is None:
             place.live = live = await self._started()
+            live.environment.task_seed = place.task_seed
         if not live.uses:
             await self._ask(live.environment, method, *given)
         live.uses += 1
