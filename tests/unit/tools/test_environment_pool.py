@@ -27,6 +27,8 @@ from trunkline.protocol.job import Job, pack_job, unpack_job
 from trunkline.protocol.job import settings as settings_of
 from trunkline.protocol.messages import WorkerState
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.programs.context import ProgramContext
+from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.task_budget import BudgetSources
 from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
@@ -190,6 +192,8 @@ async def grown(
     core = CoreTree()
     tree = Tree(TASK, core)
     compiled = CompiledAgent(Agent(model="scripted", tools=changes.pop("tools", [look]), environment=environment))
+    if "program" in changes:
+        changes["program"] = Program(changes["program"], compiled)
     sources = None if budget is None else BudgetSources(budget, None, {})
     runner = TreeRunner(
         tree,
@@ -263,6 +267,36 @@ async def test_a_start_ahead_that_fails_is_tried_again_with_the_next_rollout_alo
     }
     assert tries <= 9
     assert len([one for one in caplog.records if one.name.endswith("environment_pool")]) == 1
+
+
+async def meddle(rollout: ProgramContext) -> str:
+    """Asks and looks at the same time, so that a rollout that waits between two steps uses its environment."""
+    seen = await rollout.tool(look, what="s")
+    said = [{"role": "user", "content": seen.text}]
+
+    async def observe(what: str) -> str:
+        return (await rollout.tool(look, what=what)).text
+
+    turn, first, second = await asyncio.gather(rollout.ask(messages=said), observe("x"), observe("y"))
+    other, _ = await asyncio.gather(rollout.ask(messages=[*said, {"role": "user", "content": second}]), observe("z"))
+    return f"{first} {second} {turn.text} {other.text} {await observe('e')}"
+
+
+@given(
+    st.sampled_from([Chain(4), Together(4), TreeGRPO(trees=2, forks=2, rounds=1)]),
+    st.integers(1, 2),
+    st.sampled_from([None, Budget(calls=5), Budget(calls=100), Budget(tools=9)]),
+)
+@settings(deadline=None, max_examples=20)
+def test_trees_of_programs_are_those_without_a_pool(strategy: Strategy, size: int, budget: Budget | None):
+    plain, tree = asyncio.run(grown(strategy, Notebook, budget=budget, program=meddle))
+    ended = {rollout.termination for rollout in tree.rollouts}
+    assert ended <= {Termination.ANSWER, Termination.CENSORED}
+    assert (
+        asyncio.run(grown(strategy, EnvironmentPool(Slate, size=size, reset=True), budget=budget, program=meddle))[0]
+        == plain
+    )
+    assert Slate.live == 0
 
 
 @pytest.mark.parametrize("size", [1, 2])
