@@ -306,6 +306,33 @@ async def test_rollouts_that_are_cut_while_they_wait_hold_no_place(size: int):
     assert sum(rollout.termination is Termination.ANSWER for rollout in tree.rollouts) >= 2
 
 
+@given(
+    st.integers(0, 120),
+    st.sampled_from([Chain(4), Together(4), TreeGRPO(trees=2, forks=2, rounds=1)]),
+    st.sampled_from([None, True]),
+    st.integers(0, 2),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_run_that_is_cancelled_anywhere_closes_all(passes: int, strategy: Strategy, reset: bool | None, warm: int):
+    async def play() -> None:
+        pool = EnvironmentPool(Slate, size=2, warm=warm, reset=reset)
+        compiled = CompiledAgent(Agent(model="scripted", tools=[look], environment=pool))
+        tree = Tree(TASK, CoreTree())
+        runner = TreeRunner(tree, TreeSettings(compiled, strategy, None, 7, CompletionClient(Scripted(talk))), Silent())
+        running = asyncio.create_task(runner.run())
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        await compiled.toolbox.close()
+        for _ in range(20):  # closing is not interrupted, and goes on beside
+            await asyncio.sleep(0)
+        assert Slate.live == 0
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("method", ["fresh", "reset", "restore", "snapshot", "close"])
 @pytest.mark.parametrize("hang", [False, True], ids=["raises", "hangs"])
 async def test_an_environment_that_fails_is_replaced_and_the_others_go_on(method: str, hang: bool):
