@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from openai import AsyncOpenAI, BadRequestError, DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
-from trunkline.gateway.formats import FORMATS
+from trunkline.gateway.formats import FORMATS, anthropic, chat, completions, responses
 from trunkline.gateway.types import AgentReply, AgentRequest, RequestRefused
 from trunkline.llm.types import ReplyChoice, ToolCall
 
@@ -226,12 +228,12 @@ async def test_refusals_are_errors_of_the_client_that_name_the_field():
 
 @pytest.mark.parametrize("choice", [TEXT, ACTS, CUT, ReplyChoice("", tool_calls=CALLS[:1])])
 async def test_a_streamed_message_is_the_whole_one(choice: ReplyChoice):
-    anthropic = pytest.importorskip("anthropic")
+    sdk = pytest.importorskip("anthropic")
     asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Weather?"}]}
     tools = [{"name": "weather", "description": "The weather.", "input_schema": SCHEMA}]
     async with (
         endpoint(choice) as (session, url),
-        anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as client,
+        sdk.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as client,
     ):
         whole = await client.messages.create(**asked, tools=tools)
         async with client.messages.stream(**asked, tools=tools) as stream:
@@ -245,7 +247,7 @@ async def test_a_streamed_message_is_the_whole_one(choice: ReplyChoice):
         if results:
             second.append({"role": "user", "content": [*results, {"type": "text", "text": "Go on."}]})
         await client.messages.create(**(asked | {"messages": second}))
-        with pytest.raises(anthropic.BadRequestError) as raised:
+        with pytest.raises(sdk.BadRequestError) as raised:
             await client.messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 1024})
         assert json.loads(raised.value.response.text)["error"]["type"] == "invalid_request_error"
     assert session.seen[0].tools == [{"type": "function", "function": FUNCTION}]
@@ -265,3 +267,42 @@ def test_a_refusal_without_a_field_has_none():
     for route, form in FORMATS.items():
         kind = "rate_limit_error" if route == "/v1/messages" else "insufficient_quota"
         assert form.refuse(over)["error"]["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            '{"messages":[{"role":"user","content":"?"}],"tools":[{"function":{"name":"f","parameters":%s}}]}',
+        ),
+        ("/v1/responses", '{"input":"?","tools":[{"type":"function","name":"f","parameters":%s}]}'),
+        ("/v1/responses", '{"input":"?","tool_choice":{"type":"function","name":"f","other":%s}}'),
+        (
+            "/v1/messages",
+            '{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"f","input":%s}]}]}',
+        ),
+    ],
+)
+def test_nesting_that_can_be_read_can_be_written_or_is_refused(route: str, body: str):
+    form = FORMATS[route]
+    for depth in range(1, 1200, 7):
+        nested = '{"a":' * depth + "1" + "}" * depth
+        try:
+            asked = form.read(msgspec.json.decode(body % nested))
+        except RecursionError:  # by the decoder
+            break
+        except RequestRefused:
+            continue
+        reply = AgentReply(
+            id=ID, created=1, model="m", choices=[ReplyChoice("", tool_calls=[ToolCall("c", "f", nested)])]
+        )
+        msgspec.json.encode(form.write(asked, reply))
+        assert b"".join(form.events(asked, reply))
+
+
+def test_the_guide_has_every_field():
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "gateway.md").read_text("utf-8")
+    for form in (anthropic, chat, completions, responses):
+        missing = {field for field in [*form._KNOWN, *form._REFUSED] if not re.search(rf"`{field}\b", guide)}
+        assert not missing, form.__name__

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import excerpt
-from trunkline._internal.validation import short_repr
 from trunkline.gateway.formats import chat, fields
 from trunkline.gateway.types import AgentRequest
 
@@ -34,6 +32,7 @@ _KNOWN: Final = frozenset(
     | {"stop_sequences", "stream", "thinking", "output_config"}
 ).union(_IGNORED)
 
+_ROLES: Final = ("user", "assistant", "system")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _ERRORS: Final = {
@@ -61,11 +60,11 @@ class AnthropicFormat:
         extra = {**_tool_choice(body), **_output_config(body), "top_k": fields.of_kind(body, "top_k", (int,))}
         system = fields.of_kind(body, "system", (str, list))
         if isinstance(system, list):
-            system = fields.joined(_parts("system", fields.objects(body, "system")))
+            system = fields.joined(_parts(("system",), fields.objects(body, "system")))
         leading = [{"role": "system", "content": system}] if system else []
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=fields.checked([*leading, *_messages(body)]),
+            messages=[*leading, *fields.checked(_messages(body))],
             tools=fields.function_tools([_typed(tool) for tool in fields.objects(body, "tools")], _function),
             sampling=fields.sampling(body, extra, stop="stop_sequences"),
             stream=fields.flag(body, "stream"),
@@ -131,11 +130,11 @@ def _tool_choice(body: dict[str, Any]) -> dict[str, Any]:
     choice = fields.mapping(body, "tool_choice")
     if not choice:
         return {}
-    kind = fields.text(choice, "type", "tool_choice.type")
-    single = fields.flag(choice, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use")
+    kind = fields.text(choice, "type", ("tool_choice",))
+    single = fields.flag(choice, "disable_parallel_tool_use", ("tool_choice",))
     found: dict[str, Any] = {"parallel_tool_calls": False} if single else {}
     if kind == "tool":
-        name = fields.text(choice, "name", "tool_choice.name")
+        name = fields.text(choice, "name", ("tool_choice",))
         return found | {"tool_choice": {"type": "function", "function": {"name": name}}}
     if kind not in _CHOICES:
         raise fields.invalid("tool_choice.type", "auto, any, tool or none", kind)
@@ -145,12 +144,12 @@ def _tool_choice(body: dict[str, Any]) -> dict[str, Any]:
 def _output_config(body: dict[str, Any]) -> dict[str, Any]:
     """The effort and the form of the text, as chat completions have them."""
     config = fields.mapping(body, "output_config")
-    form = fields.mapping(config, "format", "output_config.format")
-    found: dict[str, Any] = {"reasoning_effort": fields.text(config, "effort", "output_config.effort") or None}
+    form = fields.mapping(config, "format", ("output_config",))
+    found: dict[str, Any] = {"reasoning_effort": fields.text(config, "effort", ("output_config",)) or None}
     if form:
         if form.get("type") != "json_schema":
             raise fields.invalid("output_config.format.type", "json_schema", form.get("type"))
-        schema = fields.mapping(form, "schema", "output_config.format.schema")
+        schema = fields.mapping(form, "schema", ("output_config", "format"))
         named = {"name": "output", "schema": schema, "strict": True}
         found["response_format"] = {"type": "json_schema", "json_schema": named}
     return found
@@ -171,79 +170,80 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages as chat completions have them: results of tools have messages of their own."""
     found: list[dict[str, Any]] = []
     for number, message in enumerate(fields.objects(body, "messages")):
-        place = f"messages[{number}]"
+        at = ("messages", number)
         role = message.get("role")
-        if role not in ("user", "assistant"):
-            raise fields.invalid(f"{place}.role", "user or assistant", role)
-        content = fields.of_kind(message, "content", (str, list), f"{place}.content")
-        if content is None or isinstance(content, str):
+        if role not in _ROLES:
+            raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(_ROLES)}", role)
+        content = fields.of_kind(message, "content", (str, list), at)
+        if content is None or type(content) is str:
             found.append({"role": role, "content": content or ""})
-        elif role == "user":
-            found.extend(_of_user(f"{place}.content", fields.objects(message, "content", f"{place}.content")))
+            continue
+        blocks = fields.objects(message, "content", at)
+        within = (*at, "content")
+        if role == "user":
+            found.extend(_of_user(within, blocks))
+        elif role == "assistant":
+            found.append(_of_assistant(within, blocks))
         else:
-            found.append(_of_assistant(f"{place}.content", fields.objects(message, "content", f"{place}.content")))
+            found.append({"role": role, "content": fields.joined(_parts(within, blocks))})
     return found
 
 
-def _of_user(place: str, blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _of_user(at: fields.FieldPath, blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     rest: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks):
+    for place, block in enumerate(blocks):
+        within = (*at, place)
         if block.get("type") == "tool_result":
-            content = _result(f"{place}[{index}]", block)
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+            yield fields.tool_result(block.get("tool_use_id"), _result(within, block), within)
         else:
-            rest.append(_part(f"{place}[{index}]", block))
+            rest.append(_part(within, block))
     if rest:
         yield {"role": "user", "content": fields.joined(rest)}
 
 
-def _of_assistant(place: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def _of_assistant(at: fields.FieldPath, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks):
-        at = f"{place}[{index}]"
+    for place, block in enumerate(blocks):
+        within = (*at, place)
         if (kind := block.get("type")) == "tool_use":
-            given = _arguments(fields.mapping(block, "input", f"{at}.input"), at)
-            calls.append(fields.function_call(block.get("id"), block.get("name"), given, at))
+            given = _arguments(fields.mapping(block, "input", within), within)
+            calls.append(fields.function_call(block.get("id"), block.get("name"), given, within))
         elif kind not in ("thinking", "redacted_thinking"):
-            parts.append(_part(at, block))
+            parts.append(_part(within, block))
     message = {"role": "assistant", "content": fields.joined(parts, "")}
     return message | {"tool_calls": calls} if calls else message
 
 
-def _result(place: str, block: dict[str, Any]) -> Any:
+def _result(at: fields.FieldPath, block: dict[str, Any]) -> Any:
     """What a tool returned: a text, or parts; that of a failure begins with a word that says so."""
-    content = fields.of_kind(block, "content", (str, list), f"{place}.content")
-    if isinstance(content, list):
-        parts = _parts(f"{place}.content", fields.objects(block, "content", f"{place}.content"))
-        if fields.flag(block, "is_error", f"{place}.is_error"):
-            parts = [{"type": "text", "text": "Error:"}, *parts]
-        return fields.joined(parts)
-    failed = fields.flag(block, "is_error", f"{place}.is_error")
-    return f"Error: {content or ''}".rstrip() if failed else content or ""
+    content = fields.of_kind(block, "content", (str, list), at) or ""
+    failed = fields.flag(block, "is_error", at)
+    if type(content) is str:
+        return f"Error: {content}" if failed else content
+    parts = _parts((*at, "content"), fields.objects(block, "content", at))
+    return fields.joined([{"type": "text", "text": "Error:"}, *parts] if failed else parts)
 
 
-def _parts(place: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [_part(f"{place}[{index}]", block) for index, block in enumerate(blocks)]
+def _parts(at: fields.FieldPath, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_part((*at, place), block) for place, block in enumerate(blocks)]
 
 
-def _part(place: str, block: dict[str, Any]) -> dict[str, Any]:
+def _part(at: fields.FieldPath, block: dict[str, Any]) -> dict[str, Any]:
     """A block as a part of chat completions."""
     kind = block.get("type")
     if kind == "text":
-        return fields.text_part(block, place)
-    if kind == "image":
-        source = fields.mapping(block, "source", f"{place}.source")
-        if source.get("type") == "url":
-            url = fields.text(source, "url", f"{place}.source.url")
-        elif source.get("type") == "base64":
-            data = fields.text(source, "data", f"{place}.source.data")
-            url = f"data:{fields.text(source, 'media_type', f'{place}.source.media_type')};base64,{data}"
-        else:
-            raise fields.unsupported(f"{place}.source", "files are not kept here; give base64 or a url")
-        return {"type": "image_url", "image_url": {"url": url}}
-    shown = excerpt(short_repr(kind), 80)
-    raise fields.unsupported(f"{place}.type", f"{shown} is not offered here; give a text or an image")
+        return fields.text_part(block, at)
+    if kind != "image":
+        raise fields.unsupported_kind(at, kind, "is not offered here; give a text or an image")
+    source, within = fields.mapping(block, "source", at), (*at, "source")
+    if source.get("type") == "url":
+        url = fields.text(source, "url", within)
+    elif source.get("type") == "base64":
+        url = f"data:{fields.text(source, 'media_type', within)};base64,{fields.text(source, 'data', within)}"
+    else:
+        raise fields.unsupported_kind(within, source.get("type"), "is not kept here; give base64 or a url")
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _block(call: ToolCall) -> dict[str, Any]:
@@ -255,17 +255,16 @@ def _input(arguments: str) -> dict[str, Any]:
     if not arguments.strip():
         return {}
     try:
-        return msgspec.json.decode(arguments, type=dict[str, Any])
+        given = msgspec.json.decode(arguments, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {_INVALID: arguments}
+    return given if fields.is_sendable(given) else {_INVALID: arguments}
 
 
-def _arguments(given: dict[str, Any], place: str) -> str:
+def _arguments(given: dict[str, Any], at: fields.FieldPath) -> str:
     """Return an input as the arguments of a call, with those of :func:`_input` as the model wrote them."""
     written = given.get(_INVALID)
     if len(given) == 1 and isinstance(written, str) and _input(written) == given:
         return written
-    try:
-        return msgspec.json.encode(given).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        raise fields.invalid(f"{place}.input", "JSON that can be sent", given) from None
+    fields.check_sendable(fields.named(*at, "input"), given)
+    return msgspec.json.encode(given).decode()

@@ -8,6 +8,7 @@ import msgspec
 
 from trunkline.gateway.formats import fields
 from trunkline.gateway.types import AgentRequest
+from trunkline.llm.messages import ROLES
 from trunkline.llm.types import CUT_OFF
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def event(data: Any, name: str = "") -> bytes:
 
 def asks_usage(body: Mapping[str, Any]) -> bool:
     """Whether a stream of chunks is to end with the tokens that were used."""
-    return fields.flag(fields.mapping(body, "stream_options"), "include_usage", "stream_options.include_usage")
+    return fields.flag(fields.mapping(body, "stream_options"), "include_usage", ("stream_options",))
 
 
 def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,47 +137,53 @@ def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Raises:
         RequestRefused: There are none, or one is no message.
     """
-    return fields.checked([_message(f"messages[{place}]", message) for place, message in enumerate(listed)])
+    return fields.checked([_message(("messages", place), message) for place, message in enumerate(listed)])
 
 
-def _message(place: str, message: dict[str, Any]) -> dict[str, Any]:
+def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
-    made: dict[str, Any] = {"role": role, "content": _content(f"{place}.content", message)}
-    if name := fields.text(message, "name", f"{place}.name"):
-        made["name"] = name
+    if role not in ROLES:
+        raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(ROLES)}", role)
+    content = message.get("content")
+    if type(content) is not str:
+        content = _content(at, message)
     if role == "tool":
-        made["tool_call_id"] = message.get("tool_call_id")
-    elif role == "assistant":
-        made["content"] = made["content"] or fields.text(message, "refusal", f"{place}.refusal")
-        calls = fields.objects(message, "tool_calls", f"{place}.tool_calls")
-        if calls:
-            made["tool_calls"] = [_call(f"{place}.tool_calls[{number}]", call) for number, call in enumerate(calls)]
+        return fields.tool_result(message.get("tool_call_id"), content, at)
+    made: dict[str, Any] = {"role": role, "content": content}
+    if len(message) > 2:
+        if name := fields.text(message, "name", at):
+            made["name"] = name
+        if role == "assistant":
+            made["content"] = content or fields.text(message, "refusal", at)
+            calls = fields.objects(message, "tool_calls", at)
+            if calls:
+                made["tool_calls"] = [_call((*at, "tool_calls", place), call) for place, call in enumerate(calls)]
     return made
 
 
-def _call(place: str, call: dict[str, Any]) -> dict[str, Any]:
-    if (fields.given(call, "type") or "function") != "function":
-        raise fields.invalid(f"{place}.type", "function", call["type"])
-    function = fields.mapping(call, "function", f"{place}.function")
-    arguments = fields.text(function, "arguments", f"{place}.function.arguments")
-    return fields.function_call(call.get("id"), function.get("name"), arguments, place)
+def _call(at: fields.FieldPath, call: dict[str, Any]) -> dict[str, Any]:
+    if call.get("type", "function") != "function":
+        raise fields.invalid(fields.named(*at, "type"), "function", call["type"])
+    function = fields.mapping(call, "function", at)
+    arguments = fields.text(function, "arguments", (*at, "function"))
+    return fields.function_call(call.get("id"), function.get("name"), arguments, at)
 
 
-def _content(place: str, message: dict[str, Any]) -> Any:
+def _content(at: fields.FieldPath, message: dict[str, Any]) -> Any:
     """A content's text, or its parts where some are no texts."""
-    content = fields.of_kind(message, "content", (str, list), place)
-    if content is None or isinstance(content, str):
-        return content or ""
-    listed = fields.objects(message, "content", place)
-    return fields.joined([_part(f"{place}[{index}]", part) for index, part in enumerate(listed)])
+    content = fields.of_kind(message, "content", (str, list), at)
+    if content is None:
+        return ""
+    parts = fields.objects(message, "content", at)
+    return fields.joined([_part((*at, "content", place), part) for place, part in enumerate(parts)])
 
 
-def _part(place: str, part: dict[str, Any]) -> dict[str, Any]:
+def _part(at: fields.FieldPath, part: dict[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        return fields.text_part(part, place, kind)
-    if not isinstance(kind, str):
-        raise fields.invalid(f"{place}.type", "a string", kind)
+        return fields.text_part(part, at, kind)
+    if type(kind) is not str:
+        raise fields.invalid(fields.named(*at, "type"), "a string", kind)
     return part
 
 

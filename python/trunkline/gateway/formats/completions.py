@@ -65,10 +65,8 @@ class CompletionsFormat:
 
 
 def _prompt(body: dict[str, Any]) -> str:
-    if isinstance(body.get("prompt"), str):
-        listed: list[Any] = [body["prompt"]]
-    else:
-        listed = fields.items(body, "prompt")
+    given = fields.of_kind(body, "prompt", (str, list))
+    listed = [given] if isinstance(given, str) else fields.items(body, "prompt")
     if any(isinstance(one, int | list) for one in listed):
         raise fields.unsupported("prompt", "token ids are not taken here; give a text")
     if len(listed) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -11,14 +11,22 @@ from trunkline._internal.text import excerpt
 from trunkline._internal.validation import did_you_mean, short_repr
 from trunkline.errors import ConfigError
 from trunkline.gateway.types import RequestRefused
-from trunkline.llm.messages import check
+from trunkline.llm.messages import LONGEST, check
 from trunkline.llm.request import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+FieldPath: TypeAlias = tuple[str | int, ...]
+"""Where an object is in a request: names of fields, and places in lists."""
+
 MOST_CHOICES: Final = 128
 _MOST_TOOLS: Final = 512
+
+_HEAD_SIZE: Final = 100
+"""Characters of a message or a call beside its texts, at most."""
+_ESCAPED_SIZE: Final = len(r"\u0000")
+"""Bytes of the longest character."""
 
 NOT_HANDED_OUT: Final = "the run keeps log-probabilities, and hands none out"
 
@@ -45,7 +53,8 @@ IGNORED: Final = frozenset(
 )
 """Fields that change nothing here."""
 
-_FUNCTION: Final = {"name": str, "description": str, "parameters": dict, "strict": bool}
+_FUNCTION: Final = (("name", (str,)), ("description", (str,)), ("parameters", (dict,)), ("strict", (bool,)))
+_NEVER_EMPTY: Final = (bool, int, float)
 _KINDS: Final = {
     str: "a string",
     dict: "an object",
@@ -58,10 +67,20 @@ _KINDS: Final = {
 _WORD: Final = re.compile(r"\w*")
 
 
+def named(*path: str | int) -> str:
+    """Return the name of a field by its path: ``messages[3].content``."""
+    return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path).removeprefix(".")
+
+
 def unsupported(field: str, why: str) -> RequestRefused:
     """Return the refusal of a field that is not offered."""
     shown = excerpt(field, 80)
     return RequestRefused(f"Unsupported parameter: '{shown}': {why}", 400, "unsupported_parameter", param=shown)
+
+
+def unsupported_kind(at: FieldPath, kind: object, why: str) -> RequestRefused:
+    """Return the refusal of a part of a request whose ``type`` is not offered."""
+    return unsupported(named(*at, "type"), f"{excerpt(short_repr(kind), 80)} {why}")
 
 
 def invalid(field: str, expected: str, value: object) -> RequestRefused:
@@ -75,56 +94,61 @@ def invalid(field: str, expected: str, value: object) -> RequestRefused:
 
 def check_offered(body: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str]) -> None:
     """Refuse a request with a field that is not offered; ``refused`` says why for each."""
-    for field, why in refused.items():
-        if given(body, field) not in (None, False):
-            raise unsupported(field, why)
     for field in body:
-        if field not in known and field not in refused and given(body, field) is not None:
-            raise unsupported(
-                field, f"it is not offered here{excerpt(did_you_mean(field[:80], known), 80)}; leave it out"
-            )
+        if field not in known and given(body, field) not in (None, False):
+            near = excerpt(did_you_mean(field[:80], known), 80)
+            raise unsupported(field, refused.get(field) or f"it is not offered here{near}; leave it out")
 
 
 def given(body: Mapping[str, Any], field: str) -> Any:
     """Return a field; None where it is absent, null or empty."""
     value = body.get(field)
-    return None if value is None or value in ("", [], {}) else value
+    return value if value or type(value) in _NEVER_EMPTY else None
 
 
-def of_kind(body: Mapping[str, Any], field: str, kinds: tuple[type, ...], place: str = "") -> Any:
-    """Return a field of one of some types of JSON; None where it is absent, null or empty."""
-    value = given(body, field)
-    if value is not None and type(value) not in kinds:
-        raise invalid(place or field, " or ".join(_KINDS[kind] for kind in kinds), value)
+def of_kind(body: Mapping[str, Any], field: str, kinds: tuple[type, ...], at: FieldPath = ()) -> Any:
+    """Return a field of one of some types of JSON; None where it is absent, null or empty.
+
+    Args:
+        body: The object that has the field.
+        field: Its name.
+        kinds: The types.
+        at: The path of the object in the request.
+    """
+    value = body.get(field)
+    if not value and type(value) not in _NEVER_EMPTY:
+        return None
+    if type(value) not in kinds:
+        raise invalid(named(*at, field), " or ".join(_KINDS[kind] for kind in kinds), value)
     return value
 
 
-def text(body: Mapping[str, Any], field: str, place: str = "") -> str:
+def text(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> str:
     """Return a text; empty where there is none."""
-    found: str | None = of_kind(body, field, (str,), place)
-    return found or ""
+    return of_kind(body, field, (str,), at) or ""
 
 
-def flag(body: Mapping[str, Any], field: str, place: str = "") -> bool:
+def flag(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> bool:
     """Return a flag; false where there is none."""
-    return bool(of_kind(body, field, (bool,), place))
+    return of_kind(body, field, (bool,), at) is True
 
 
-def mapping(body: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
+def mapping(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> dict[str, Any]:
     """Return an object; empty where there is none."""
-    return of_kind(body, field, (dict,), place) or {}
+    return of_kind(body, field, (dict,), at) or {}
 
 
-def items(body: Mapping[str, Any], field: str, place: str = "") -> list[Any]:
+def items(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> list[Any]:
     """Return a list; empty where there is none."""
-    return of_kind(body, field, (list,), place) or []
+    return of_kind(body, field, (list,), at) or []
 
 
-def objects(body: Mapping[str, Any], field: str, place: str = "") -> list[dict[str, Any]]:
+def objects(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> list[dict[str, Any]]:
     """Return a list of objects; empty where there is none."""
-    found = items(body, field, place)
-    if not all(isinstance(one, dict) for one in found):
-        raise invalid(place or field, "a list of objects", found)
+    found = items(body, field, at)
+    for one in found:
+        if type(one) is not dict:
+            raise invalid(named(*at, field), "a list of objects", found)
     return found
 
 
@@ -140,7 +164,7 @@ def choices(body: Mapping[str, Any]) -> int:
 
 def passed_on(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the model's server gets as they are."""
-    return {field: of_kind(body, field, kinds) for field, kinds in PASSED_ON.items()}
+    return {field: of_kind(body, field, PASSED_ON[field]) for field in body if field in PASSED_ON}
 
 
 def sampling(
@@ -182,26 +206,34 @@ def function_tools(
         raise invalid("tools", f"at most {_MOST_TOOLS} tools", len(listed))
     found: list[dict[str, Any]] = []
     for place, tool in enumerate(listed):
+        at = ("tools", place)
         kind = given(tool, "type") or "function"
         if kind != "function":
-            shown = excerpt(short_repr(kind), 80)
-            raise unsupported(f"tools[{place}].type", f"{shown} is run by its provider; give tools that are functions")
+            raise unsupported_kind(at, kind, "is run by its provider; give tools that are functions")
         function = read(tool)
-        if not text(function, "name", f"tools[{place}].name"):
-            raise invalid(f"tools[{place}]", "a function with a name", tool)
-        kept = {name: of_kind(function, name, (kind,), f"tools[{place}].{name}") for name, kind in _FUNCTION.items()}
-        found.append({"type": "function", "function": {name: one for name, one in kept.items() if one is not None}})
-    if found:
-        _check_json("tools", found)
+        kept = {name: value for name, kinds in _FUNCTION if (value := of_kind(function, name, kinds, at)) is not None}
+        if "name" not in kept:
+            raise invalid(named(*at), "a function with a name", tool)
+        found.append({"type": "function", "function": kept})
+    check_sendable("tools", found)
     return found
 
 
-def _check_json(field: str, value: object) -> None:
-    """Refuse a value that cannot be sent."""
+def check_sendable(field: str, value: object) -> None:
+    """Refuse a value that cannot be encoded."""
+    if not is_sendable(value):
+        raise RequestRefused(
+            f"Invalid value for '{field}': it is nested too deeply; use fewer levels", 400, "invalid_value", param=field
+        )
+
+
+def is_sendable(value: object) -> bool:
+    """Whether a value can be encoded, within a body too: its nesting is at least eight levels below the deepest."""
     try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
-        raise RequestRefused(f"Invalid value for '{field}': {excerpt(str(problem), 100)}", 400, param=field) from None
+        msgspec.json.encode([[[[[[[[value]]]]]]]])
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def joined(parts: list[dict[str, Any]], between: str = "\n") -> Any:
@@ -209,28 +241,53 @@ def joined(parts: list[dict[str, Any]], between: str = "\n") -> Any:
     return between.join(part["text"] for part in parts) if all(part["type"] == "text" for part in parts) else parts
 
 
-def text_part(part: Mapping[str, Any], place: str, field: str = "text") -> dict[str, Any]:
+def text_part(part: Mapping[str, Any], at: FieldPath, field: str = "text") -> dict[str, Any]:
     """Return a part that is a text, in the form of chat completions."""
-    return {"type": "text", "text": text(part, field, f"{place}.{field}")}
+    return {"type": "text", "text": text(part, field, at)}
 
 
-def function_call(call_id: Any, name: Any, arguments: str, place: str) -> dict[str, Any]:
+def function_call(call_id: Any, name: Any, arguments: str, at: FieldPath) -> dict[str, Any]:
     """Return a call in the form of chat completions."""
-    if not isinstance(call_id, str) or not isinstance(name, str):
-        raise invalid(place, "a call with an id and a name that are strings", {"id": call_id, "name": name})
+    if type(call_id) is not str or type(name) is not str:
+        raise invalid(named(*at), "a call with an id and a name that are strings", {"id": call_id, "name": name})
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def tool_result(call_id: Any, content: Any, at: FieldPath) -> dict[str, Any]:
+    """Return the message of a tool in the form of chat completions."""
+    if type(call_id) is not str:
+        raise invalid(named(*at), "a result with the id of its call, a string", call_id)
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def _size(message: dict[str, Any]) -> int:
+    """Characters of a message, at most; those of parts are not counted, and are more than may be sent."""
+    size = _HEAD_SIZE
+    for field, value in message.items():
+        if type(value) is str:
+            size += len(value)
+        elif field == "tool_calls":
+            for call in value:
+                function = call["function"]
+                size += _HEAD_SIZE + len(call["id"]) + len(function["name"]) + len(function["arguments"])
+        else:
+            size += LONGEST
+    return size
+
+
 def checked(messages: list[dict[str, Any]], field: str = "messages") -> list[dict[str, Any]]:
-    """Return messages that can be sent.
+    """Return messages that can be sent, where all is checked but their number, their size and parts that are no text.
 
     Raises:
-        RequestRefused: There are none, or one is no message.
+        RequestRefused: There are none, they are too long, or a part cannot be sent.
     """
     if not messages:
         raise invalid(field, "at least one message", messages)
+    size = sum(map(_size, messages))
+    if size * _ESCAPED_SIZE <= LONGEST:
+        return messages
     try:
-        check(messages)
+        check(messages, field)
     except ConfigError as problem:
         shown = excerpt(str(problem), 200)
         raise RequestRefused(f"Invalid value: {shown}", 400, "invalid_value", param=field) from None

@@ -45,6 +45,7 @@ _KNOWN: Final = frozenset(
     | {"previous_response_id", "stream", "include", "truncation", "stop"}
 ).union(fields.SAMPLING, _PASSED_ON, fields.IGNORED)
 
+_ROLES: Final = ("system", "developer", "user", "assistant")
 _ENDS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -60,7 +61,7 @@ class ResponsesFormat:
         if (cut := fields.given(body, "truncation")) not in (None, "auto", "disabled"):
             raise fields.invalid("truncation", "auto or disabled", cut)
         tools = fields.function_tools(fields.objects(body, "tools"), lambda tool: tool)
-        effort = fields.text(fields.mapping(body, "reasoning"), "effort", "reasoning.effort") or None
+        effort = fields.text(fields.mapping(body, "reasoning"), "effort", ("reasoning",)) or None
         extra = {**fields.passed_on(body), **_text_options(body), "reasoning_effort": effort}
         extra["tool_choice"] = _tool_choice(body)
         instructions = fields.text(body, "instructions")
@@ -144,8 +145,8 @@ def _check_include(body: dict[str, Any]) -> None:
 def _text_options(body: dict[str, Any]) -> dict[str, Any]:
     """The form of the text, as chat completions have it."""
     options = fields.mapping(body, "text")
-    form = fields.mapping(options, "format", "text.format")
-    kind = fields.text(form, "type", "text.format.type") or "text"
+    form = fields.mapping(options, "format", ("text",))
+    kind = fields.text(form, "type", ("text", "format")) or "text"
     given = None
     if kind == "json_schema":
         schema = {name: value for name, value in form.items() if name != "type" and value is not None}
@@ -154,7 +155,7 @@ def _text_options(body: dict[str, Any]) -> dict[str, Any]:
         given = {"type": kind}
     elif kind != "text":
         raise fields.invalid("text.format.type", "text, json_object or json_schema", kind)
-    return {"response_format": given, "verbosity": fields.text(options, "verbosity", "text.verbosity") or None}
+    return {"response_format": given, "verbosity": fields.text(options, "verbosity", ("text",)) or None}
 
 
 def _tool_choice(body: dict[str, Any]) -> Any:
@@ -162,17 +163,19 @@ def _tool_choice(body: dict[str, Any]) -> Any:
     choice: Any = fields.of_kind(body, "tool_choice", (str, dict))
     if choice is None or isinstance(choice, str):
         return choice
+    fields.check_sendable("tool_choice", choice)
     if (kind := choice.get("type")) == "allowed_tools":
-        listed = [_named(tool) for tool in fields.objects(choice, "tools", "tool_choice.tools")]
+        listed = [_named(tool) for tool in fields.objects(choice, "tools", ("tool_choice",))]
         return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": listed}}
     return _named(choice)
 
 
 def _named(choice: dict[str, Any]) -> dict[str, Any]:
     if (kind := choice.get("type")) != "function":
-        shown = excerpt(short_repr(kind), 80)
-        raise fields.unsupported("tool_choice", f"{shown} is run by its provider; choose a tool that is a function")
-    return {"type": "function", "function": {"name": fields.text(choice, "name", "tool_choice.name")}}
+        raise fields.unsupported_kind(
+            ("tool_choice",), kind, "is run by its provider; choose a tool that is a function"
+        )
+    return {"type": "function", "function": {"name": fields.text(choice, "name", ("tool_choice",))}}
 
 
 def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -182,52 +185,53 @@ def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"role": "user", "content": given}]
     found: list[dict[str, Any]] = []
     for number, item in enumerate(fields.objects(body, "input")):
-        place = f"input[{number}]"
+        at = ("input", number)
         last = found[-1] if found else {}
-        kind = fields.text(item, "type", f"{place}.type") or "message"
+        kind = item.get("type") or "message"
         if kind == "message":
-            made = {"role": item.get("role"), "content": _content(f"{place}.content", item)}
-            if made["role"] == last.get("role") == "assistant" and last.get("tool_calls") and not last["content"]:
-                last["content"] = made["content"]  # a text after the calls of the same turn
+            role = item.get("role")
+            if role not in _ROLES:
+                raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(_ROLES)}", role)
+            content = _content(at, item)
+            if role == last.get("role") == "assistant" and last.get("tool_calls") and not last["content"]:
+                last["content"] = content  # a text after the calls of the same turn
             else:
-                found.append(made)
+                found.append({"role": role, "content": content})
         elif kind == "function_call":
-            arguments = fields.text(item, "arguments", f"{place}.arguments")
-            call = fields.function_call(item.get("call_id"), item.get("name"), arguments, place)
+            arguments = fields.text(item, "arguments", at)
+            call = fields.function_call(item.get("call_id"), item.get("name"), arguments, at)
             if last.get("role") != "assistant":
                 found.append(last := {"role": "assistant", "content": ""})
             last.setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            content = _content(f"{place}.output", item, "output")
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+            found.append(fields.tool_result(item.get("call_id"), _content(at, item, "output"), at))
         elif kind == "item_reference":
-            raise fields.unsupported(f"{place}.type", "items are not kept here; give the item itself")
+            raise fields.unsupported(fields.named(*at, "type"), "items are not kept here; give the item itself")
         elif kind != "reasoning":
-            shown = excerpt(short_repr(kind), 80)
-            raise fields.unsupported(f"{place}.type", f"{shown} is no item that is offered here; use function calls")
+            raise fields.unsupported_kind(at, kind, "is no item that is offered here; use calls of functions")
     return found
 
 
-def _content(place: str, item: dict[str, Any], field: str = "content") -> Any:
+def _content(at: fields.FieldPath, item: dict[str, Any], field: str = "content") -> Any:
     """A text, or the parts of an item, as chat completions have them."""
-    content = fields.of_kind(item, field, (str, list), place)
-    if content is None or isinstance(content, str):
+    content = fields.of_kind(item, field, (str, list), at)
+    if content is None or type(content) is str:
         return content or ""
-    parts = [_part(f"{place}[{index}]", part) for index, part in enumerate(fields.objects(item, field, place))]
-    return fields.joined(parts, "" if item.get("role") == "assistant" else "\n")
+    parts = fields.objects(item, field, at)
+    made = [_part((*at, field, place), part) for place, part in enumerate(parts)]
+    return fields.joined(made, "" if item.get("role") == "assistant" else "\n")
 
 
-def _part(place: str, part: dict[str, Any]) -> dict[str, Any]:
+def _part(at: fields.FieldPath, part: dict[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
     if kind in ("input_text", "output_text", "text"):
-        return fields.text_part(part, place)
+        return fields.text_part(part, at)
     if kind == "refusal":
-        return fields.text_part(part, place, "refusal")
-    if kind == "input_image" and (url := fields.text(part, "image_url", f"{place}.image_url")):
-        detail = fields.text(part, "detail", f"{place}.detail")
+        return fields.text_part(part, at, "refusal")
+    if kind == "input_image" and (url := fields.text(part, "image_url", at)):
+        detail = fields.text(part, "detail", at)
         return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
-    shown = excerpt(short_repr(kind), 80)
-    raise fields.unsupported(f"{place}.type", f"{shown} is not offered here; give a text, or an image by its URL")
+    raise fields.unsupported_kind(at, kind, "is not offered here; give a text, or an image by its URL")
 
 
 def _response(request: AgentRequest, reply: AgentReply, status: str) -> dict[str, Any]:
