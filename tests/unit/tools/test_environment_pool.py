@@ -37,7 +37,7 @@ from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.tools.environment import Environment
+from trunkline.tools.environment import Environment, kind_of
 from trunkline.tools.environment_pool import EnvironmentPool, PoolCounts, PoolKeeper, PoolPlace
 from trunkline.tools.tool import tool
 from trunkline.tools.toolbox import Toolbox
@@ -45,6 +45,12 @@ from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task, Termination
 
 TASK = Task.ask("what?", "yes", id="q")
+
+
+@pytest.fixture(autouse=True)
+def count() -> None:
+    """Begin a new count: tests that close no toolbox leave environments that wait for the next rollout."""
+    Slate.live = Slate.most = 0
 
 
 class Cell(Environment):
@@ -406,6 +412,32 @@ def test_a_pool_crosses_to_workers_and_is_no_part_of_what_a_result_means():
     assert settings_of(job(pool)) == settings_of(job(Slate))
 
 
+class Childless(Environment):
+    def __init_subclass__(cls, **options: Any) -> None:
+        raise TypeError("it has no children")
+
+
+class Odd(Slate):
+    """Has names that a pool uses, too, and no attributes but those."""
+
+    _kind, _place, place, environment, keeper = 1, 2, 3, 4, 5
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"\x1b[31m{name}")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("never")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_a_class_with_names_and_habits_of_its_own_is_kept_as_any_other():
+    plain, _ = await grown(Chain(3), Notebook)
+    assert (await grown(Chain(3), EnvironmentPool(Odd, size=2, reset=True)))[0] == plain
+    assert Slate.live == 0
+    assert kind_of(Odd) is kind_of(EnvironmentPool(Odd)) is Odd
+
+
 def made(**changes: Any) -> EnvironmentPool:
     return EnvironmentPool(**{"cls": Slate} | changes)
 
@@ -445,6 +477,8 @@ def test_its_counts_are_in_the_state_of_a_worker_and_say_why_a_run_stands_still(
             "cls must be a class derived from Environment, or a function that returns one; dict returns {}",
         ),
         ({"cls": lambda: 1 / 0}, "cannot be made without arguments"),
+        ({"cls": Childless}, "no class can be derived from Childless: TypeError: it has no children"),
+        ({"cls": EnvironmentPool(Slate)}, "EnvironmentPool returns <"),
     ],
 )
 def test_a_mistake_is_named(changes: dict[str, Any], words: str):
