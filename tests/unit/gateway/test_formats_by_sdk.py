@@ -306,3 +306,37 @@ def test_the_guide_has_every_field():
     for form in (anthropic, chat, completions, responses):
         missing = {field for field in [*form._KNOWN, *form._REFUSED] if not re.search(rf"`{field}\b", guide)}
         assert not missing, form.__name__
+
+
+def test_the_shape_of_a_message_and_of_its_events():
+    form = FORMATS["/v1/messages"]
+    asked = form.read({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "?"}], "stream": True})
+    reply = Endpoint(ACTS).reply
+    usage = {
+        "input_tokens": 15,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 5,
+        "output_tokens": 7,
+    }
+    assert form.write(asked, reply) == {
+        "id": f"msg_{ID}",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "text", "text": "Let me see.", "citations": None},
+            {"type": "tool_use", "id": "call00001", "name": "weather", "input": {"city": "Köln"}},
+            {"type": "tool_use", "id": "call00002", "name": "weather", "input": {"INVALID_JSON": '{"city": '}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": usage,
+    }
+    blocks = ["content_block_start", "content_block_delta", "content_block_stop"] * 3
+    named = [event.decode().split("\n")[0] for event in form.events(asked, reply)]
+    assert named == [f"event: {name}" for name in ["message_start", *blocks, "message_delta", "message_stop"]]
+    refusal = RequestRefused("no tools are run here", param="mcp_servers")
+    assert form.refuse(refusal) == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "no tools are run here"},
+    }
