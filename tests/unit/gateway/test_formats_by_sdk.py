@@ -103,15 +103,17 @@ def plain(completion) -> dict:
 async def test_a_streamed_response_is_the_whole_one(choice: ReplyChoice):
     tools = [{"type": "function", **FUNCTION, "strict": False}]
     async with by_openai(choice) as (_, client):
-        whole = await client.responses.create(model="m", input="Weather?", instructions="Be short.", tools=tools)
-        async with client.responses.stream(
-            model="m", input="Weather?", instructions="Be short.", tools=tools
-        ) as stream:
+        asked = {"model": "m", "input": "Weather?", "instructions": "Be short.", "tools": tools}
+        unasked = await client.responses.create(**asked)
+        asked["reasoning"] = {"summary": "auto"}
+        whole = await client.responses.create(**asked)
+        async with client.responses.stream(**asked) as stream:
             events = [event async for event in stream]
             last = await stream.get_final_response()
     assert plain(last) == plain(whole)
     assert [event.sequence_number for event in events] == [*range(len(events))]
     assert whole.output_text == choice.content
+    assert unasked.output == [item for item in whole.output if item.type != "reasoning"]
     calls = [item for item in whole.output if item.type == "function_call"]
     assert [(call.call_id, call.arguments) for call in calls] == [
         (call.id, call.arguments) for call in choice.tool_calls

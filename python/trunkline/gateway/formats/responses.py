@@ -50,7 +50,9 @@ class ResponsesFormat:
         _check_include(body)
         if (cut := fields.given(body, "truncation")) not in (None, "auto", "disabled"):
             raise fields.invalid("truncation", "auto or disabled", cut)
-        effort = fields.text(fields.mapping(body, "reasoning"), "effort", ("reasoning",)) or None
+        reasoning = fields.mapping(body, "reasoning")
+        effort = fields.text(reasoning, "effort", ("reasoning",)) or None
+        summary = fields.text(reasoning, "summary", ("reasoning",))
         extra = {**fields.passed_on(body), **_text_options(body), "reasoning_effort": effort}
         extra["tool_choice"] = _tool_choice(body)
         instructions = fields.text(body, "instructions")
@@ -62,7 +64,7 @@ class ResponsesFormat:
             sampling=fields.sampling(body, extra, "max_output_tokens"),
             stream=fields.flag(body, "stream"),
             previous=fields.text(body, "previous_response_id").removeprefix(_PREFIX),
-            options={name: body.get(name) for name in _ECHOED},
+            options={"summary": bool(summary), **{name: body.get(name) for name in _ECHOED}},
         )
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class ResponsesFormat:
         status = "incomplete" if why else "completed"
         return _response(request, reply, status) | {
             "incomplete_details": {"reason": why} if why else None,
-            "output": _output(reply.id, choice, status),
+            "output": _output(reply.id, choice, status, summary=request.options.get("summary", False)),
             "usage": _usage(reply),
         }
 
@@ -243,12 +245,12 @@ def _response(request: AgentRequest, reply: AgentReply, status: str) -> dict[str
     }
 
 
-def _output(identity: str, choice: ReplyChoice, status: str) -> list[dict[str, Any]]:
-    """The items of a reply: reasoning, a message, calls."""
+def _output(identity: str, choice: ReplyChoice, status: str, *, summary: bool) -> list[dict[str, Any]]:
+    """The items of a reply: reasoning, where a summary was asked for, a message, calls."""
     items: list[dict[str, Any]] = []
-    if choice.reasoning:
-        summary = [{"type": "summary_text", "text": choice.reasoning}]
-        items.append({"id": f"rs_{identity}", "type": "reasoning", "summary": summary})
+    if choice.reasoning and summary:
+        parts = [{"type": "summary_text", "text": choice.reasoning}]
+        items.append({"id": f"rs_{identity}", "type": "reasoning", "summary": parts})
     if choice.content or not choice.tool_calls:
         part: dict[str, Any] = {"type": "output_text", "text": choice.content, "annotations": [], "logprobs": []}
         head = {"id": f"msg_{identity}", "type": "message", "role": "assistant"}
