@@ -18,6 +18,7 @@ from trunkline.llm.types import ToolCall
 from trunkline.rollout.programs.context import ProgramContext
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.environment import Environment
+from trunkline.tools.environment_pool import EnvironmentPool
 from trunkline.types import Termination
 
 acts = st.one_of(
@@ -31,7 +32,7 @@ plans = st.lists(
 )
 
 
-def scripted(plan: list[Any], environment: type[Environment]) -> Any:
+def scripted(plan: list[Any], environment: type[Environment] | EnvironmentPool) -> Any:
     """A program that does what a plan says, and says what it heard last."""
     roles = {name: Agent(model=name, name=name, tools=[add, ask_around], environment=environment) for name in "ab"}
 
@@ -81,13 +82,18 @@ def says(messages: list[dict[str, Any]], model: str) -> Any:
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
-@given(plans, st.integers(0, 1000), st.sampled_from([Ledger, SnappedLedger, OneSnapLedger]), st.booleans())
+@given(
+    plans,
+    st.integers(0, 1000),
+    st.sampled_from([Ledger, SnappedLedger, OneSnapLedger, *(EnvironmentPool(Ledger, size=size) for size in (1, 3))]),
+    st.booleans(),
+)
 def test_any_program_with_an_environment(
-    plan: list[Any], seed: int, environment: type[Environment], looks: bool
+    plan: list[Any], seed: int, environment: type[Environment] | EnvironmentPool, looks: bool
 ) -> None:
     reward = entries if looks else None
 
-    async def grow(llm: Actors, kind: type[Environment], core: Any = None) -> Any:
+    async def grow(llm: Actors, kind: type[Environment] | EnvironmentPool, core: Any = None) -> Any:
         strategy = TreeGRPO(trees=2, forks=2, rounds=1)
         return await play(scripted(plan, kind), llm, core, strategy, reward, tools=[add], environment=kind)
 

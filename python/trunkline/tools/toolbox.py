@@ -18,6 +18,7 @@ from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
 from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
+from trunkline.tools.environment_pool import PooledEnvironment, PoolKeeper
 from trunkline.tools.executor import EAGER, NEXT_PASS, Executor, Raised, UserCodeRunner, started
 from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
 from trunkline.tools.schema import BadArguments, EnvironmentSlot
@@ -121,6 +122,7 @@ class Toolbox:
         self._executors: dict[str, Executor] = {}
         self._results = Results()
         self._user_code = UserCodeRunner(threads)
+        self.pool: PoolKeeper | None = None  # of environments, once one was asked for
         for item in tools:
             if not isinstance(item, Tool):
                 raise ConfigError(f"{short_repr(item)} in tools is not a tool; decorate the function with @tool")
@@ -170,6 +172,8 @@ class Toolbox:
                 tool = executor.tool
                 positional, named = tool.schema.decode(arguments)
                 if tool.schema.slot is not None:
+                    if isinstance(environment, PooledEnvironment):
+                        return await self._pooled(name, arguments, environment, call)
                     named |= _filled(tool, tool.schema.slot, environment)
                 if executor.pure:
                     work = partial(executor.run, positional, named, arguments, call)
@@ -194,6 +198,17 @@ class Toolbox:
         if not ok or len(text) > self._limit + 100:
             text = bounded(text, self._limit + 100)
         return [tuple.__new__(Observation, (text, ok, micros))]
+
+    async def _pooled(
+        self, name: str, arguments: str, environment: PooledEnvironment, call: Call | CallPlace | None
+    ) -> list[Observation]:
+        """Run a call on an environment of a pool, which is not used again where the call was stopped."""
+        place = environment.place
+        async with place.using() as state:
+            seen = await self._alone(name, arguments, state, call)
+        if not seen[0].ok and seen[0].micros >= self._executors[name].timeout * 1e6:
+            place.broken = True
+        return seen
 
     def call_all(
         self,
@@ -265,7 +280,9 @@ class Toolbox:
         ]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
-        """Await a method of an environment, which is user code."""
+        """Await a method of an environment, which is user code; one of a pool is waited for, and given back."""
+        if isinstance(environment, PooledEnvironment):
+            return await self._manage_pooled(environment, method, *given)
         place = f"{method}() of the environment {type(environment).__name__}"
         try:
             value = await self._user_code.run(partial(getattr(environment, method), *given), True, environment.timeout)
@@ -275,6 +292,17 @@ class Toolbox:
             what = f"{type(value.error).__name__}: {without_secrets(format_error(value.error))}"
             raise EnvironmentFailed(f"{place} raised {what}") from value.error
         return value
+
+    async def _manage_pooled(self, environment: PooledEnvironment, method: str, *given: object) -> Any:
+        place = environment.place
+        if method in {"fresh", "restore"}:
+            if self.pool is None:
+                self.pool = PoolKeeper(place.pool, self.manage)
+            return await self.pool.open(place, method, *given)
+        if method == "close":
+            return None if place.keeper is None else await place.keeper.leave(place)
+        async with place.using() as state:
+            return await self.manage(state, method, *given)
 
     async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
         """Return the calls of a turn, repaired where that is needed."""
@@ -302,6 +330,8 @@ class Toolbox:
 
     async def close(self) -> None:
         """End all processes, idle threads and tasks. May be called again; threads that hang end with this process."""
+        if self.pool is not None:
+            await self.pool.close()
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
         await self._user_code.close()
 
