@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from trunkline.strategies.tree_grpo import TreeGRPO
     from trunkline.team.role import Role
     from trunkline.team.team import Team
+    from trunkline.tools import environments
     from trunkline.tools.environment import Environment
+    from trunkline.tools.environment_pool import EnvironmentPool
     from trunkline.tools.tool import tool
     from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination
@@ -90,6 +92,8 @@ team.role: Role
 team.team: Team
 tools: tools=
 tools.environment: Environment
+tools.environment_pool: EnvironmentPool
+tools.environments: environments=
 tools.tool: tool
 train: train=
 tree.views: Node Trajectory Tree
@@ -182,6 +186,7 @@ __all__ = [
     "Budget",
     "Chain",
     "Environment",
+    "EnvironmentPool",
     "External",
     "Node",
     "Pool",
@@ -208,6 +213,7 @@ __all__ = [
     "arun",
     "asample_groups",
     "compare",
+    "environments",
     "errors",
     "exact_match",
     "export",

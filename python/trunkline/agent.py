@@ -168,7 +168,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
             the model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
             :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one; or its
-            name, ``"module:Class"``.
+            name, ``"module:Class"``. In a program all agents share that of the run's agent.
 
     Raises:
         ConfigError: If a field has a value it cannot have.

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import shlex
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from foreign import message as said
+
+from trunkline.agent import Agent
+from trunkline.llm.config import LLM
 from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
+from trunkline.rollout.external.config import External
+from trunkline.runner.run import run
+from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.types import Task
 
 TOOLS = [
@@ -66,3 +77,31 @@ async def walk(client: Any, task: Task, note: Callable[[], str] = lambda: "") ->
             place = json.loads(call.function.arguments)["place"]
             messages.append({"role": "tool", "tool_call_id": call.id, "content": f"There is {place * place}"})
     return None
+
+
+PLAIN = Path(__file__).parent / "agents" / "plain.py"
+
+PAGES = [{"id": f"d{number}", "title": f"Page {number}", "text": f"word{number} " * 3} for number in range(9)]
+
+
+def search_reply(body: dict[str, Any]) -> dict[str, Any]:
+    """A server's reply by its seed: it searches one to three times, then answers with a word of what it found."""
+    luck = random.Random(body["seed"])
+    seen = [message for message in body["messages"] if message["role"] == "tool"]
+    if len(seen) < 1 + luck.randrange(3):
+        return said(None, [("search", json.dumps({"query": [f"word{luck.randrange(9)}"]}))])
+    return said(f"<answer>{luck.choice(seen[-1]['content'].split())}</answer>")
+
+
+def run_plain(url: str, out: Path | str, workers: int, folder: Path, **options: Any) -> Any:
+    """Run the agent of the standard library over four questions; ``folder`` is for its corpus."""
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(page) + "\n" for page in PAGES), "utf-8")
+    given: dict[str, Any] = {"strategy": TreeGRPO(trees=2, forks=1, rounds=2), "seed": 5} | options
+    effects = given.pop("effects", "folder")
+    env, masks = [f"CORPUS={corpus}", *given.pop("env", ())], given.pop("masks", ())
+    command = shlex.join([sys.executable, "-S", str(PLAIN)])
+    program = External(agent=command, effects=effects, masks=masks, process={"env": env})
+    tasks = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(4)]
+    llm = LLM(url, max_concurrency=8)
+    return run(Agent(model="m"), tasks, llm=llm, program=program, out=out, workers=workers, **given)

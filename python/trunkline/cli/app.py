@@ -37,6 +37,10 @@ _COMMANDS = {
     "compare": ("trunkline.cli.show:compare", "Compare two runs on the same tasks, task by task."),
     "export": ("trunkline.cli.post:export", "Write a run's rollouts for other programs."),
     "probe": ("trunkline.cli.demo:probe", "Find out what a server can do."),
+    "probe-agent": (
+        "trunkline.cli.demo:probe_agent",
+        "Find out whether an agent asks the same when it is started again.",
+    ),
     "sim": (
         "trunkline.cli.demo:sim",
         "The embedded world: write its files, serve its models, run a command beside them.",

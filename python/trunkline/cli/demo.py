@@ -1,4 +1,4 @@
-"""The commands demo, init, sim and probe."""
+"""The commands demo, init, sim, probe and probe-agent."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ import click
 import msgspec
 
 from trunkline._internal.child import Child
-from trunkline._internal.text import printable
+from trunkline._internal.text import counted, printable, quoted
 from trunkline.agent import Agent
-from trunkline.cli.options import API_KEY_ENV, run_path
+from trunkline.cli.options import API_KEY_ENV, BASE_URL, agent_options, run_path
 from trunkline.cli.output import put, tell
 from trunkline.cli.tables import labelled
+from trunkline.cli.targets import make_external
 from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.llm.capabilities import ABILITIES
 from trunkline.llm.capabilities import probe as find_out
 from trunkline.llm.config import LLM
+from trunkline.runner.run import arun
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.model.choices import PRESETS, SIM_VERSION
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -34,9 +36,12 @@ from trunkline.store.datasets.loader import load_tasks
 from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trunkline.llm.http.client import HttpLLM
+    from trunkline.rollout.external.config import External
+    from trunkline.rollout.external.probe import Difference
+    from trunkline.types import Task
 
 
 _SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
@@ -242,3 +247,73 @@ def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool)
     if any(endpoint.software == "llama.cpp" for llm in opened for endpoint in llm.endpoints):
         rows.append(("connections", _THREADS))
     put(labelled(rows))
+
+
+_SLOW: Final = 0.2
+"""Seconds that a reply is delayed by at most, in every other play."""
+
+
+@click.command(name="probe-agent")
+@click.argument("questions", type=click.Path())
+@click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
+@BASE_URL
+@API_KEY_ENV
+@agent_options
+@click.option("--limit", default=1, show_default=True, help="So many questions.")
+@click.option("--plays", default=3, show_default=True, type=click.IntRange(1), help="Plays against each record.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the run and of the delays.")
+@click.pass_context
+def probe_agent(ctx: click.Context, /, questions: str, **given: Any) -> None:
+    """Find out whether an agent asks the same when it is started again, as forks and resuming need.
+
+    It is played once with the model, and then against the record of that: each time in another folder, with replies
+    delayed by random times. What it does outside of its folder it does each time.
+    """
+    external = make_external(given | {"program": None, "team": None})
+    if external is None or external.command is None:
+        raise click.UsageError("name the agent with --agent COMMAND")
+    tasks = load_tasks(questions, limit=given["limit"])
+    llm = LLM(*given["base_url"], api_key_env=given["api_key_env"])
+    found = asyncio.run(_probe(external, tasks, Agent(model=given["model"], max_turns=1_000), llm, given))
+    masks = list(dict.fromkeys(one.mask for _, one in found if one.mask))
+    for task, one in found:
+        put(f"{task}, call {one.call}, {one.place}: '{one.now}' where the record has '{one.was}'")
+    for mask in masks:
+        put(f"  a mask that covers such: --mask {shlex.quote(mask)}")
+    plays = counted(given["plays"], "play")
+    put(f"{counted(len(found), 'difference')} in {plays}" if found else f"no difference seen in {plays}")
+    ctx.exit(1 if found else 0)
+
+
+async def _probe(
+    external: External, tasks: Sequence[Task], agent: Agent, llm: LLM, given: Mapping[str, Any]
+) -> list[tuple[str, Difference]]:
+    from random import Random
+
+    from trunkline.gateway.canonical import RequestMasks
+    from trunkline.gateway.server import Gateway
+    from trunkline.rollout.external.driver import question_of
+    from trunkline.rollout.external.probe import play_again
+    from trunkline.rollout.external.process import AgentRunner
+
+    command = external.command
+    assert command is not None
+    run = await arun(
+        agent, tasks, llm=llm, program=external, seed=given["seed"], workers=0, progress=None, fail_on_error=True
+    )
+    runner, gateway, random = AgentRunner(command), Gateway(), Random(given["seed"])
+    await gateway.start()
+    found: list[tuple[str, Difference]] = []
+    try:
+        for tree in run:
+            for play in range(given["plays"]):
+                slow = _SLOW if play % 2 else 0.0
+                masks = RequestMasks(external.masks)
+                seen = await play_again(runner, gateway, tree, question_of(tree.task), masks, slow, random)
+                found += [(quoted(tree.task.id), one) for one in seen]
+    finally:
+        await gateway.close()
+        await runner.aclose()
+    # The next plays differ in the same places.
+    places = {(task, one.call, one.place): one for task, one in reversed(found)}
+    return [(task, one) for (task, _, _), one in reversed(places.items())]

@@ -10,7 +10,7 @@ import tomllib
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
 import click
 import msgspec
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from trunkline.tree.views import Trajectory
+
+
+_F = TypeVar("_F", bound="Callable[..., object]")
 
 
 class FileCommand(click.Command):
@@ -348,3 +351,53 @@ def read_confidence(given: str) -> Callable[[Trajectory], float]:
             raise ConfigError(f"--confidence {given}: {describe_error(problem)}") from problem
 
     return sure
+
+
+_AGENT_OPTIONS: Final = (
+    click.option(
+        "--agent",
+        metavar="COMMAND",
+        help="An agent of any framework, started for each try: its model calls come to OPENAI_BASE_URL or "
+        "ANTHROPIC_BASE_URL, the question on standard input, or for {question} in COMMAND.",
+    ),
+    click.option(
+        "--effects",
+        type=click.Choice(["none", "folder", "external"]),
+        help="What the agent's tools change: none or its own folder, so that it may be started again for forks and "
+        "after a kill; or external.  [default: external]",
+    ),
+    click.option(
+        "--mask",
+        "masks",
+        multiple=True,
+        metavar="REGEX",
+        help="What may differ in the agent's requests when it is started again; repeatable.",
+    ),
+    click.option(
+        "--agent-env", multiple=True, metavar="NAME[=VALUE]", help="A variable that the agent gets; repeatable."
+    ),
+    click.option("--agent-folder", type=click.Path(), help="A folder that is copied into the agent's own each time."),
+    click.option(
+        "--agent-answer",
+        metavar="stdout|last|file:NAME",
+        help="Where the agent's answer is: its output, its last reply, or a file in its folder.  [default: stdout]",
+    ),
+    click.option(
+        "--agent-network",
+        type=click.Choice(["all", "none"]),
+        help="What the agent reaches: all, or the model endpoint alone.  [default: all]",
+    ),
+    click.option("--agent-seconds", type=float, help="Seconds that a start may take.  [default: 600]"),
+    click.option("--agent-memory", type=int, metavar="BYTES", help="Memory of its processes.  [default: 4 GiB]"),
+)
+
+AGENT_OPTION_NAMES: Final = (
+    "--agent --effects --mask --agent-env --agent-folder --agent-answer --agent-network --agent-seconds --agent-memory"
+)
+
+
+def agent_options(command: _F) -> _F:
+    """Add the options of an agent of another framework."""
+    for option in reversed(_AGENT_OPTIONS):
+        command = option(command)
+    return command

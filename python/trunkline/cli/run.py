@@ -12,9 +12,8 @@ from click.core import ParameterSource
 from trunkline._internal.registry import load_named
 from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
-from trunkline.cli.agents import NAMES as AGENT_OPTIONS
-from trunkline.cli.agents import agent_options, make_external
 from trunkline.cli.options import (
+    AGENT_OPTION_NAMES,
     API_KEY_ENV,
     BASE_URL,
     BUDGET,
@@ -25,11 +24,12 @@ from trunkline.cli.options import (
     FileCommand,
     GroupedCommand,
     StopWhen,
+    agent_options,
     read_sampling,
     reward_option,
 )
 from trunkline.cli.output import print_plan, tell
-from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
+from trunkline.cli.targets import HELP, changed_llms, find_run, make_external, make_team, read_llms, run_file_status
 from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
@@ -74,7 +74,7 @@ _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
-    "Agents of other frameworks": AGENT_OPTIONS,
+    "Agents of other frameworks": AGENT_OPTION_NAMES,
     "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
     "--cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",

@@ -1,10 +1,11 @@
-"""LLMs, teams and the run file that options of the command line name."""
+"""LLMs, teams, agents and the run file that options of the command line name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
+import click
 import msgspec
 
 from trunkline._internal.registry import read_value
@@ -26,6 +27,7 @@ from trunkline.tools.tool import load_tools
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from trunkline.rollout.external.config import External
     from trunkline.tools.tool import Tool
 
 
@@ -122,7 +124,6 @@ _NOT_HERE: Final = {
     "dialect": "--dialect is for one agent; the roles of a team have theirs: --role NAME.dialect=VALUE",
     "malformed": "--malformed is for one agent's own loop, which a team does not have",
     "on_void_turn": "--on-void-turn is for one agent's own loop, which a team does not have",
-    "environment": "--environment is for one agent's own loop, which a team does not have",
 }
 """Options of one agent, and what to do about them where a team plays."""
 
@@ -135,7 +136,10 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
 
     def beside(kind: type) -> dict[str, Any]:
         own: dict[str, Any] = {"model": given["model"]} | _tools(kind, given["tools"])
-        return own | ({"max_turns": given["max_turns"]} if "max_turns" in told else {})
+        for option in ("max_turns", "environment"):
+            if option in told:
+                own[option] = given[option]
+        return own
 
     made = TEAMS.make(given["team"], "--team", lambda kind: {"roles": {}} | beside(kind), _guide_names)
     if not isinstance(made, Team):
@@ -272,3 +276,32 @@ def _newest(labels: list[str]) -> Path | None:
         if there is not None and there.state not in _OVER:
             return path
     return None
+
+
+_OF_PROCESS: Final = ("folder", "answer", "network", "seconds", "memory")
+"""Options of the process, which are called ``--agent-NAME``."""
+
+
+def make_external(given: Mapping[str, Any]) -> External | None:
+    """Return the agent that a command line describes; None where it names none.
+
+    Raises:
+        click.UsageError: An option of the agent stands without it, or beside another program.
+        ConfigError: An option has a value that it cannot have.
+    """
+    process = {name: given[f"agent_{name}"] for name in _OF_PROCESS if given[f"agent_{name}"] is not None}
+    if given["agent_env"]:
+        process["env"] = given["agent_env"]
+    if given["agent"] is None:
+        for option, value in (("--effects", given["effects"]), ("--mask", given["masks"])):
+            if value:
+                raise click.UsageError(f"{option} is of an agent of another framework: name it with --agent")
+        if process:
+            raise click.UsageError(f"--agent-{next(iter(process))} is of an agent: name it with --agent")
+        return None
+    for other in ("program", "team"):
+        if given[other] is not None:
+            raise click.UsageError(f"--agent and --{other}: a try is played by one of them")
+    from trunkline.rollout.external.config import External
+
+    return External(agent=given["agent"], effects=given["effects"] or "external", masks=given["masks"], process=process)

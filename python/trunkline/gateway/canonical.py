@@ -11,6 +11,7 @@ import msgspec
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
+from trunkline.llm.response import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,7 +86,8 @@ def forms(messages: Sequence[Message], masks: RequestMasks = NO_MASKS) -> list[b
 
 
 def arguments(text: str) -> str:
-    """Return the arguments of a call with their fields in order; blank ones are an empty object."""
+    """Return the arguments of a call with their fields in order, as the model wrote them; blank ones are none."""
+    text = written(text)
     if not text.strip():
         return "{}"
     try:

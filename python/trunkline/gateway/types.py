@@ -67,14 +67,18 @@ class RequestRefused(Exception):
         status: The HTTP status.
         code: A word of the interface, such as ``unsupported_parameter``; the format's own for the status when empty.
         retry: Whether asking again may help.
+        param: The field that is wrong; empty where it is none.
     """
 
-    def __init__(self, message: str, status: int = 400, code: str = "", *, retry: bool = False) -> None:
+    def __init__(
+        self, message: str, status: int = 400, code: str = "", *, retry: bool = False, param: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.code = code
         self.retry = retry
+        self.param = param
 
 
 class Format(Protocol):

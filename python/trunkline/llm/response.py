@@ -78,13 +78,13 @@ def recorded(core: CoreTree, turn: int) -> ReplyChoice:
     return ReplyChoice(
         message_text(message),
         core.aside(turn),
-        [ToolCall("", call["name"], _written(call["arguments"])) for call in calls],
+        [ToolCall("", call["name"], written(call["arguments"])) for call in calls],
         core.node(turn).finish,
     )
 
 
-def _written(arguments: str) -> str:
-    """The arguments of a call as the model wrote them."""
+def written(arguments: str) -> str:
+    """Return the arguments of a call in a history as the model wrote them."""
     try:
         written = msgspec.json.decode(arguments, type=_Malformed).malformed
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -185,6 +185,7 @@ class ProgressLine:
         return _BETWEEN.join(
             f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} requests"
             + (f" {state.tools:,} tools" if state.tools else "")
+            + ("" if state.environments is None else f" {state.environments.live:,} environments")
             for worker_id, state in sorted(snapshot.engines.items())
         )
 

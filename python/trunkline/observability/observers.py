@@ -235,6 +235,9 @@ def _reasons(progress: Progress) -> Iterator[str]:
     if tools:
         longest = max(states, key=lambda state: state.tool_seconds)
         yield f"{counted(tools, 'tool call runs', 'tool calls run')}, {longest.tool} for {longest.tool_seconds:.0f} s"
+    places = sum(state.environments.waiting for state in states if state.environments is not None)
+    if places:
+        yield f"{counted(places, 'rollout waits', 'rollouts wait')} for an environment of the pool"
     for worker_id, silent in progress.silent.items():
         if silent >= _SILENT:
             yield f"worker {worker_id} has not answered for {silent:.0f} s"

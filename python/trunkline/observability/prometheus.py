@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -13,6 +14,7 @@ from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import Observer, Progress
 from trunkline.store.stats.calls import cost_of
+from trunkline.tools.environment_pool import PoolCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,10 +133,15 @@ class PrometheusServer(Observer):
         for worker_id in self._worker_ids - progress.engines.keys():
             for gauge in self._gauges.values():
                 gauge.remove(str(worker_id))
+            for name in PoolCounts._fields:
+                with suppress(KeyError):  # it had no pool
+                    self._environments.remove(str(worker_id), name)
         self._worker_ids = set(progress.engines)
         for worker_id, state in progress.engines.items():
             for name, gauge in self._gauges.items():
                 gauge.labels(worker=str(worker_id)).set(getattr(state, name))
+            for name, value in () if state.environments is None else state.environments._asdict().items():
+                self._environments.labels(worker=str(worker_id), count=name).set(value)
 
     def end(self, progress: Progress) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
@@ -214,3 +221,4 @@ class PrometheusServer(Observer):
             "request": gauge("oldest_request_seconds", "How long the oldest request has been out.", "worker"),
             "tools": gauge("tools_running", "Tool calls that run.", "worker"),
         }
+        self._environments = gauge("pool_environments", "Counts of a worker's pool of environments.", "worker", "count")

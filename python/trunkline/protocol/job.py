@@ -29,10 +29,12 @@ from trunkline.scoring.filters.base import Filter, check, name_of
 from trunkline.scoring.rewards import Reward
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name, step_sum
 from trunkline.scoring.rewards.grading import takes_environment
-from trunkline.strategies.base import INSIDE, Strategy, at_once, check_plan
+from trunkline.strategies.base import INSIDE, Strategy, at_once, check_plan, stepwise
 from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.tools.environment import rewards_steps
+from trunkline.tools.environment_pool import EnvironmentPool
+from trunkline.tools.tool import check_environment_used
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
@@ -233,13 +235,32 @@ class Job(msgspec.Struct, kw_only=True):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("policy_version", self.weights)
-        if self.program is not None:
-            if isinstance(self.program, External):
-                check_external(self.program, self.agent, self.strategy)
-            else:
-                check_program(self.program, self.agent)
-            self._check_program_tokens()
+        self._check_pool(self.agent.environment)
+        self._check_program()
         self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    def _check_program(self) -> None:
+        """Refuse an agent that does not fit what plays its rollouts."""
+        if self.program is None:
+            check_environment_used(self.agent.environment, self.agent.tools)
+            return
+        if isinstance(self.program, External):
+            check_external(self.program, self.agent, self.strategy)
+        else:
+            check_program(self.program, self.agent)
+        self._check_program_tokens()
+
+    def _check_pool(self, pool: Any) -> None:
+        """Refuse a pool whose environments would be held by rollouts that wait for others, which wait for these."""
+        stepwise_name = type(self.strategy).__name__ if stepwise(self.strategy) else ""
+        paid = self.task_budget is not None and self.task_budget.limits.keys() - {"rollouts"}
+        if isinstance(pool, EnvironmentPool) and (stepwise_name or paid) and not pool.movable:
+            why = f"strategy {stepwise_name}" if stepwise_name else "a budget of the task"
+            raise ConfigError(
+                f"environment {_named(pool)} is kept in an EnvironmentPool and has no snapshots: with {why}, rollouts "
+                "wait between steps for others, which may wait for their environments; give the class snapshot() and "
+                "restore(), or leave the pool out"
+            )
 
     def _check_program_tokens(self) -> None:
         """Refuse what a program cannot have with token ids."""
@@ -427,6 +448,8 @@ def _program_name(program: ProgramFunction | External) -> str:
 
 def _named(environment: Any) -> str:
     """Return where an environment comes from, as far as it has a name."""
+    if isinstance(environment, EnvironmentPool):  # how many are kept gives no meaning to a result
+        environment = environment.cls
     return str(getattr(environment, "__qualname__", type(environment).__name__))
 
 

@@ -14,6 +14,7 @@ from trunkline.rollout.budget import Amounts
 from trunkline.rollout.sampling.inflight import SpanRecord
 from trunkline.store.derive import calls_of
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
+from trunkline.tools.environment_pool import PoolCounts
 from trunkline.types import Task
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class WorkerState(msgspec.Struct, array_like=True):
         oldest: The oldest rollouts.
         endpoints: The endpoints.
         retry: Seconds until the next retry; None where no request waits for one.
+        environments: Counts of its pool of environments; None where it has none, or has not used it.
     """
 
     lag: float
@@ -129,6 +131,7 @@ class WorkerState(msgspec.Struct, array_like=True):
     oldest: list[OldestRollout] = msgspec.field(default_factory=list)
     endpoints: list[EndpointState] = msgspec.field(default_factory=list)
     retry: float | None = None
+    environments: PoolCounts | None = None
 
     slow = old_method("slow", "oldest")
     doors = old_method("doors", "endpoints")

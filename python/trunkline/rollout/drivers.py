@@ -11,6 +11,7 @@ from trunkline._internal.validation import short_repr
 from trunkline.errors import ProgramError, UsageError
 from trunkline.llm.types import CUT_OFF
 from trunkline.rollout.programs.context import ProgramContext
+from trunkline.rollout.programs.environment import ProgramEnvironment
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.loop import misuse
 from trunkline.rollout.programs.replay import Journal
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.llm.types import ReplyChoice, ToolCall
+    from trunkline.rollout.environments import EnvironmentManager
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
 
@@ -78,6 +80,10 @@ class ProgramDriver:
     def opened(self, rollout: int) -> None:
         """Record a new rollout in the step that opened it."""
         self._journal.opened(rollout)
+
+    def environment(self, manager: EnvironmentManager, rollout: Rollout) -> ProgramEnvironment:
+        """Return the environment of a rollout that begins in this round."""
+        return ProgramEnvironment(manager, rollout, self._journal.of)
 
     async def play(self, rollout: Rollout) -> None:
         """Play a rollout from its position on the tree until :class:`Finished` or an error."""

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -22,15 +22,16 @@ from trunkline.scoring.rewards.base import LARGEST
 from trunkline.tools.calls import Origin
 from trunkline.tools.environment import Environment
 from trunkline.tree.records import EnvironmentRecords, InfoMark, StepMark
-from trunkline.tree.views import Node, message_text
+from trunkline.tree.views import message_text
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.llm.batch.activity import RolloutActivity, UnreadActivity
-    from trunkline.llm.types import ReplyChoice
+    from trunkline.llm.types import ReplyChoice, ToolCall
+    from trunkline.tools.toolbox import Toolbox
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
 Use = tuple[int, int, int]
 """When a snapshot was used last: the round, the rollout, and how many turns that had taken."""
 
+Figures = tuple[float | None, str]
+"""What an environment said of a step: its reward, and the termination if it was the last."""
+
 
 class KeptSnapshot(NamedTuple):
-    """A snapshot with the node and rollout it was taken at, its turns, and its size where it is bytes."""
+    """A snapshot, its node or recorded action, its rollout, how far that had come, and its size where it is bytes."""
 
-    node: int
+    place: Hashable
     rollout: int
     turns: int
     snapshot: Any
@@ -72,22 +76,22 @@ class SnapshotCache:
         """Begin a round: its uses count as later than all before."""
         self._round += 1
 
-    def put(self, node: int, rollout: int, turns: int, snapshot: Any) -> None:
-        """Keep the snapshot of a node, unless it is too large or older than one that was dropped."""
+    def put(self, place: Hashable, rollout: int, turns: int, snapshot: Any) -> None:
+        """Keep the snapshot of a place, unless it is too large or older than one that was dropped."""
         size = memoryview(snapshot).nbytes if isinstance(snapshot, bytes | bytearray | memoryview) else 0
         use = (self._round, rollout, turns)
         if size > self._most_bytes or use <= self._dropped:
             return
-        self._kept[use] = KeptSnapshot(node, rollout, turns, snapshot, size)
+        self._kept[use] = KeptSnapshot(place, rollout, turns, snapshot, size)
         self._bytes += size
         while len(self._kept) > self._most or self._bytes > self._most_bytes:
             self._dropped = min(self._kept)
             self._bytes -= self._kept.pop(self._dropped).size
 
-    def find(self, path: Sequence[int], rollout: int) -> KeptSnapshot | None:
-        """Return the snapshot of the last node on a path that has one, of its first rollout; it counts as used."""
+    def find(self, path: Sequence[Hashable], rollout: int) -> KeptSnapshot | None:
+        """Return the snapshot of the last place on a path that has one, of its first rollout; it counts as used."""
         on_path = set(path)
-        passed = [use for use, kept in self._kept.items() if kept.node in on_path]
+        passed = [use for use, kept in self._kept.items() if kept.place in on_path]
         if not passed:
             return None
         use = max(passed, key=lambda use: (self._kept[use].turns, -self._kept[use].rollout))
@@ -100,6 +104,19 @@ logger = logging.getLogger(__name__)
 
 _BEFORE = 20
 """Characters that are shown of two texts before the first difference."""
+
+
+class RecordedCalls(NamedTuple):
+    """Calls on record, in the words of messages, with the observations and the step that must come of them again."""
+
+    name: str
+    toolbox: Toolbox
+    calls: Sequence[ToolCall]
+    origin: Origin
+    messages: Sequence[bytes]
+    message: Callable[[int, str], bytes]
+    step: Figures
+    first: int = 0  # index of the first call, where these are no calls of a turn
 
 
 class RolloutPosition(Protocol):
@@ -141,8 +158,13 @@ class EnvironmentManager:
     def of(self, rollout: RolloutPosition) -> EnvironmentHandle:
         """Return the environment of a rollout that begins in this round."""
         path = self.tree.core.path(rollout.leaf)
-        kept = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
-        return EnvironmentHandle(self, rollout, path, kept)
+        kept = self.kept(lambda: path, rollout.id)
+        missed = path if kept is None else path[path.index(cast("int", kept.place)) + 1 :]
+        return EnvironmentHandle(self, rollout, kept, missed)
+
+    def kept(self, path: Callable[[], Sequence[Hashable]], rollout: int) -> KeptSnapshot | None:
+        """Return the snapshot of the last place on the path of a rollout that begins in this round."""
+        return None if self._snapshots is None else self._snapshots.find(path(), rollout)
 
     def origin(self, step: RecordedStep) -> Origin:
         """Return the origin of a step's calls: the rollout whose turn made them."""
@@ -151,8 +173,8 @@ class EnvironmentManager:
         owner = next(number for number in range(core.rollouts) if last in core.path(core.rollout(number).leaf))
         return Origin(self._seed, self.tree.task.id, owner, core.rollout(owner).path, step.number)
 
-    async def take(self, environment: Environment, rollout: RolloutPosition) -> None:
-        """Snapshot a rollout's environment, if a fork may need it."""
+    async def take(self, environment: Environment, place: Hashable, rollout: int, turns: int) -> None:
+        """Snapshot a rollout's environment at a place, if a fork may need it."""
         if not self._forks or not environment.snapshots:
             return
         try:
@@ -164,7 +186,7 @@ class EnvironmentManager:
             return
         if self._snapshots is None:
             self._snapshots = SnapshotCache(environment.snapshots, environment.snapshot_bytes)
-        self._snapshots.put(rollout.leaf, rollout.id, rollout.turn, snapshot)
+        self._snapshots.put(place, rollout, turns, snapshot)
 
     async def stepped(self, environment: Environment, rollout: int, turn: int) -> StepMark | None:
         """Ask an environment about a step; None where it says nothing of it. Raises EnvironmentFailed."""
@@ -174,6 +196,21 @@ class EnvironmentManager:
         mark = StepMark((rollout, turn)) if said is None else _read_step(environment, said, rollout, turn)
         return mark if mark.reward is not None or mark.ended else None
 
+    async def again(self, recorded: RecordedCalls, environment: Environment, rollout: int) -> int:
+        """Run recorded calls again that take the environment, compare with the record, and return how many ran."""
+        seen = await recorded.toolbox.replay(recorded.calls, environment, recorded.origin, recorded.first)
+        for index, (call, was, one) in enumerate(zip(recorded.calls, recorded.messages, seen, strict=True)):
+            if one is not None and recorded.message(index, one.text) != was:
+                differs = _difference(message_text(msgspec.json.decode(was)), one.text)
+                raise ForkRefused(f"call {index} of {recorded.name} ({excerpt(call.name, 64)}), run again, {differs}")
+        now = figures(await self.stepped(environment, rollout, recorded.origin.turn))
+        if recorded.step != now:
+            raise ForkRefused(
+                f"stepped() of the environment {type(environment).__name__} says {now} of {recorded.name}, run again, "
+                f"where the record says {recorded.step}"
+            )
+        return sum(one is not None for one in seen)
+
     async def final_info(self, environment: Environment, rollout: int) -> InfoMark | None:
         """Ask an environment for the facts of its final state; raises EnvironmentFailed."""
         if type(environment).final_info is Environment.final_info:
@@ -181,14 +218,17 @@ class EnvironmentManager:
         said = await self.compiled.toolbox.manage(environment, "final_info")
         return None if said is None else InfoMark(rollout, _read_info(environment, said))
 
-    async def close(self, environment: Environment) -> None:
-        """Close an environment; cancelling the caller does not interrupt it."""
-        task = asyncio.get_running_loop().create_task(self._close(environment))
+    async def close(self, environment: Environment, bringing: asyncio.Task[None] | None = None) -> None:
+        """Close an environment, after what brings it to its state; cancelling the caller does not interrupt that."""
+        task = asyncio.get_running_loop().create_task(self._close(environment, bringing))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         await asyncio.shield(task)
 
-    async def _close(self, environment: Environment) -> None:
+    async def _close(self, environment: Environment, bringing: asyncio.Task[None] | None) -> None:
+        if bringing is not None:
+            bringing.cancel()
+            await asyncio.gather(bringing, return_exceptions=True)
         try:
             await self.compiled.toolbox.manage(environment, "close")
         except EnvironmentFailed as error:
@@ -205,7 +245,11 @@ class EnvironmentHandle:
     """The environment of one rollout: restored from a snapshot or started fresh, then replayed to its node."""
 
     def __init__(
-        self, manager: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], kept: KeptSnapshot | None
+        self,
+        manager: EnvironmentManager,
+        rollout: RolloutPosition,
+        kept: KeptSnapshot | None,
+        missed: Sequence[int] = (),
     ) -> None:
         self.environment: Environment | None = None
         self.over = False  # whether the rollout was closed in it
@@ -213,7 +257,7 @@ class EnvironmentHandle:
         self._manager = manager
         self._rollout = rollout
         self._kept = kept
-        self._missed = path if kept is None else path[path.index(kept.node) + 1 :]
+        self._missed = missed
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
@@ -222,7 +266,7 @@ class EnvironmentHandle:
         activity.leave()
         environment = self._made()
         try:
-            await self._bring(environment)
+            await self._bring(environment, self._recorded())
             self.environment = environment
             activity.run()
             yield
@@ -253,7 +297,10 @@ class EnvironmentHandle:
         if step is not None and step.ended:
             raise Finished(Termination(step.ended))
         if self.environment is not None:
-            await self._manager.take(self.environment, self._rollout)
+            await self._manager.take(self.environment, self._rollout.leaf, self._rollout.id, self._rollout.turn)
+
+    async def ready(self) -> None:
+        """Wait until the environment has the state that the record leads to: here it has, once it is entered."""
 
     def _made(self) -> Environment:
         try:
@@ -265,53 +312,50 @@ class EnvironmentHandle:
             raise EnvironmentFailed(f"the environment could not be made: what was returned is a {type(made).__name__}")
         return made
 
-    async def _bring(self, environment: Environment) -> None:
+    async def _bring(self, environment: Environment, missed: Iterator[RecordedCalls]) -> None:
         """Restore or start the environment, and replay the calls since."""
-        manage = self._manager.compiled.toolbox.manage
+        manager, number = self._manager, self._rollout.id
         if self._kept is None:
-            await manage(environment, "fresh", self._rollout.task)
+            await manager.compiled.toolbox.manage(environment, "fresh", self._rollout.task)
         else:
-            await manage(environment, "restore", self._kept.snapshot)
-        start, replayed, core = time.perf_counter(), 0, self._manager.tree.core
-        recorded = EnvironmentRecords(core) if self._missed else None
-        for step in steps(core, self._missed):
-            replayed += await self._again(step, environment, recorded)
+            await manager.compiled.toolbox.manage(environment, "restore", self._kept.snapshot)
+        start, replayed = time.perf_counter(), 0
+        for recorded in missed:
+            replayed += await manager.again(recorded, environment, number)
         if replayed:
-            note(core, self._rollout.id, noted(replayed))
-            logger.debug(
-                "rollout %d: %d calls replayed in %.3f s", self._rollout.id, replayed, time.perf_counter() - start
-            )
+            note(manager.tree.core, number, noted(replayed))
+            logger.debug("rollout %d: %d calls replayed in %.3f s", number, replayed, time.perf_counter() - start)
 
-    async def _again(self, step: RecordedStep, environment: Environment, recorded: EnvironmentRecords | None) -> int:
-        """Replay the calls of a step, compare what comes of them with the record, and return how many ran."""
-        compiled, tree = self._manager.compiled, self._manager.tree
-        calls = compiled.dialect.read(self._manager.read_turn(step.turn)).calls
-        if not calls or not step.observations:  # calls that have not run yet are not on record
-            return 0
-        if len(calls) != len(step.observations):
-            raise ForkRefused(f"turn {step.number} has {len(calls)} calls and {len(step.observations)} observations")
-        observations = await compiled.toolbox.replay(calls, environment, self._manager.origin(step))
-        for index, (call, node, seen) in enumerate(zip(calls, step.observations, observations, strict=True)):
-            if seen is None:
+    def _recorded(self) -> Iterator[RecordedCalls]:
+        """Yield the calls of the turns on the path that has been missed."""
+        compiled, core = self._manager.compiled, self._manager.tree.core
+        marks = EnvironmentRecords(core) if self._missed else None
+        for step in steps(core, self._missed):
+            calls = compiled.dialect.read(self._manager.read_turn(step.turn)).calls
+            if not calls or not step.observations:  # calls that have not run yet are not on record
                 continue
-            message = compiled.dialect.observation(call, seen.text, messages.call_id(step.number, index))
-            if message != tree.core.message(node):
-                differs = _difference(message_text(Node(tree, node).message), seen.text)
+            if len(calls) != len(step.observations):
                 raise ForkRefused(
-                    f"call {index} of turn {step.number} ({excerpt(call.name, 64)}), run again, {differs}"
+                    f"turn {step.number} has {len(calls)} calls and {len(step.observations)} observations"
                 )
-        number = self._rollout.id
-        was = None if recorded is None else recorded.step(number, step.number)
-        now = await self._manager.stepped(environment, number, step.number)
-        if _figures(was) != _figures(now):
-            raise ForkRefused(
-                f"stepped() of the environment {type(environment).__name__} says {_figures(now)} of turn "
-                f"{step.number}, run again, where the record says {_figures(was)}"
+            yield RecordedCalls(
+                f"turn {step.number}",
+                compiled.toolbox,
+                calls,
+                self._manager.origin(step),
+                [core.message(node) for node in step.observations],
+                observations(compiled, calls, step.number),
+                figures(None if marks is None else marks.step(self._rollout.id, step.number)),
             )
-        return sum(seen is not None for seen in observations)
 
 
-def _figures(step: StepMark | None) -> tuple[float | None, str]:
+def observations(compiled: CompiledAgent, calls: Sequence[ToolCall], turn: int) -> Callable[[int, str], bytes]:
+    """Return a function from a call's index and its result to the observation, as the tree has it."""
+    return lambda index, text: compiled.dialect.observation(calls[index], text, messages.call_id(turn, index))
+
+
+def figures(step: StepMark | None) -> Figures:
+    """Return what an environment said of a step, without saying of which."""
     return (None, "") if step is None else (step.reward, step.ended)
 
 

@@ -12,10 +12,14 @@ from trunkline._core import CoreTree
 from trunkline.rollout.checkpoint import CutMark, RefusedMark, write
 from trunkline.rollout.types import Finished
 from trunkline.store.schema import TreeEnding
+from trunkline.tools.environment_pool import PooledEnvironment
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trunkline.rollout.environments import EnvironmentHandle
+    from trunkline.tools.environment_pool import PoolPlace
 
 
 NO_ROLLOUTS: Final[frozenset[int]] = frozenset()
@@ -43,12 +47,21 @@ class Barrier(msgspec.Struct, eq=False):
         """Hold a growing rollout until :meth:`go`, whose exception is raised here."""
         turn = self.waiting[rollout] = asyncio.get_running_loop().create_future()
         self.end()
+        place = self._place(rollout)
+        if place is not None:
+            place.pause()
         try:
             await turn
         except asyncio.CancelledError:
             if self.waiting.pop(rollout, None) is not None:
                 self.start()  # it is stopped where it waits, and ends as one that grows
             raise
+        if place is not None:
+            await place.resume()
+
+    def _place(self, _rollout: int) -> PoolPlace | None:
+        """Return the place of a rollout in a pool of environments, if it has one."""
+        return None
 
     async def rest(self) -> list[int]:
         """Wait until no rollout grows; return those that wait, ascending."""
@@ -72,6 +85,7 @@ class PlayedRollout(Protocol):
 
     id: int
     player: asyncio.Task[None] | None
+    environment: EnvironmentHandle | None
 
 
 class RunningRollouts(Barrier, kw_only=True, eq=False):
@@ -88,6 +102,11 @@ class RunningRollouts(Barrier, kw_only=True, eq=False):
     # Those whose task was cancelled for it, until they have noticed.
     _struck: frozenset[int] = NO_ROLLOUTS
     _keep: bool = False
+
+    def _place(self, rollout: int) -> PoolPlace | None:
+        handle = self.live[rollout].environment
+        environment = None if handle is None else handle.environment
+        return environment.place if isinstance(environment, PooledEnvironment) else None
 
     def restore(self, marks: Sequence[CutMark | RefusedMark]) -> None:
         """Apply what an earlier process recorded."""

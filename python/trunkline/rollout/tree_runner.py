@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline._internal.aio import raised_by_user_code
-from trunkline.errors import EnvironmentFailed, ForkRefused, InfrastructureError, UsageError
+from trunkline.errors import ForkRefused, InfrastructureError, UsageError
 from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
@@ -381,8 +382,8 @@ class TreeRunner:
                 )
             if number in self._checkpoint.unresolved:
                 rollout.effects.before = self._checkpoint.unresolved[number]
-            if self._environments is not None and environments is not None:
-                rollout.environment = self._environments.of(rollout)
+            rollout.environment = self._environment_of(rollout)
+            if environments is not None and self._driver is None:
                 step = environments.step(number, rollout.turn - 1)
                 rollout.done = Termination(step.ended) if step is not None and step.ended else None
         for rollout in self._live.values():
@@ -416,23 +417,39 @@ class TreeRunner:
 
     async def _rejudge_in_environment(self, number: int, termination: Termination) -> Awaitable[None] | None:
         """Score a rollout that ended in an earlier process, in an environment with its final state."""
-        assert self._environments is not None
         rollout, facts = Rollout.of(self._sampler, number), self.tree.core.rollout(number)
-        rollout.leaf, rollout.turn = facts.leaf, facts.turns
+        rollout.leaf, rollout.turn, rollout.done = facts.leaf, facts.turns, termination
         rollout.activity.end()
-        handle = self._environments.of(rollout)
+        rollout.environment = handle = self._environment_of(rollout)
+        assert self._environments is not None
+        assert handle is not None
         try:
             async with handle.entered():
+                if self._driver is not None:
+                    # Over its record, and no further.
+                    with suppress(Finished):
+                        await self._driver.play(rollout)
+                    await handle.ready()
                 waits = self._scorer.ask(number, termination, handle.environment, spent=False)
                 if waits is not None:
                     await waits
-        except EnvironmentFailed as error:
-            self._environments.warn("not scored", error)
         except ForkRefused:
             pass  # a warning says so
+        except (InfrastructureError, UsageError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a program may raise anything
+            self._environments.warn("not scored", error)
         else:
             return None
         return self._scorer.ask(number, termination, spent=False)
+
+    def _environment_of(self, rollout: Rollout) -> EnvironmentHandle | None:
+        """Return the environment of a rollout that begins in this round; None without one."""
+        if self._environments is None:
+            return None
+        if isinstance(self._driver, ProgramDriver):
+            return self._driver.environment(self._environments, rollout)
+        return self._environments.of(rollout)
 
     def _sorted(self, wanted: Sequence[Move]) -> tuple[list[Fork], dict[int, str], list[Drop]]:
         core, taken, program = self.tree.core, self._taken.rollouts, self._driver is not None
@@ -448,7 +465,7 @@ class TreeRunner:
             self._driver.opened(number)
         if self._environments is not None:
             self._environments.next_round()
-            rollout.environment = self._environments.of(rollout)
+            rollout.environment = self._environment_of(rollout)
         self.sink.grew()
         return rollout
 
@@ -494,8 +511,7 @@ class TreeRunner:
                 calls = partial(self._sampler.calls, self._settings.compiled)
                 made = calls_before(self.tree.core, rollout.leaf, self._settings.compiled, calls)
             rollout.tool_calls = made
-            if self._environments is not None:
-                rollout.environment = self._environments.of(rollout)
+            rollout.environment = self._environment_of(rollout)
             assert self._group is not None
             self._start(rollout, self._group)
 
@@ -575,8 +591,12 @@ class TreeRunner:
             try:
                 if rollout.done is not None:
                     raise Finished(rollout.done)
-                await agent_loop(rollout, self._settings.compiled)
+                if self._driver is None:
+                    await agent_loop(rollout, self._settings.compiled)
+                else:
+                    await self._driver.play(rollout)
             except Finished as end:
+                await environment.ready()
                 self._running.leave(rollout)
                 if not self._running.over:
                     await environment.ask_facts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -88,8 +89,15 @@ def formula_of(strategy: Strategy, rollouts: int) -> str:
 
 def check(job: Job) -> None:
     """Check keys and token settings of all agents, and an agent's command, without a request."""
-    if isinstance(job.program, External) and (command := job.program.command) is not None:
-        AgentRunner(command).check()
+    if isinstance(job.program, External):
+        command = job.program.command
+        if command is not None:
+            AgentRunner(command).check()
+        elif find_spec("openai") is None:
+            raise ConfigError(
+                "an agent that is a function gets a client of openai, which is not installed: pip install "
+                "'trunkline[openai]'"
+            )
     for llm in job.llms.values():
         if isinstance(llm, LLM):
             llm.key()

@@ -11,7 +11,7 @@ from trunkline.scoring.answers import extract_answer
 from trunkline.team.projection import Boxed, Tag
 from trunkline.team.role import Role
 from trunkline.team.team import Team
-from trunkline.tools.tool import Tool
+from trunkline.tools.tool import Tool, check_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +138,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_tool(self.tool)
+        _check_tool(self.tool, self.environment)
         check_int("max_steps", self.max_steps, 1)
         check_int("history", self.history, 0)
         check_bool("lenient", self.lenient)
@@ -203,7 +203,7 @@ def _takes_list(tool: Tool[..., Any]) -> bool:
     return bool(first.get("type") == "array")
 
 
-def _check_tool(tool: object) -> None:
+def _check_tool(tool: object, environment: object) -> None:
     if not isinstance(tool, Tool):
         raise ConfigError(
             "tool must be the search engine, a @tool such as search(query: str) -> str; "
@@ -215,8 +215,7 @@ def _check_tool(tool: object) -> None:
         raise ConfigError(
             f"tool must take a query and need nothing else, but {tool.name} takes {short_repr(list(takes))}"
         )
-    if tool.schema.slot is not None:
-        raise ConfigError(f"tool {tool.name} works on an environment, which a team has none of")
+    check_environment(environment, [tool], "team")
 
 
 _APPROVES: Final = "<verify>approve</verify>"

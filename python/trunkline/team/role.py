@@ -142,7 +142,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 class Member:
     """A role of one team with its number, agent, template and relay; ConfigError without a model."""
 
-    def __init__(self, number: int, name: str, role: Role, model: str) -> None:
+    def __init__(self, number: int, name: str, role: Role, model: str, environment: Any = None) -> None:
         self.number = number
         self.name = name
         self.role = role
@@ -156,6 +156,7 @@ class Member:
                 sampling=role.sampling,
                 dialect=role.dialect,
                 tools=tuple(role.tools),
+                environment=environment,
             )
         except ConfigError as problem:
             raise ConfigError(f"role {short_repr(name)}: {problem}") from None

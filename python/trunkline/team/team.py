@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, dataclass_transform
 
 import msgspec
 
+from trunkline._internal.registry import load_named
 from trunkline._internal.text import format_error
 from trunkline._internal.validation import check_bool, check_int, check_text, short_repr
 from trunkline.agent import Agent
@@ -342,6 +343,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
             without one the most characters; the oldest outputs go first. It changes what models are sent. All of it
             when None.
         tokenizer: Path of a ``tokenizer.json``, or of the folder it is in (extra ``tokens``).
+        environment: What makes the environment that tools of a rollout work on, as of an :class:`~trunkline.Agent`; all
+            roles share it.
 
     Raises:
         ConfigError: If a setting has a value it cannot have.
@@ -360,6 +363,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
     profiling: bool = True
     max_context_length: int | None = None
     tokenizer: str | None = None
+    environment: Any = None
 
     def __post_init__(self) -> None:
         self._check_attributes()
@@ -377,6 +381,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
         for switch in _SWITCHES:
             check_bool(switch, getattr(self, switch))
         self._check_program()
+        if isinstance(self.environment, str):
+            msgspec.structs.force_setattr(self, "environment", load_named(self.environment, "environment"))
         own = self.own_roles()
         if not own:
             raise ConfigError(
@@ -454,7 +460,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
             ConfigError: One of them has no model.
         """
         roles = enumerate(self._roles.items())
-        return {name: Member(number, name, role, self.model) for number, (name, role) in roles}
+        return {name: Member(number, name, role, self.model, self.environment) for number, (name, role) in roles}
 
     @cached_property
     def _by_role(self) -> dict[int, Member]:
@@ -502,13 +508,20 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
     def agent(self) -> Agent:
         """The agent of a run of the team: named team, with the model of its first role."""
         first = next(iter(self.members.values())).agent
-        return Agent(model=self.model or first.model, name="team", llm=first.llm, max_turns=self.max_turns)
+        return Agent(
+            model=self.model or first.model,
+            name="team",
+            llm=first.llm,
+            max_turns=self.max_turns,
+            environment=self.environment,
+        )
 
     def settings(self) -> dict[str, Any]:
         """Describe the team for the run file: everything that gives its results meaning."""
         own: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(self), enc_hook=described)
-        if self.tokenizer is None:
-            del own["tokenizer"]  # as in earlier run files, which the same command resumes
+        for name in ("tokenizer", "environment"):
+            if own[name] is None:
+                del own[name]  # as in earlier run files, which the same command resumes
         return own | {"roles": {name: member.settings() for name, member in self.members.items()}}
 
     async def play(self, rollout: TeamPlay) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trunkline._internal.validation import check_bool, check_float, check_int
+from trunkline._internal.text import describe_error, printable
+from trunkline._internal.validation import check_bool, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Environment:
         """Say what the step was worth that the tool calls of a turn have just made, and whether it was the last one.
 
         It is asked after the calls of every turn, once, also when these run again at a fork, where it must return the
-        same.
+        same. In a program it is also asked after each tool of the environment that the program runs itself; what that
+        earns belongs to the latest turn.
 
         Returns:
             ``(reward, terminated, truncated)``, as ``step`` of a Gymnasium environment has them; None for no reward and
@@ -103,9 +105,31 @@ class Environment:
         """Let go of everything; nothing is asked of the environment after that."""
 
 
+def make(environment: Any) -> Environment:
+    """Make an environment; ConfigError where a class or a function makes none."""
+    expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
+    if not callable(environment):
+        raise ConfigError(f"{expected}, not {short_repr(environment)}")
+    try:
+        made = environment()
+    except Exception as problem:
+        name = printable(getattr(environment, "__qualname__", type(environment).__name__))
+        what = describe_error(problem)
+        raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
+    if not isinstance(made, Environment):
+        raise ConfigError(f"{expected}; what it returns is {short_repr(made)}")
+    return made
+
+
+def kind_of(environment: Any) -> type[Environment] | None:
+    """Return the class of the environments that a class or a function makes; None for None."""
+    if environment is None:
+        return None
+    kind: type[Environment] = environment if isinstance(environment, type) else type(make(environment))
+    return getattr(kind, "_kind", kind)  # of a pool, that of its environments
+
+
 def rewards_steps(environment: Any) -> bool:
     """Whether the environments that a class or a function makes give rewards for steps; False for None."""
-    if environment is None:
-        return False
-    kind: Any = environment if isinstance(environment, type) else type(environment())
-    return kind.stepped is not Environment.stepped
+    kind = kind_of(environment)
+    return kind is not None and kind.stepped is not Environment.stepped

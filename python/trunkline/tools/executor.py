@@ -246,7 +246,7 @@ class Executor:
         self.pure = policy.pure
         self.direct = tool.is_async and not policy.isolated and policy.concurrency is None
         self._user_code = user_code
-        self._timeout = timeout if policy.timeout is None else policy.timeout
+        self.timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
         self._processes = ToolProcessPool(tool) if policy.isolated else None
         self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
@@ -257,12 +257,12 @@ class Executor:
     ) -> tuple[str, bool]:
         """Run a call; return what the model is told, and whether the tool returned."""
         if self._processes is not None:
-            return await self._processes.run(arguments, call_at(call), self._limit, self._timeout)
+            return await self._processes.run(arguments, call_at(call), self._limit, self.timeout)
         function = partial(self.tool.__wrapped__, *positional, **named)
         if self._gate is None:
-            return await self._rest(self._user_code.run(function, self.tool.is_async, self._timeout))
+            return await self._rest(self._user_code.run(function, self.tool.is_async, self.timeout))
         async with self._gate:
-            return await self._rest(self._user_code.run(function, self.tool.is_async, self._timeout))
+            return await self._rest(self._user_code.run(function, self.tool.is_async, self.timeout))
 
     def told(self, task: asyncio.Task[object]) -> tuple[str, bool] | None:
         """Return what the model is told of a direct tool's task, as :meth:`run` does; None while it runs."""
@@ -278,7 +278,7 @@ class Executor:
 
     async def finish(self, task: asyncio.Task[object]) -> tuple[str, bool]:
         """Wait for a direct tool's task, and return what :meth:`told` says of it."""
-        return await self._rest(self._user_code.finish(task, self._timeout))
+        return await self._rest(self._user_code.finish(task, self.timeout))
 
     async def close(self) -> None:
         if self._processes is not None:
@@ -290,7 +290,7 @@ class Executor:
             value = await running
         except TimeoutError:
             self._warn()
-            return f"Error: {name} gave no result within {self._timeout:g} s and was stopped.", False
+            return f"Error: {name} gave no result within {self.timeout:g} s and was stopped.", False
         except (ExhaustedError, TypeError) as error:
             return f"Error: {name} gave no result: {error}.", False
         return self._said(value)
@@ -319,5 +319,5 @@ class Executor:
                 "tool %s did not return within %g s, and its thread is still running: Python cannot stop one. "
                 "@tool(isolated=True) runs it in a process that is killed (said once)",
                 self.tool.name,
-                self._timeout,
+                self.timeout,
             )

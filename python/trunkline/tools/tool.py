@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overlo
 import msgspec
 
 from trunkline._internal.registry import load_named
-from trunkline._internal.text import describe_error, printable
 from trunkline._internal.validation import check_bool, check_float, check_int, check_size, check_text, short_repr
 from trunkline.errors import ConfigError
-from trunkline.tools.environment import Environment
+from trunkline.tools.environment import make
 from trunkline.tools.schema import Schema, build
 
 MEMORY: Final = 4_000_000_000
@@ -243,42 +242,32 @@ def gives_awaitable(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
 
 
-def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
+def check_environment(environment: Any, tools: Iterable[Tool], owner: str = "agent") -> None:
     """Refuse an environment, a class or function that makes one, which does not fit the tools."""
     wanted = [(tool.name, tool.schema.slot.kind) for tool in tools if tool.schema.slot is not None]
     if environment is None:
         for name, kind in wanted:
             raise ConfigError(
-                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has none: "
-                f"set environment={kind.__name__}"
+                f"{owner.capitalize()}: tool {name!r} works on the environment {kind.__name__}, and the {owner} has "
+                f"none: set environment={kind.__name__}"
             )
         return
-    made = _made(environment)
+    made = make(environment)
     for name, kind in wanted:
         if not isinstance(made, kind):
             raise ConfigError(
-                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has a "
+                f"{owner.capitalize()}: tool {name!r} works on the environment {kind.__name__}, and the {owner} has a "
                 f"{type(made).__name__}: a rollout has one environment, which all its tools share"
             )
-    if not wanted:
+
+
+def check_environment_used(environment: Any, tools: Iterable[Tool]) -> None:
+    """Refuse an environment that no tool takes; where a program plays, it may run tools of its own."""
+    if environment is not None and all(tool.schema.slot is None for tool in tools):
         raise ConfigError(
-            f"Agent: no tool takes the environment {type(made).__name__}: annotate a parameter of a tool with it"
+            f"Agent: no tool takes the environment {type(make(environment)).__name__}: annotate a parameter of a tool "
+            "with it"
         )
-
-
-def _made(environment: Any) -> Environment:
-    expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
-    if not callable(environment):
-        raise ConfigError(f"{expected}, not {short_repr(environment)}")
-    try:
-        made = environment()
-    except Exception as problem:
-        name = printable(getattr(environment, "__qualname__", type(environment).__name__))
-        what = describe_error(problem)
-        raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
-    if not isinstance(made, Environment):
-        raise ConfigError(f"{expected}; what it returns is {short_repr(made)}")
-    return made
 
 
 def load_tools(given: str | Sequence[Any], what: str = "tools") -> list[Any]:

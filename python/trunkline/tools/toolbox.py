@@ -18,6 +18,7 @@ from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
 from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
+from trunkline.tools.environment_pool import PooledEnvironment, PoolKeeper
 from trunkline.tools.executor import EAGER, NEXT_PASS, Executor, Raised, UserCodeRunner, started
 from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
 from trunkline.tools.schema import BadArguments, EnvironmentSlot
@@ -121,6 +122,7 @@ class Toolbox:
         self._executors: dict[str, Executor] = {}
         self._results = Results()
         self._user_code = UserCodeRunner(threads)
+        self.pool: PoolKeeper | None = None  # of environments, once one was asked for
         for item in tools:
             if not isinstance(item, Tool):
                 raise ConfigError(f"{short_repr(item)} in tools is not a tool; decorate the function with @tool")
@@ -129,6 +131,7 @@ class Toolbox:
             self._tools[item.name] = item
             self._executors[item.name] = Executor(item, self._user_code, timeout, limit)
         self.names = list(self._tools)
+        self._stateful_names = {item.name for item in self._tools.values() if item.schema.slot is not None}
         self._acting = any(item.policy.side_effects for item in self._tools.values())
         self._limit = limit
         self._parallel = parallel
@@ -169,6 +172,8 @@ class Toolbox:
                 tool = executor.tool
                 positional, named = tool.schema.decode(arguments)
                 if tool.schema.slot is not None:
+                    if isinstance(environment, PooledEnvironment):
+                        return await self._pooled(name, arguments, environment, call)
                     named |= _filled(tool, tool.schema.slot, environment)
                 if executor.pure:
                     work = partial(executor.run, positional, named, arguments, call)
@@ -193,6 +198,17 @@ class Toolbox:
         if not ok or len(text) > self._limit + 100:
             text = bounded(text, self._limit + 100)
         return [tuple.__new__(Observation, (text, ok, micros))]
+
+    async def _pooled(
+        self, name: str, arguments: str, environment: PooledEnvironment, call: Call | CallPlace | None
+    ) -> list[Observation]:
+        """Run a call on an environment of a pool, which is not used again where the call was stopped."""
+        place = environment.place
+        async with place.using() as state:
+            seen = await self._alone(name, arguments, state, call)
+        if not seen[0].ok and seen[0].micros >= self._executors[name].timeout * 1e6:
+            place.broken = True
+        return seen
 
     def call_all(
         self,
@@ -240,8 +256,12 @@ class Toolbox:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
+    def stateful(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether one of some calls takes the environment."""
+        return any(call.name in self._stateful_names for call in calls)
+
     async def replay(
-        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
+        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None, first: int = 0
     ) -> list[Observation | None]:
         """Run the calls of a recorded turn again that take the environment; the others give None."""
         turn = await self._mended(calls)
@@ -253,14 +273,16 @@ class Toolbox:
                 "run again (replay is false)"
             )
         return [
-            await self._run(one, None if origin is None else (origin, index), environment)
+            await self._run(one, None if origin is None else (origin, first + index), environment)
             if self._stateful(one)
             else None
             for index, one in enumerate(turn)
         ]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
-        """Await a method of an environment, which is user code."""
+        """Await a method of an environment, which is user code; one of a pool is waited for, and given back."""
+        if isinstance(environment, PooledEnvironment):
+            return await self._manage_pooled(environment, method, *given)
         place = f"{method}() of the environment {type(environment).__name__}"
         try:
             value = await self._user_code.run(partial(getattr(environment, method), *given), True, environment.timeout)
@@ -271,6 +293,17 @@ class Toolbox:
             raise EnvironmentFailed(f"{place} raised {what}") from value.error
         return value
 
+    async def _manage_pooled(self, environment: PooledEnvironment, method: str, *given: object) -> Any:
+        place = environment.place
+        if method in {"fresh", "restore"}:
+            if self.pool is None:
+                self.pool = PoolKeeper(place.pool, self.manage)
+            return await self.pool.open(place, method, *given)
+        if method == "close":
+            return None if place.keeper is None else await place.keeper.leave(place)
+        async with place.using() as state:
+            return await self.manage(state, method, *given)
+
     async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
         """Return the calls of a turn, repaired where that is needed."""
         if not self._repair or all(map(sound, calls)):
@@ -278,8 +311,7 @@ class Toolbox:
         return await asyncio.to_thread(mend, calls)  # hostile text can take long
 
     def _stateful(self, mended: RepairedCall) -> bool:
-        found = self._tools.get(mended.call.name)
-        return found is not None and found.schema.slot is not None
+        return mended.call.name in self._stateful_names
 
     def _acts(self, mended: RepairedCall) -> bool:
         """Whether a call will run and has side effects."""
@@ -298,6 +330,8 @@ class Toolbox:
 
     async def close(self) -> None:
         """End all processes, idle threads and tasks. May be called again; threads that hang end with this process."""
+        if self.pool is not None:
+            await self.pool.close()
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
         await self._user_code.close()
 

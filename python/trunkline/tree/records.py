@@ -214,6 +214,11 @@ class StepMark(msgspec.Struct, frozen=True, omit_defaults=True):
     reward: float | None = None
     ended: Literal["", "answer", "max_turns"] = ""
 
+    def and_then(self, later: StepMark) -> StepMark:
+        """Return this and a later mark of the same turn as one: a program may run several calls after a turn."""
+        rewards = [mark.reward for mark in (self, later) if mark.reward is not None]
+        return StepMark(self.step, sum(rewards) if rewards else None, later.ended or self.ended)
+
 
 class InfoMark(msgspec.Struct, frozen=True):
     """The facts that an environment left of a rollout's final state."""
@@ -234,7 +239,8 @@ class EnvironmentRecords:
         self._steps: dict[tuple[int, int], StepMark] = {}
         for _, mark in read_marks(core, _KINDS, "an environment"):
             if isinstance(mark, StepMark):
-                self._steps[mark.step] = mark
+                before = self._steps.get(mark.step)
+                self._steps[mark.step] = mark if before is None else before.and_then(mark)
             else:
                 self.info[mark.info] = mark.facts
         paths = (core.rollout(number).path for number in range(core.rollouts)) if self._steps else ()

@@ -235,8 +235,14 @@ class Engine:
             case messages.Ack(batch):
                 self._outbox.acknowledge(batch)
             case messages.Ping():
+                pool = self._compiled.toolbox.pool
                 state = collect_state(
-                    self._lag(), self._llms.completions, self._llms.llms, self._runners(), time.monotonic()
+                    self._lag(),
+                    self._llms.completions,
+                    self._llms.llms,
+                    self._runners(),
+                    time.monotonic(),
+                    None if pool is None else pool.counts,
                 )
                 self._send(messages.Pong(state))
             case messages.StopRun(grace):

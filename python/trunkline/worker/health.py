@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.tree_runner import TreeRunner
+    from trunkline.tools.environment_pool import PoolCounts
 
 
 _SLOWEST = 3
@@ -41,6 +42,7 @@ def collect_state(
     llms: Mapping[str, Any],
     runners: Iterable[TreeRunner],
     now: float,
+    environments: PoolCounts | None = None,
 ) -> WorkerState:
     """Return a worker's state at this reading of :func:`time.monotonic`."""
     turn_gate, runners = client.turn_gate, list(runners)
@@ -71,6 +73,7 @@ def collect_state(
             for endpoint in llm.endpoints
         ],
         min((left for llm in spoken_to.values() if (left := llm.next_try) is not None), default=None),
+        environments,
     )
 
 

@@ -401,3 +401,53 @@ async def test_a_stream_says_what_a_whole_reply_says():
 
     run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
     assert run.summary().terminations == {"answer": 1}, run.summary().failures
+
+
+async def test_a_previous_response_is_expanded_from_the_rollout():
+    model = Walker(turns=1)
+
+    async def agent(client, task):
+        tools = [{"type": "function", "strict": False, **TOOLS[0]["function"]}]
+        first = await client.responses.create(model="m", instructions="Walk.", input="Go.", tools=tools)
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        seen = {"type": "function_call_output", "call_id": call.call_id, "output": "There is 9"}
+        second = await client.responses.create(
+            model="m", instructions="Walk on.", input=[seen], previous_response_id=first.id, tools=tools
+        )
+        with pytest.raises(openai.APIStatusError, match="not found"):
+            await client.responses.create(model="m", input="x", previous_response_id="resp_unknown")
+        return second.output_text
+
+    run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert run.summary().terminations == {"answer": 1}, run.summary().failures
+    first, second = (body["messages"] for body in model.bodies)
+    assert [one["role"] for one in first] == ["system", "user"]
+    assert [one["role"] for one in second] == ["system", "user", "assistant", "tool"]
+    assert second[0]["content"] == "Walk on."
+    assert second[2]["tool_calls"][0]["id"] == second[3]["tool_call_id"]
+
+
+async def test_anthropics_messages_are_an_interface_too():
+    model = Walker(turns=1)
+
+    async def agent(client, task):
+        url = str(client.base_url).rstrip("/").removesuffix("/v1") + "/v1/messages"
+        tool = {"name": "look", "input_schema": TOOLS[0]["function"]["parameters"]}
+        messages = [{"role": "user", "content": "Go."}]
+        async with aiohttp.ClientSession() as http:
+            for _ in range(2):
+                body = {"model": "m", "max_tokens": 99, "system": "Walk.", "messages": messages, "tools": [tool]}
+                async with http.post(url, json=body) as response:
+                    said = await response.json()
+                messages.append({"role": "assistant", "content": said["content"]})
+                calls = [block for block in said["content"] if block["type"] == "tool_use"]
+                results = [
+                    {"type": "tool_result", "tool_use_id": call["id"], "content": "There is 9"} for call in calls
+                ]
+                messages.append({"role": "user", "content": results})
+        return said["content"][0]["text"]
+
+    run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert run.summary().terminations == {"answer": 1}, run.summary().failures
+    assert [one["role"] for one in model.bodies[1]["messages"]] == ["system", "user", "assistant", "tool"]
+    assert run.summary().agent_calls is None, "nothing was rewritten"

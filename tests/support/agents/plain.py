@@ -1,9 +1,13 @@
-"""An agent of the standard library alone: asks chat completions for what to do, and searches a corpus."""
+"""An agent of the standard library alone: asks chat completions for what to do, and searches a corpus.
+
+With STAMP its tool says the time and the number of its process as well.
+"""
 
 import json
 import os
 import re
 import sys
+import time
 import urllib.request
 
 URL = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
@@ -53,4 +57,6 @@ for _ in range(12):
             seen = search(json.loads(call["function"]["arguments"])["query"])
         except Exception as problem:
             seen = f"Error: {type(problem).__name__}"
+        if os.environ.get("STAMP"):
+            seen += f"\n(at {time.time()} by {os.getpid()})"
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": seen})

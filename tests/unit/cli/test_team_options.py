@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from atlas import lookup
+from notebook import Notebook
 from pair_team import Finding, Looking, Pair
 
 from trunkline.cli.targets import make_team
@@ -141,7 +142,16 @@ def test_tools_that_nobody_takes_are_refused():
         made("pair_team:Finding", tools=("trunkline.sim.tools",))
 
 
-@pytest.mark.parametrize("option", ["program", "system", "dialect", "malformed", "on_void_turn", "environment"])
+def test_a_team_is_given_its_environment():
+    team = made("search", tools=("notebook:look",), environment="notebook:Notebook")
+    assert team.agent.environment is Notebook
+    with pytest.raises(ConfigError, match="Team: tool 'look' works on the environment Paper, and the team has none"):
+        made("search", tools=("notebook:look",))
+    with pytest.raises(ConfigError, match="environment 'nowhere:x': cannot import"):
+        made("pair_team:Pair", environment="nowhere:x")
+
+
+@pytest.mark.parametrize("option", ["program", "system", "dialect", "malformed", "on_void_turn"])
 def test_what_is_for_one_agent_is_refused(option: str):
     with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')}|program"):
         made("pair_team:Pair", **{option: "x"})

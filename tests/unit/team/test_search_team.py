@@ -164,7 +164,10 @@ def inside(counter: Counter, query: str) -> str:
         (print, "tool must be the search engine, a @tool such as search(query: str) -> str; it is <built-in"),
         (nothing, "tool must take a query and need nothing else, but nothing takes []"),
         (two, "tool must take a query and need nothing else, but two takes ['query', 'where']"),
-        (inside, "tool inside works on an environment, which a team has none of"),
+        (
+            inside,
+            "Team: tool 'inside' works on the environment Counter, and the team has none: set environment=Counter",
+        ),
     ],
 )
 def test_without_a_search_engine_that_it_can_use_there_is_no_team(given: object, message: str) -> None:

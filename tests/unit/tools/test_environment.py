@@ -12,7 +12,10 @@ from notebook import Clock, Notebook, Paper, look, look_and_tell, look_in_a_thre
 import trunkline
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
+from trunkline.llm.config import LLM
 from trunkline.llm.types import ToolCall
+from trunkline.protocol.job import Job
+from trunkline.strategies.chain import Chain
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.tools.toolbox import Toolbox
@@ -78,13 +81,26 @@ class Heavy(Paper):
         ({"environment": "Notebook"}, "Agent: environment 'Notebook': cannot import 'Notebook'"),
         ({"environment": dict}, "or a function that returns one; what it returns is {}"),
         ({"environment": Heavy}, "environment Heavy cannot be made without arguments: TypeError"),
-        ({"tools": [tool(plain)]}, "no tool takes the environment Paper"),
     ],
 )
 def test_an_environment_that_does_not_fit_is_refused_before_the_run(changes, words):
     with pytest.raises(ConfigError) as refusal:
         agent(**changes)
     assert words in str(refusal.value)
+
+
+def test_an_environment_that_no_tool_takes_is_for_a_program_alone():
+    def job(program: Any) -> Job:
+        llm = LLM("http://127.0.0.1:9/v1")
+        return Job(agent=agent(tools=[tool(plain)]), strategy=Chain(1), reward=None, llm=llm, seed=1, program=program)
+
+    with pytest.raises(ConfigError, match="no tool takes the environment Paper: annotate a parameter"):
+        job(None)
+
+    async def play(rollout: Any) -> str:
+        return (await rollout.tool(look, what="a")).text
+
+    assert job(play).agent.environment is Paper
 
 
 @pytest.mark.parametrize(

@@ -6,52 +6,41 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import excerpt
-from trunkline._internal.validation import short_repr
-from trunkline.errors import ConfigError
 from trunkline.gateway.formats import fields
-from trunkline.gateway.types import AgentRequest, RequestRefused
-from trunkline.llm.messages import check
+from trunkline.gateway.types import AgentRequest
+from trunkline.llm.messages import ROLES
+from trunkline.llm.types import CUT_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline.gateway.types import AgentReply
+    from trunkline.gateway.types import AgentReply, RequestRefused
     from trunkline.llm.types import ReplyChoice, ToolCall
 
-_SAMPLING: Final = ("temperature", "top_p", "stop", "presence_penalty", "frequency_penalty")
-_PASSED_ON: Final = (
-    "tool_choice",
-    "parallel_tool_calls",
-    "response_format",
-    "reasoning_effort",
-    "verbosity",
-    "logit_bias",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "chat_template_kwargs",
-)
-_IGNORED: Final = frozenset(
-    {
-        "messages", "model", "tools", "n", "stream", "stream_options", "max_tokens", "max_completion_tokens", "seed",
-        "modalities", "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-        "safety_identifier",
-    }
-)  # fmt: skip
-"""Fields that are read, or change nothing here."""
-
 _REFUSED: Final = {
-    "logprobs": "the run keeps log-probabilities, and hands none out",
-    "top_logprobs": "the run keeps log-probabilities, and hands none out",
-    "audio": "replies are texts and calls",
-    "prediction": "it is not offered here",
-    "web_search_options": "tools are run by the agent",
+    "logprobs": fields.NOT_HANDED_OUT,
+    "top_logprobs": fields.NOT_HANDED_OUT,
+    "audio": "replies are texts and calls of functions",
+    "prediction": "it is not offered here; leave it out",
+    "web_search_options": "no tools are run here; give tools that are functions",
     "functions": "give tools",
     "function_call": "give tool_choice",
 }
 
-_KNOWN: Final = _IGNORED.union(_SAMPLING, _PASSED_ON, _REFUSED)
+_KNOWN: Final = frozenset(
+    {
+        "messages",
+        "model",
+        "tools",
+        "tool_choice",
+        "n",
+        "stream",
+        "max_tokens",
+        "max_completion_tokens",
+        "modalities",
+        "stop",
+    }
+).union(fields.SAMPLING, fields.PASSED_ON, fields.IGNORED)
 
 _ERRORS: Final = {401: "authentication_error", 404: "not_found_error", 429: "insufficient_quota"}
 
@@ -63,27 +52,19 @@ class ChatFormat:
 
     def read(self, body: dict[str, Any]) -> AgentRequest:
         """Read a request."""
-        for field, why in _REFUSED.items():
-            if fields.given(body, field) not in (None, False, 0):
-                raise fields.unsupported(field, why)
+        fields.check_offered(body, _KNOWN, _REFUSED)
         if (kinds := fields.given(body, "modalities")) not in (None, ["text"]):
             raise fields.invalid("modalities", '["text"]', kinds)
-        for field in body.keys() - _KNOWN:
-            if fields.given(body, field) is not None:
-                raise fields.unsupported(field, "it is not offered here; leave it out")
-        most = body.get("max_completion_tokens")
-        found = {name: body.get(name) for name in _SAMPLING}
-        found["max_tokens"] = body.get("max_tokens") if most is None else most
-        options = body.get("stream_options")
-        usage = isinstance(options, dict) and options.get("include_usage") is True
+        most = "max_tokens" if fields.given(body, "max_completion_tokens") is None else "max_completion_tokens"
+        choice = fields.of_kind(body, "tool_choice", (str, dict))
         return AgentRequest(
             model=fields.text(body, "model"),
             messages=messages(fields.objects(body, "messages")),
-            tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: tool.get("function")),
-            sampling=fields.sampling(found, {name: fields.given(body, name) for name in _PASSED_ON}),
+            tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: fields.mapping(tool, "function")),
+            sampling=fields.sampling(body, {**fields.passed_on(body), "tool_choice": choice}, most),
             n=fields.choices(body),
             stream=fields.flag(body, "stream"),
-            options={"usage": usage},
+            options={"usage": asks_usage(body)},
         )
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
@@ -116,28 +97,38 @@ class ChatFormat:
         for place, choice in enumerate(reply.choices):
             message = message_of(choice)
             calls = message.pop("tool_calls", [])
-            yield chunk(place, message | {"content": message["content"] or ""})
+            yield chunk(place, message)
             for index, call in enumerate(calls):
                 yield chunk(place, {"tool_calls": [{"index": index, **call}]})
             yield chunk(place, {}, finish(choice))
         if asked:
             yield event({**head, "choices": [], "usage": usage_of(reply)})
-        yield b"data: [DONE]\n\n"
+        yield DONE
 
     def refuse(self, refusal: RequestRefused) -> dict[str, Any]:
         """Return the body of a refusal."""
         return refused(refusal)
 
 
+DONE: Final = b"data: [DONE]\n\n"
+"""Ends a stream of chunks."""
+
+
 def refused(refusal: RequestRefused) -> dict[str, Any]:
     """Return a refusal in the words of OpenAI's interfaces."""
     kind = "server_error" if refusal.status >= 500 else _ERRORS.get(refusal.status, "invalid_request_error")
-    return {"error": {"message": refusal.message, "type": kind, "param": None, "code": refusal.code or None}}
+    param, code = refusal.param or None, refusal.code or None
+    return {"error": {"message": refusal.message, "type": kind, "param": param, "code": code}}
 
 
 def event(data: Any, name: str = "") -> bytes:
     """Return a server-sent event."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def asks_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a stream of chunks is to end with the tokens that were used."""
+    return fields.flag(fields.mapping(body, "stream_options"), "include_usage", ("stream_options",))
 
 
 def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -146,52 +137,54 @@ def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Raises:
         RequestRefused: There are none, or one is no message.
     """
-    if not listed:
-        raise fields.invalid("messages", "a list of at least one message", listed)
-    found = [_message(place, message) for place, message in enumerate(listed)]
-    try:
-        check(found)
-    except ConfigError as problem:
-        raise RequestRefused(f"Invalid value: {excerpt(str(problem), 200)}", 400, "invalid_value") from None
-    return found
+    return fields.checked([_message(("messages", place), message) for place, message in enumerate(listed)])
 
 
-def _message(place: int, message: dict[str, Any]) -> dict[str, Any]:
+def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
-    made: dict[str, Any] = {"role": role, "content": _content(place, message.get("content"))}
-    if isinstance(name := fields.given(message, "name"), str):
-        made["name"] = name
+    if role not in ROLES:
+        raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(ROLES)}", role)
+    content = message.get("content")
+    if type(content) is not str:
+        content = _content(at, message)
     if role == "tool":
-        made["tool_call_id"] = message.get("tool_call_id")
-    elif role == "assistant":
-        if not made["content"] and isinstance(message.get("refusal"), str):
-            made["content"] = message["refusal"]
-        calls = fields.objects(message, "tool_calls", f"messages[{place}].tool_calls")
-        if calls:
-            made["tool_calls"] = [_call(place, number, call) for number, call in enumerate(calls)]
+        return fields.tool_result(message.get("tool_call_id"), content, at)
+    made: dict[str, Any] = {"role": role, "content": content}
+    if len(message) > 2:
+        if name := fields.text(message, "name", at):
+            made["name"] = name
+        if role == "assistant":
+            made["content"] = content or fields.text(message, "refusal", at)
+            calls = fields.objects(message, "tool_calls", at)
+            if calls:
+                made["tool_calls"] = [_call((*at, "tool_calls", place), call) for place, call in enumerate(calls)]
     return made
 
 
-def _call(place: int, number: int, call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or call.get("type", "function") != "function":
-        raise fields.invalid(f"messages[{place}].tool_calls[{number}]", "a call of a function", call)
-    kept = {"name": function.get("name"), "arguments": function.get("arguments") or ""}
-    return {"id": call.get("id"), "type": "function", "function": kept}
+def _call(at: fields.FieldPath, call: dict[str, Any]) -> dict[str, Any]:
+    if call.get("type", "function") != "function":
+        raise fields.invalid(fields.named(*at, "type"), "function", call["type"])
+    function = fields.mapping(call, "function", at)
+    arguments = fields.text(function, "arguments", (*at, "function"))
+    return fields.function_call(call.get("id"), function.get("name"), arguments, at)
 
 
-def _content(place: int, content: Any) -> Any:
+def _content(at: fields.FieldPath, message: dict[str, Any]) -> Any:
     """A content's text, or its parts where some are no texts."""
+    content = fields.of_kind(message, "content", (str, list), at)
     if content is None:
         return ""
-    if not isinstance(content, list):
-        return content
-    if not all(isinstance(part, dict) for part in content):
-        raise fields.invalid(f"messages[{place}].content", "a string or a list of parts", content)
-    kinds = {short_repr(part.get("type")) for part in content}
-    if kinds <= {"'text'"} and all(isinstance(part.get("text"), str) for part in content):
-        return "\n".join(part["text"] for part in content)
-    return [{"type": "text", "text": part.get("text")} if part.get("type") == "text" else part for part in content]
+    parts = fields.objects(message, "content", at)
+    return fields.joined([_part((*at, "content", place), part) for place, part in enumerate(parts)])
+
+
+def _part(at: fields.FieldPath, part: dict[str, Any]) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return fields.text_part(part, at, kind)
+    if type(kind) is not str:
+        raise fields.invalid(fields.named(*at, "type"), "a string", kind)
+    return part
 
 
 def message_of(choice: ReplyChoice) -> dict[str, Any]:
@@ -210,9 +203,11 @@ def _call_of(call: ToolCall) -> dict[str, Any]:
 
 def finish(choice: ReplyChoice) -> str:
     """Return why a choice ended, in one of the words that the interface has."""
-    if choice.tool_calls and choice.finish != "length":
-        return "tool_calls"
-    return choice.finish if choice.finish in {"length", "content_filter"} else "stop"
+    if choice.finish in CUT_OFF:
+        return "length"
+    if choice.finish == "content_filter":
+        return "content_filter"
+    return "tool_calls" if choice.tool_calls else "stop"
 
 
 def usage_of(reply: AgentReply) -> dict[str, Any] | None:

@@ -89,7 +89,7 @@ class ExternalDriver:
         try:
 
             async def run(url: str) -> str | AgentResult:
-                result = await runner.run(place, _question(rollout.task), url)
+                result = await runner.run(place, question_of(rollout.task), url)
                 self._seconds[rollout.id] = result.cpu
                 if not result.ok:
                     said = f": {result.err}" if result.err else ""
@@ -166,6 +166,6 @@ class ExternalDriver:
         return answer
 
 
-def _question(task: Task) -> str:
-    """The question of a task: the texts of its messages."""
+def question_of(task: Task) -> str:
+    """Return the question of a task: the texts of its messages."""
     return "\n\n".join(message_text(message) for message in task.messages)

@@ -26,6 +26,7 @@ from trunkline.errors import (
 from trunkline.gateway.canonical import digest, forms
 from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import encode
+from trunkline.llm.response import recorded
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.external.conversations import Conversations
 from trunkline.rollout.programs.replay import difference, failed
@@ -36,6 +37,7 @@ from trunkline.tree.records import Failure, Record
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
+    from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.gateway.canonical import RequestMasks
     from trunkline.gateway.server import RepeatedRequest
@@ -125,13 +127,14 @@ class Exchange:
 class GivenReply:
     """A reply, and whether the agent has it."""
 
-    def __init__(self, exchange: Exchange, reply: AgentReply) -> None:
+    def __init__(self, reply: AgentReply, exchange: Exchange | None = None) -> None:
         self.reply = reply
         self._exchange = exchange
 
     def delivered(self) -> None:
         """Note that the reply was written to its end."""
-        self._exchange.delivered = True
+        if self._exchange is not None:
+            self._exchange.delivered = True
 
 
 class AgentSession:
@@ -213,7 +216,7 @@ class AgentSession:
         else:
             exchange.waiters.append(repetition.connected)
         reply = await asyncio.shield(exchange.done)
-        return GivenReply(exchange, msgspec.structs.replace(reply, model=request.model))
+        return GivenReply(msgspec.structs.replace(reply, model=request.model), exchange)
 
     @property
     def calls(self) -> ExternalCalls:
@@ -510,13 +513,7 @@ class AgentSession:
                     raise draw.error
                 assert draw.facts is not None
                 node, *counts = draw.facts
-                choice = usable(self._executor.recorded(draw.compiled, node))
-                message = msgspec.json.decode(self._core.message(node))
-                calls = [
-                    ToolCall(there["id"], call.name, call.arguments)
-                    for there, call in zip(message.get("tool_calls") or (), choice.tool_calls, strict=True)
-                ]
-                choice = msgspec.structs.replace(choice, tool_calls=calls)
+                choice = _with_ids(self._core, node, usable(self._executor.recorded(draw.compiled, node)))
                 choices.append(choice)
                 usage.append(counts)
                 self._conversations.ended(exchange.asked, _said(choice), node)
@@ -529,7 +526,7 @@ class AgentSession:
         self.last = choices[-1].content
         generated = [count for _, count in usage]
         reply = AgentReply(
-            id=digest([exchange.key, exchange.draws[0].number.to_bytes(4, "little")]).hex(),
+            id=_id(exchange.key.hex(), exchange.draws[0].number),
             created=self._created(exchange),
             model=exchange.request.model,
             choices=choices,
@@ -549,6 +546,32 @@ class AgentSession:
             if draw.pending is not None:
                 self._executor.drop(draw.pending)
                 draw.pending = None
+
+
+def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentReply:
+    """Return the reply that a recorded call of one choice was given."""
+    facts = core.node(node)
+    return AgentReply(
+        id=_id(note.key, note.equal),
+        created=note.at,
+        model=model,
+        choices=[_with_ids(core, node, recorded(core, node))],
+        prompt=facts.prompt,
+        generated=facts.generated,
+    )
+
+
+def _id(key: str, equal: int) -> str:
+    """The text that the ids of a reply are made of."""
+    return digest([key.encode(), equal.to_bytes(4, "little")]).hex()
+
+
+def _with_ids(core: CoreTree, node: int, choice: ReplyChoice) -> ReplyChoice:
+    """A choice whose calls have the ids that they have in the tree."""
+    message = msgspec.json.decode(core.message(node))
+    pairs = zip(message.get("tool_calls") or (), choice.tool_calls, strict=True)
+    calls = [ToolCall(there["id"], call.name, call.arguments) for there, call in pairs]
+    return msgspec.structs.replace(choice, tool_calls=calls)
 
 
 def _order(exchange: Exchange) -> tuple[bytes, int]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import msgspec
 
 from trunkline._core import Transcript
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, without_secrets
-from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
+from trunkline.errors import CallFailed, ConfigError, EnvironmentFailed, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
+from trunkline.rollout.programs.environment import NO_STEP
 from trunkline.rollout.programs.replay import as_json, difference, failed, shown
 from trunkline.rollout.programs.state import ReplayState
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
 from trunkline.tools.toolbox import Observation
-from trunkline.tree.records import Failure, Record
+from trunkline.tree.records import Failure, Record, StepMark
 from trunkline.tree.views import message_text
 from trunkline.types import Termination
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from trunkline.agent import Agent, CompiledAgent
     from trunkline.llm.dialects.base import Parsed
     from trunkline.llm.types import ReplyChoice, ToolCall
+    from trunkline.rollout.environments import Figures
     from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.programs.replay import Journal, ReplaySlot
     from trunkline.rollout.programs.resources import Program
@@ -179,6 +181,7 @@ class ProgramContext(ReplayState):
         self._asked = 0
         self._moved = False
         self._direct = 0
+        self._over: Finished | None = None
         self._since: dict[str, int] = {}
         self._fragments: dict[int, int] = {}
 
@@ -204,6 +207,8 @@ class ProgramContext(ReplayState):
         """
         if self._host.stopped:
             self._check()
+        if self._over is not None:
+            raise self._ended(self._over)
         compiled = self._program.of(self.agent if agent is None else agent, sampling)
         leaf, context = self._leaf, messages.context if type(messages) is ContextRef else self._sent(messages)
         executor, role = self._executor, compiled.agent.name
@@ -290,27 +295,59 @@ class ProgramContext(ReplayState):
             What each call said, as the model is told; nothing for a turn that calls none.
 
         Raises:
+            EnvironmentFailed: The rollout's environment failed, which ends the rollout.
             LLMError: The calls cannot be read.
         """
-        self._check()
+        self._check_step()
         compiled = self._program.of(self.agent if agent is None else agent, {})
         calls = reply.calls
         if not calls:
             return []
+        environment = self._executor.environment
+        concerned = environment is not None and environment.concerns(compiled.toolbox, calls)
         with self._replay.place("use", compiled.agent.name) as place:
             if (record := place.record) is not None:
+                if environment is not None and concerned:
+                    environment.on_record(record, partial(self._executor.calls_of, compiled, calls, record, reply.node))
                 await self._turn(place)
-                turn, oks = record.data
+                turn, oks, *step = record.data
                 if turn != reply.node:
                     what = f"runs calls of another turn at {shown(place.name)}"
                     raise self._ended(ReplayDiverged(f"run again, the program {what}"))
+                self._ends(step)
                 return self._seen(record.nodes, oks)
+            place.ordered = concerned
             number = self._core.node(reply.node).turns - 1
-            seen = await self._turn(place, partial(self._executor.run, compiled, calls, number))
+            seen, said = await self._turn(place, partial(self._executor.run, compiled, calls, number, place))
             nodes = self._executor.observed(compiled, calls, seen, number)
             oks = [one.ok for one in seen]
-            self._write(place, nodes, reply.node, oks)
+            told = self._told(said)
+            self._write(place, nodes, reply.node, oks, *told)
+            self._ends(told, said)
             return self._seen(nodes, oks)
+
+    def _check_step(self) -> None:
+        """Refuse to go on with a rollout that is over, or whose environment said that a step was the last."""
+        self._check()
+        if self._over is not None:
+            raise self._ended(self._over)
+
+    def _told(self, said: Figures | EnvironmentFailed) -> list[Any]:
+        """Put on record what the environment says of a step, and return it as the record of the calls has it."""
+        if isinstance(said, EnvironmentFailed) or said == NO_STEP:
+            return []
+        reward, ended = said
+        if self._rollout.turn:  # it belongs to the latest turn on the path
+            mark = StepMark((self._rollout.id, self._rollout.turn - 1), reward, cast("Any", ended))
+            self._core.mark(msgspec.json.encode(mark).decode())
+        return [reward, ended]
+
+    def _ends(self, told: Sequence[Any], said: Figures | EnvironmentFailed = NO_STEP) -> None:
+        """Note that a step was the last one of its rollout; raises how the environment failed."""
+        if isinstance(said, EnvironmentFailed):
+            raise self._ended(said)
+        if told and told[1]:
+            self._over = Finished(Termination(told[1]))
 
     async def observe(
         self, content: str | Message | ContextMessage, role: str = "user", by: str = "", seen: Observation | None = None
@@ -346,6 +383,8 @@ class ProgramContext(ReplayState):
     async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
         """Run a tool of the program's own; nothing is appended to the path, but what it says is on record.
 
+        One that takes the rollout's environment is run when nothing that the program began before is under way.
+
         Args:
             tool: The tool.
             **arguments: Its arguments, as JSON holds them.
@@ -354,20 +393,34 @@ class ProgramContext(ReplayState):
             What it said, or what went wrong.
 
         Raises:
-            ProgramError: The arguments are no JSON.
+            EnvironmentFailed: The rollout's environment failed, which ends the rollout.
+            ProgramError: The arguments are no JSON, or the tool takes an environment that the rollout does not have.
         """
-        toolbox = self._program.toolbox(tool)
+        toolbox, executor = self._program.toolbox(tool), self._executor
         given = as_json(arguments, f"the arguments of {shown(tool.name)}")
         number, self._direct = self._direct, self._direct + 1
+        environment = executor.environment if tool.schema.slot is not None else None
+        if environment is not None:
+            self._check_step()
+        said: Figures | EnvironmentFailed = NO_STEP
 
-        async def run() -> list[Any]:
-            seen = await self._executor.direct(tool, toolbox, number, given.decode())
-            return [seen.text, seen.ok, seen.micros]
+        async def run(place: ReplaySlot) -> list[Any]:
+            nonlocal said
+            seen, said = await executor.direct(tool, toolbox, number, given.decode(), place)
+            return [*seen]
 
-        def known(made: Sequence[Any]) -> None:
-            self._executor.known(tool, number, Observation(*made))
+        def known(made: list[Any]) -> None:
+            executor.known(tool, number, Observation(*made))
 
-        return Observation(*await self._recorded("tool", tool.name, given, run, known))
+        def passed(record: Record) -> None:
+            if environment is not None:
+                environment.on_record(record, partial(executor.direct_call, toolbox, tool.name, number, given, record))
+
+        made = await self._recorded(
+            "tool", tool.name, given, run, known, passed, lambda: self._told(said), ordered=environment is not None
+        )
+        self._ends(made[3:], said)
+        return Observation(*made[:3])
 
     async def call(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call a function whose result may differ from time to time; a replay gets the same result without calling it.
@@ -386,7 +439,7 @@ class ProgramContext(ReplayState):
         name = str(getattr(function, "__qualname__", type(function).__name__))
         given = as_json(args, f"what {shown(name)} is called with")
 
-        async def run() -> list[Any]:
+        async def run(_: ReplaySlot) -> list[Any]:
             try:
                 if asyncio.iscoroutinefunction(function):
                     made = await function(*args)
@@ -419,6 +472,8 @@ class ProgramContext(ReplayState):
             termination: Why it ends.
             reason: What the record says of it, where the termination does not say it all.
         """
+        if self._over is not None and answer is None and termination is Termination.ANSWER:
+            termination = self._over.termination
         raise self._ended(self.short() or Finished(termination, answer, reason))
 
     def _seen(

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from trunkline.llm import messages
+from trunkline.llm.types import ToolCall
+from trunkline.rollout.environments import RecordedCalls, observations
+from trunkline.rollout.programs.environment import BEGUN, NO_STEP, ProgramEnvironment, step_on_record
 from trunkline.rollout.sampling.inflight import Named, TraceRecorder
 from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from trunkline._core import RolloutView
     from trunkline.agent import CompiledAgent
-    from trunkline.llm.types import ToolCall
+    from trunkline.errors import EnvironmentFailed
+    from trunkline.rollout.environments import Figures
+    from trunkline.rollout.programs.replay import ReplaySlot
     from trunkline.rollout.rollout import Rollout
     from trunkline.rollout.sampling.turns import AppendedTurn, AskRecord, PendingTurn
     from trunkline.rollout.task_budget import Reservation
+    from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool
     from trunkline.tools.toolbox import Observation, Toolbox
+    from trunkline.tree.records import Record
 
 __all__ = ["ProgramExecutor"]
 
@@ -42,6 +49,7 @@ class ProgramExecutor:
         facts: The rollout, as the tree had it at the beginning.
         name: Interns a string in the tree.
         recorded: Returns a turn of the tree.
+        environment: The rollout's environment; None without one.
         has_grown: Whether the tree grew since the last :meth:`flush`.
     """
 
@@ -58,6 +66,7 @@ class ProgramExecutor:
         self._sampling = rollout.first_sampling
         self._between = rollout.between
         self._task_budget = rollout.task_budget
+        self.environment = cast("ProgramEnvironment | None", rollout.environment)
         self._path = facts.path
         self._run_seed = rollout.seed
         self._asked = 0
@@ -109,11 +118,13 @@ class ProgramExecutor:
         """
         rollout = self._rollout
         ask = TurnRequest(compiled, rollout.id, leaf, rollout.start + number, None, context, step, asked)
-        limited = self._between is not None or self._task_budget is not None
+        limited = self._between is not None or self._task_budget is not None or self.environment is not None
         return self._send_limited(ask, joins=joins) if limited else self._fly(ask)
 
     async def _send_limited(self, ask: TurnRequest, *, joins: bool) -> PendingTurn:
-        """Ask for a turn once the strategy and the budget allow it."""
+        """Ask for a turn once its environment is there, and the strategy and the budget allow it."""
+        if self.environment is not None:
+            await self.environment.ready()
         async with self._gate:
             ask.reservation = await self._allowed(ask, joins=joins)
             if self._task_budget is not None and self._task_budget.orders_turns:
@@ -185,24 +196,36 @@ class ProgramExecutor:
         pending.drop()
         self._sink.release()
 
-    async def run(self, compiled: CompiledAgent, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
+    async def run(
+        self, compiled: CompiledAgent, calls: Sequence[ToolCall], turn: int, place: ReplaySlot
+    ) -> tuple[list[Observation], Figures | EnvironmentFailed]:
         """Run tool calls of a turn.
 
         Args:
             compiled: Whose tools they are.
             calls: The calls.
             turn: Model turns before the one that made them.
+            place: Their place in line.
 
         Raises:
+            EnvironmentFailed: There is no environment, and they take one.
             Finished: The budget does not allow them.
+            ForkRefused: The environment cannot be brought to its state.
             InfrastructureError: That one with side effects will begin cannot be written down.
         """
         begin, origin = self._rollout.effects.begin, self._origin(turn)
-        work = compiled.toolbox.call_all(list(calls), None, origin, begin)
-        self._started[turn] = TraceRecorder.now()
-        return await self._away(calls, work)
+        if self.environment is None:
+            work = compiled.toolbox.call_all(list(calls), None, origin, begin)
+            self._started[turn] = TraceRecorder.now()
+            return await self._away(calls, work), NO_STEP
+        call_all = compiled.toolbox.call_all
+        return await self._beside(
+            self.environment, calls, turn, lambda environment: call_all(list(calls), environment, origin, begin), place
+        )
 
-    async def direct(self, tool: Tool[..., Any], toolbox: Toolbox, number: int, arguments: str) -> Observation:
+    async def direct(
+        self, tool: Tool[..., Any], toolbox: Toolbox, number: int, arguments: str, place: ReplaySlot
+    ) -> tuple[Observation, Figures | EnvironmentFailed]:
         """Run a tool that no turn called.
 
         Args:
@@ -210,20 +233,81 @@ class ProgramExecutor:
             toolbox: What runs it.
             number: Which one of those that the program runs itself.
             arguments: Its arguments.
+            place: Its place in line.
 
         Raises:
+            EnvironmentFailed: There is no environment, and it takes one.
             Finished: The budget does not allow it.
+            ForkRefused: The environment cannot be brought to its state.
             InfrastructureError: It has side effects, and that it will begin cannot be written down.
         """
         call = self._origin(0).call(_DIRECT + number)
 
-        async def work() -> Observation:
+        async def work(environment: Environment | None) -> Observation:
             if tool.policy.side_effects:
                 await self._rollout.effects.begin([(tool.name, call)])
-            return await toolbox.call(tool.name, arguments, None, call)
+            return await toolbox.call(tool.name, arguments, environment, call)
 
-        self._started[_DIRECT + number] = TraceRecorder.now()
-        return await self._away([tool], work())
+        if self.environment is None or tool.schema.slot is None:
+            self._started[_DIRECT + number] = TraceRecorder.now()
+            return await self._away([tool], work(None)), NO_STEP
+        return await self._beside(self.environment, [tool], _DIRECT + number, work, place)
+
+    async def _beside(
+        self,
+        environment: ProgramEnvironment,
+        calls: Sequence[Named],
+        began: int,
+        work: Callable[[Environment | None], Coroutine[Any, Any, T]],
+        place: ReplaySlot,
+    ) -> tuple[T, Figures | EnvironmentFailed]:
+        """Make calls where there is an environment; one call at a time changes it, as the place in line says."""
+        await environment.ready()
+
+        async def both() -> tuple[T, Figures | EnvironmentFailed]:
+            seen = await work(environment.environment)
+            return seen, await environment.after(place.kind, place.key, place.nth) if place.ordered else NO_STEP
+
+        self._started[began] = TraceRecorder.now()
+        if place.ordered:
+            place.data = (BEGUN,)
+        return await self._away(calls, both())
+
+    def calls_of(self, compiled: CompiledAgent, calls: Sequence[ToolCall], record: Record, node: int) -> RecordedCalls:
+        """Return calls of a turn that are on record.
+
+        Args:
+            compiled: Whose tools they are.
+            calls: The calls.
+            record: What is on record for them.
+            node: The turn that made them.
+        """
+        turn, said = self.core.node(node).turns - 1, [self.core.message(node) for node in record.nodes]
+        origin, again = self._origin(turn, record.rollout), observations(compiled, calls, turn)
+        step = step_on_record(record.data[2:])
+        return RecordedCalls(f"turn {turn}", compiled.toolbox, calls, origin, said, again, step)
+
+    def direct_call(self, toolbox: Toolbox, name: str, number: int, arguments: bytes, record: Record) -> RecordedCalls:
+        """Return a call that the program made itself and that is on record.
+
+        Args:
+            toolbox: What runs the tool.
+            name: The tool's name.
+            number: As for :meth:`direct`.
+            arguments: Its arguments.
+            record: What is on record for it.
+        """
+        _, _, text, _, _, *told = record.data
+        return RecordedCalls(
+            "the program",
+            toolbox,
+            [ToolCall("", name, arguments.decode())],
+            self._origin(0, record.rollout),
+            [messages.tool("", text)],
+            lambda _, now: messages.tool("", now),
+            step_on_record(told),
+            _DIRECT + number,
+        )
 
     def known(self, tool: Tool[..., Any], number: int, seen: Observation) -> None:
         """Note that what came of a tool is on record that no turn called.
@@ -239,9 +323,12 @@ class ProgramExecutor:
     def _used(self, tools: Collection[str], calls: Sequence[Named], seen: Sequence[Observation], began: int) -> None:
         self._sink.used(self._rollout.id, tools, calls, seen, self._started.pop(began, 0))
 
-    def _origin(self, turn: int) -> Origin:
-        rollout = self._rollout
-        return Origin(self._run_seed, rollout.task.id, rollout.id, self._path, turn)
+    def _origin(self, turn: int, rollout: int | None = None) -> Origin:
+        """Return the origin of calls that a rollout made; this one when None."""
+        own = self._rollout
+        if rollout is None or rollout == own.id:
+            return Origin(self._run_seed, own.task.id, own.id, self._path, turn)
+        return Origin(self._run_seed, own.task.id, rollout, self.core.rollout(rollout).path, turn)
 
     async def _away(self, calls: Sequence[Named], work: Coroutine[Any, Any, T]) -> T:
         """Pay for some tool calls, and make them."""

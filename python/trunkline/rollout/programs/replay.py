@@ -108,6 +108,7 @@ class ReplaySlot:
     Attributes:
         record: What is on record for it.
         data: What the record is to say of it should it be given up.
+        ordered: Whether its work begins only when nothing is in line before it.
         turn: Comes true in the program's loop when it is its turn.
         work: What does it, on the worker's loop; None where nothing is to be done, or once the result is used.
         drop: Called with a result that is not used.
@@ -120,6 +121,7 @@ class ReplaySlot:
     drop: Callable[[Any], None] | None = None
     error: BaseException | None = None
     left = False
+    ordered = False
     over = True
     record: Record | None = None
     result: Any = None

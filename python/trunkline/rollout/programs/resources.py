@@ -13,6 +13,7 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
+from trunkline.tools.environment import kind_of
 from trunkline.tools.tool import Tool
 from trunkline.tools.toolbox import Toolbox
 
@@ -34,12 +35,10 @@ def check_program(program: Any, agent: Agent) -> None:
         agent: The run's agent.
 
     Raises:
-        ConfigError: It is no coroutine function, or cannot be had with this agent.
+        ConfigError: It is no coroutine function, or the agent has a limit that its own loop keeps.
     """
     if not (inspect.iscoroutinefunction(program) or inspect.iscoroutinefunction(type(program).__call__)):
         raise ConfigError(f"program must be a function, async def program(rollout), not {short_repr(program)}")
-    if agent.environment is not None:
-        raise ConfigError("program and an agent with an environment do not go together: leave the environment out")
     if (field := _of_the_loop(agent)) is not None:
         raise ConfigError(f"program and an agent with {field} do not go together: the program itself sees to that")
 
@@ -59,6 +58,7 @@ class Program:
         self.function = function
         self.compiled = compiled
         self._llms = llms
+        self._environment = kind_of(compiled.agent.environment)
         self._compiled_agents: dict[tuple[Any, ...], CompiledAgent] = {_same(compiled.agent): compiled}
         self._seen: dict[int, tuple[Agent, CompiledAgent]] = {}
         self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
@@ -82,8 +82,8 @@ class Program:
         """Return what an agent shares with those that are equal to it: programs may make theirs anew each time."""
         if not isinstance(agent, Agent):
             raise ProgramError(f"an Agent is asked, not {short_repr(agent)}")
-        if agent.environment is not None:
-            raise ProgramError(f"agent {short_repr(agent.name)} of a program has an environment; leave it out")
+        if agent.environment is not None and agent.environment is not self.compiled.agent.environment:
+            self._check_environment(agent)
         if (field := _of_the_loop(agent)) is not None:
             raise ProgramError(
                 f"agent {short_repr(agent.name)} of a program has {field}; the program itself sees to that"
@@ -106,17 +106,36 @@ class Program:
         """Return a tool, ready to be run.
 
         Raises:
-            ProgramError: It is no tool, or one that works on an environment.
+            ProgramError: It is no tool, or one that works on an environment which the rollouts do not have.
         """
         known = self._toolboxes.get(id(tool))
         if known is None:
             if not isinstance(tool, Tool):
                 raise ProgramError(f"{short_repr(tool)} is no tool; decorate the function with @tool")
-            if tool.schema.slot is not None:
-                raise ProgramError(f"{tool.name} works on an environment; a program has none")
+            slot = tool.schema.slot
+            if slot is not None and (self._environment is None or not issubclass(self._environment, slot.kind)):
+                raise ProgramError(f"{tool.name} works on the environment {slot.kind.__name__}, and {self._theirs()}")
             self._room()
             known = self._toolboxes[id(tool)] = tool, Toolbox([tool])
         return known[1]
+
+    def _check_environment(self, agent: Agent) -> None:
+        """Refuse an agent whose environment is not that of the run's agent."""
+        kind = kind_of(agent.environment)
+        if kind is not None and kind is not self._environment:
+            raise ProgramError(
+                f"agent {short_repr(agent.name)} of a program has the environment {kind.__name__}, and {self._theirs()}"
+            )
+
+    def _theirs(self) -> str:
+        """Say which environment the rollouts have."""
+        name = short_repr(self.compiled.agent.name)
+        if self._environment is None:
+            return f"the run's agent {name} has none: a rollout has that of the run's agent, or of its team"
+        return (
+            f"the run's agent {name} has {self._environment.__name__}: a rollout has one environment, which all its "
+            "agents and tools share"
+        )
 
     def _room(self) -> None:
         if len(self._compiled_agents) + len(self._toolboxes) >= _MOST:

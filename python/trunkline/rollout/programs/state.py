@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ from trunkline._internal.text import excerpt
 from trunkline.errors import ReplayDiverged
 from trunkline.rollout.programs.host import ProgramHost
 from trunkline.rollout.programs.replay import TIMER, Replay, difference, ends_early, shown
+from trunkline.rollout.types import Finished
 from trunkline.tree.records import How, Record
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class ReplayState:
 
     def _passed(self) -> None:
         """Go on with what a rollout did, from its fork point on and with its own chance, once its records come."""
+        if self._rollout.done is not None and self._replay.over:
+            self._ended(Finished(self._rollout.done))  # it ended before: this is about its environment
         if self._owner == self._rollout.id:
             return
         waiting = self._replay.next
@@ -80,8 +83,12 @@ class ReplayState:
         kind: str,
         key: str,
         given: bytes,
-        run: Callable[[], Coroutine[Any, Any, list[Any]]],
+        run: Callable[[ReplaySlot], Coroutine[Any, Any, list[Any]]],
         noted: Callable[[list[Any]], None] = lambda _: None,
+        passed: Callable[[Record], None] = lambda _: None,
+        told: Callable[[], list[Any]] = list,
+        *,
+        ordered: bool = False,
     ) -> list[Any]:
         """Return what is on record for something that appends nothing, or do it and write that down.
 
@@ -91,21 +98,27 @@ class ReplayState:
             given: What it is done with.
             run: Does it.
             noted: Called with it in the step in which it is written down.
+            passed: Called with what is on record, before it is given out.
+            told: What else is then put on record, and returned with it.
+            ordered: See :class:`~trunkline.rollout.programs.replay.ReplaySlot`.
         """
         self._check()
         mark = [hashlib.blake2b(given, digest_size=8).hexdigest(), excerpt(given, _SHOWN)]
         with self._replay.place(kind, key) as place:
             if (record := place.record) is not None:
+                passed(record)
                 await self._turn(place)
                 digest, was, *made = record.data
                 if digest != mark[0]:
                     differs = difference(was, mark[1])
                     raise self._ended(ReplayDiverged(f"run again, the program gives {shown(record.name)} {differs}"))
                 return made
-            made = await self._turn(place, run)
-            self._write(place, [], *mark, *made)
+            place.ordered = ordered
+            made = await self._turn(place, partial(run, place))
+            more = told()
+            self._write(place, [], *mark, *made, *more)
             noted(made)
-            return list(made)
+            return [*made, *more]
 
     def _write(self, place: ReplaySlot, nodes: Sequence[int], *data: Any) -> None:
         """Put on record what came of something, in the step in which its nodes were appended."""

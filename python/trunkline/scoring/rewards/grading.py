@@ -29,6 +29,7 @@ from trunkline.scoring.rewards.base import (
     policy_of,
     short_name,
 )
+from trunkline.tools.environment_pool import asked_in
 from trunkline.tools.executor import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
 
@@ -282,7 +283,7 @@ def with_environment(reward: Reward) -> Reward:
 
     def asked(trajectory: Trajectory) -> Any:
         if isinstance(trajectory, OpenTrajectory):
-            return reward(trajectory, environment=trajectory.environment)
+            return asked_in(trajectory.environment, lambda state: reward(trajectory, environment=state))
         return Scored(
             math.nan,
             f"{_name(reward)} takes the rollout's environment, which is there only while the run scores the rollout; "
