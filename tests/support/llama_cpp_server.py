@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,15 @@ class LlamaCpp:
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read().decode()
         return text if route == "/metrics" else json.loads(text)
+
+    def status(self, body: dict[str, Any]) -> int:
+        """The status of the answer to a chat."""
+        try:
+            self.ask("/v1/chat/completions", body)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        return 200
 
     def metric(self, name: str) -> int:
         """A figure of /metrics."""

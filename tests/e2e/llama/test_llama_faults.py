@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.error
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -52,16 +51,6 @@ def digests(path: Path) -> dict[str, str]:
         return {names[number]: row.digest for number, row in reader.rows()}
 
 
-def status(server: LlamaCpp, body: dict[str, Any]) -> int:
-    """The status of the server's own answer."""
-    try:
-        server.ask("/v1/chat/completions", body)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    return 200
-
-
 async def test_a_conversation_that_outgrows_a_slot_ends_as_such(serve: Serve):
     server = serve({"calls": 99.0}, context=1024)
     agent = searching(lambda query: nothing(query) + "".join(ANSWERS + QUERIES) * 5, turns=50)
@@ -86,7 +75,7 @@ async def test_a_call_that_the_server_cannot_read_ends_its_own_draw(serve: Serve
     assert 0 < broken < 24
     assert "the server could not read the model's reply: --dialect hermes" in message
     body = {"messages": TASKS[0].messages, "tools": [agent.tools[0].definition]}
-    assert {status(server, body | {"seed": seed}) for seed in range(20)} == {200, 500}
+    assert {server.status(body | {"seed": seed}) for seed in range(20)} == {200, 500}
 
 
 @pytest.mark.parametrize("then", ["retried", "resumed"])

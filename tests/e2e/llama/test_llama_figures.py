@@ -13,8 +13,10 @@ from llama_cpp_server import SLOTS, Counts, LlamaCpp
 from tiny_model import OPEN, write_model
 
 from trunkline.agent import Agent
+from trunkline.llm.capabilities import ABILITIES, probe
 from trunkline.llm.config import LLM
 from trunkline.llm.request import Sampling
+from trunkline.llm.servers import ServerFacts, find_facts
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun
@@ -158,3 +160,25 @@ async def test_token_ids_are_the_servers(serve: Serve, tmp_path: Path):
     for turn in turns_of(result):
         ids = [one for node in turn.path for one in turn.tree.core.tokens_of(node).ids]
         assert ids == server.prompt(turn.before)
+
+
+async def test_a_probe_finds_what_the_server_gives(serve: Serve):
+    server = serve({"calls": 99.0})
+    spec = LLM(server.url, max_retries=0)
+    found = await probe(spec.open, "words")
+    lacks = {"ids", "usage_of_n", "generate"}
+    unseen = {"reasoning_logprobs"}
+    assert {name: getattr(found, name) for name in ABILITIES} == {
+        name: None if name in unseen else name not in lacks for name in ABILITIES
+    }
+    llm = spec.open()
+    try:
+        facts = await find_facts(llm, "words")
+    finally:
+        await llm.close()
+    settings = server.ask("/props")
+    sizes = (settings["default_generation_settings"]["n_ctx"], settings["total_slots"])
+    assert facts == ServerFacts(software="llama.cpp", context=sizes[0], slots=sizes[1])
+    body = {"messages": TASKS[0].messages, "max_tokens": 1}
+    assert server.status(body | {"n": facts.slots}) == 200
+    assert server.status(body | {"n": facts.slots + 1}) == 400
