@@ -57,7 +57,7 @@ async def find_facts(llm: HttpLLM, model: str) -> ServerFacts:
         software = "LiteLLM"
     elif answer is not None and answer.headers.get("Server") == "llama.cpp":
         software = "llama.cpp"
-    settings = _read(await llm.get("//props"), _Settings) if software == "llama.cpp" else _Settings()
+    settings = _read(await llm.get("//props"), _Properties) if software == "llama.cpp" else _Properties()
     context = settings.default_generation_settings.n_ctx or entry.max_model_len or entry.context_length
     return ServerFacts(software=software, context=context, slots=settings.total_slots)
 
@@ -77,7 +77,7 @@ class _Generation(msgspec.Struct):
     n_ctx: _Size | None = None
 
 
-class _Settings(msgspec.Struct):
+class _Properties(msgspec.Struct):
     default_generation_settings: _Generation = msgspec.field(default_factory=_Generation)
     total_slots: _Size | None = None
 
