@@ -187,6 +187,14 @@ async def test_an_agent_is_ended_at_its_limits(confined: bool, source: str, sett
     assert (result.ok, result.answer, result.how) == (False, None, how)
 
 
+async def test_a_command_that_cannot_be_started_says_why(confined: bool, tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    result = await play(AgentCommand(command=(str(tmp_path / "data"),)))
+    assert (result.ok, result.how) == (False, "could not be started: Permission denied")
+    result = await play(AgentCommand(command=("echo", "{question}")), "x" * 1_000_000)
+    assert (result.ok, result.how) == (False, "could not be started: Argument list too long")
+
+
 async def test_a_file_is_no_larger_than_the_folder_may_be(confined: bool) -> None:
     result = await play(python("open('f', 'wb').write(bytes(1 << 22))", disk=1 << 20))
     assert (result.ok, result.err[-14:]) == (False, "File too large")

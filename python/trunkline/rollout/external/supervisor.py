@@ -163,7 +163,8 @@ class AgentProcess:
                 os.close(alive)
                 self._become(request, question, theirs)
             except BaseException as problem:  # noqa: BLE001 - reported, and nothing runs
-                os.write(theirs.word, b"!" + str(problem).encode("utf-8", "replace")[:500])
+                why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+                os.write(theirs.word, b"!" + why.encode("utf-8", "replace")[:500] + b"\n")
             finally:
                 os._exit(1)
         for descriptor in (*theirs, alive, question):
@@ -176,7 +177,7 @@ class AgentProcess:
             for descriptor in (*ours, held):
                 os.close(descriptor)
         out, err, word, answer = (bytes(kept[descriptor]) for descriptor in ours)
-        refused = word[1:] if word.startswith(b"!") else b""
+        refused = word[1:].partition(b"\n")[0] if word.startswith(b"!") else b""
         if self._way.spaces and ended == "exit" and not refused:
             # Killed from outside, as by a system without memory, its first process says nothing.
             status = int(word[1:]) if word.startswith(b"=") else signal.SIGKILL
