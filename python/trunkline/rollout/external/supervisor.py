@@ -367,8 +367,8 @@ def _copy_folder(source: Path, target: Path, most: int) -> None:
             elif stat.S_ISLNK(status.st_mode):
                 leads = there.readlink()
                 # By the names, as the copy has another parent, and by the links on the way.
-                named = os.path.normpath(path.parent / leads)
-                if leads.is_absolute() or Path(named).parts[0:1] == ("..",) or not there.resolve().is_relative_to(root):
+                named, real = os.path.normpath(path.parent / leads), Path(os.path.realpath(there))  # a loop is no error
+                if leads.is_absolute() or Path(named).parts[0:1] == ("..",) or not real.is_relative_to(root):
                     raise _Refused(f"{path} is a link that leads out of the folder")
                 (target / path).symlink_to(leads)
             elif stat.S_ISREG(status.st_mode):
