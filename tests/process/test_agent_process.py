@@ -311,6 +311,22 @@ async def test_a_cancelled_agent_ends_when_its_place_is_closed(confined: bool, t
     await runner.aclose()
 
 
+async def test_agents_are_started_again_once_what_watched_them_was_killed(confined: bool) -> None:
+    runner = AgentRunner(python("import sys, time; print('here'); time.sleep(int(sys.stdin.read()))"))
+    try:
+        place = await runner.open()
+        running = asyncio.create_task(runner.run(place, "600", URL))
+        supervisor = next(pid for pid in descendants(os.getpid()) if b"supervisor" in command_line(pid))
+        os.kill(supervisor, signal.SIGKILL)
+        result = await running
+        assert (result.ok, result.how) == (False, "was lost: the process that watches it ended")
+        await runner.close(place)
+        place = await runner.open()
+        assert (await runner.run(place, "0", URL)).answer == "here"
+    finally:
+        await runner.aclose()
+
+
 FUNCTIONS = """
 import asyncio, os, sys, tempfile
 def plain(question):
