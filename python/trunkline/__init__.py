@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from trunkline.tools import environments
     from trunkline.tools.environment import Environment
     from trunkline.tools.environment_pool import EnvironmentPool
+    from trunkline.tools.gym import from_gym
     from trunkline.tools.tool import tool
     from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination
@@ -94,6 +95,7 @@ tools: tools=
 tools.environment: Environment
 tools.environment_pool: EnvironmentPool
 tools.environments: environments=
+tools.gym: from_gym
 tools.tool: tool
 train: train=
 tree.views: Node Trajectory Tree
@@ -218,6 +220,7 @@ __all__ = [
     "exact_match",
     "export",
     "filters",
+    "from_gym",
     "llms",
     "load_tasks",
     "metrics",

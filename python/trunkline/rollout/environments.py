@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cas
 
 import msgspec
 
+from trunkline._core import base_seed
 from trunkline._internal.text import describe_error, excerpt, format_error, from_difference, without_secrets
 from trunkline._internal.validation import short_repr
 from trunkline.errors import EnvironmentFailed, ForkRefused
@@ -145,6 +146,7 @@ class EnvironmentManager:
         self.compiled = compiled
         self.read_turn = read_turn
         self._seed = seed
+        self.task_seed = base_seed(seed, tree.task.id, (), 2**32 - 1)  # no turn has this number
         self._forks = forks
         self._snapshots: SnapshotCache | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -310,6 +312,7 @@ class EnvironmentHandle:
             raise EnvironmentFailed(f"the environment could not be made: {what}") from error
         if not isinstance(made, Environment):
             raise EnvironmentFailed(f"the environment could not be made: what was returned is a {type(made).__name__}")
+        made.task_seed = self._manager.task_seed
         return made
 
     async def _bring(self, environment: Environment, missed: Iterator[RecordedCalls]) -> None:

@@ -33,6 +33,8 @@ class Environment:
         snapshots: How many snapshots of a tree are kept; the least recently used are dropped. 0 takes none.
         snapshot_bytes: Bytes of a tree's snapshots that are kept. A snapshot that is not bytes counts in
             :attr:`snapshots` alone.
+        task_seed: A number that follows from the run's seed and the task, for what an environment draws by chance: all
+            rollouts of a task have the same, so that a fork finds what its source found.
 
     Raises:
         ConfigError: When a class is derived: a method is not ``async``, or an attribute has a value it cannot have.
@@ -42,6 +44,7 @@ class Environment:
     timeout: ClassVar[float] = 60.0
     snapshots: ClassVar[int] = 256
     snapshot_bytes: ClassVar[int] = 64 << 20
+    task_seed: int = 0
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -126,7 +129,7 @@ def kind_of(environment: Any) -> type[Environment] | None:
     if environment is None:
         return None
     kind: type[Environment] = environment if isinstance(environment, type) else type(make(environment))
-    return getattr(kind, "_kind", kind)  # of a pool, that of its environments
+    return getattr(kind, "_kind_in_pool", kind)  # of a pool, that of its environments
 
 
 def rewards_steps(environment: Any) -> bool:

@@ -113,7 +113,8 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
         kind = type(made)
         if not isinstance(made, Environment) or isinstance(made, PooledEnvironment):
             raise ConfigError(f"{expected}; {_name(self.cls)} returns {short_repr(made)}")
-        body = {name: getattr(made, name) for name in _SETTINGS} | {"__module__": kind.__module__, "_kind": kind}
+        body = {name: getattr(made, name) for name in _SETTINGS}
+        body |= {"__module__": kind.__module__, "_kind_in_pool": kind}
         try:
             return new_class(kind.__name__, (PooledEnvironment, kind), {}, lambda names: names.update(body))
         except ConfigError:
@@ -127,7 +128,7 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
 class PooledEnvironment(Environment):
     """Stands for the environment that a rollout has from a pool: user code is given that one, never this."""
 
-    _kind: ClassVar[type[Environment]]
+    _kind_in_pool: ClassVar[type[Environment]]
     _place: PoolPlace
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class LiveEnvironment(msgspec.Struct, eq=False):
 class PoolPlace:
     """The place of one rollout in a pool, with its environment while it holds one."""
 
-    __slots__ = ("broken", "busy", "counted", "keeper", "kept", "live", "lock", "paused", "pool")
+    __slots__ = ("broken", "busy", "counted", "keeper", "kept", "live", "lock", "paused", "pool", "task_seed")
 
     def __init__(self, pool: EnvironmentPool) -> None:
         self.pool = pool
@@ -164,6 +165,7 @@ class PoolPlace:
         self.broken = False
         self.counted = True  # towards the pool's size
         self.lock = asyncio.Lock()
+        self.task_seed = 0
 
     @property
     def environment(self) -> Environment:
@@ -283,6 +285,8 @@ class PoolKeeper:
         place.live = live = await self._take()
         self._holders[place] = None
         place.broken, place.counted = True, True
+        if live is not None:
+            live.environment.task_seed = place.task_seed
         if live is not None and live.uses:
             again = self.pool.resetting if method == "fresh" else method
             try:
@@ -296,6 +300,7 @@ class PoolKeeper:
                 live = None
         if live is None:
             place.live = live = await self._started()
+            live.environment.task_seed = place.task_seed
         if not live.uses:
             await self._ask(live.environment, method, *given)
         live.uses += 1

@@ -298,6 +298,7 @@ class Toolbox:
         if method in {"fresh", "restore"}:
             if self.pool is None:
                 self.pool = PoolKeeper(place.pool, self.manage)
+            place.task_seed = environment.task_seed
             return await self.pool.open(place, method, *given)
         if method == "close":
             return None if place.keeper is None else await place.keeper.leave(place)

@@ -72,7 +72,8 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         check_that(isinstance(self.process, dict), "External: process must be options by their names", self.process)
         if self.command is None and self.process:
             raise ConfigError(
-                f"External: process is of a command or of python:MODULE:FUNCTION, not of {short_repr(self.agent)}"
+                "External: process is of a command or of python:MODULE:FUNCTION, and "
+                f"{short_repr(self.agent)} is a function of this process"
             )
 
     @property
