@@ -187,6 +187,14 @@ async def test_an_agent_is_ended_at_its_limits(confined: bool, source: str, sett
     assert (result.ok, result.answer, result.how) == (False, None, how)
 
 
+async def test_a_command_that_cannot_be_started_says_why(confined: bool, tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    result = await play(AgentCommand(command=(str(tmp_path / "data"),)))
+    assert (result.ok, result.how) == (False, "could not be started: Permission denied")
+    result = await play(AgentCommand(command=("echo", "{question}")), "x" * 1_000_000)
+    assert (result.ok, result.how) == (False, "could not be started: Argument list too long")
+
+
 async def test_a_file_is_no_larger_than_the_folder_may_be(confined: bool) -> None:
     result = await play(python("open('f', 'wb').write(bytes(1 << 22))", disk=1 << 20))
     assert (result.ok, result.err[-14:]) == (False, "File too large")
@@ -301,6 +309,22 @@ async def test_a_cancelled_agent_ends_when_its_place_is_closed(confined: bool, t
     again = await runner.open()  # and one that is open when all ends
     assert Path(again.folder).exists()
     await runner.aclose()
+
+
+async def test_agents_are_started_again_once_what_watched_them_was_killed(confined: bool) -> None:
+    runner = AgentRunner(python("import sys, time; print('here'); time.sleep(int(sys.stdin.read()))"))
+    try:
+        place = await runner.open()
+        running = asyncio.create_task(runner.run(place, "600", URL))
+        supervisor = next(pid for pid in descendants(os.getpid()) if b"supervisor" in command_line(pid))
+        os.kill(supervisor, signal.SIGKILL)
+        result = await running
+        assert (result.ok, result.how) == (False, "was lost: the process that watches it ended")
+        await runner.close(place)
+        place = await runner.open()
+        assert (await runner.run(place, "0", URL)).answer == "here"
+    finally:
+        await runner.aclose()
 
 
 FUNCTIONS = """

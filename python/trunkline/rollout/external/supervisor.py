@@ -163,7 +163,8 @@ class AgentProcess:
                 os.close(alive)
                 self._become(request, question, theirs)
             except BaseException as problem:  # noqa: BLE001 - reported, and nothing runs
-                os.write(theirs.word, b"!" + str(problem).encode("utf-8", "replace")[:500])
+                why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+                os.write(theirs.word, b"!" + why.encode("utf-8", "replace")[:500] + b"\n")
             finally:
                 os._exit(1)
         for descriptor in (*theirs, alive, question):
@@ -176,7 +177,7 @@ class AgentProcess:
             for descriptor in (*ours, held):
                 os.close(descriptor)
         out, err, word, answer = (bytes(kept[descriptor]) for descriptor in ours)
-        refused = word[1:] if word.startswith(b"!") else b""
+        refused = word[1:].partition(b"\n")[0] if word.startswith(b"!") else b""
         if self._way.spaces and ended == "exit" and not refused:
             # Killed from outside, as by a system without memory, its first process says nothing.
             status = int(word[1:]) if word.startswith(b"=") else signal.SIGKILL
@@ -366,8 +367,8 @@ def _copy_folder(source: Path, target: Path, most: int) -> None:
             elif stat.S_ISLNK(status.st_mode):
                 leads = there.readlink()
                 # By the names, as the copy has another parent, and by the links on the way.
-                named = os.path.normpath(path.parent / leads)
-                if leads.is_absolute() or Path(named).parts[0:1] == ("..",) or not there.resolve().is_relative_to(root):
+                named, real = os.path.normpath(path.parent / leads), Path(os.path.realpath(there))  # a loop is no error
+                if leads.is_absolute() or Path(named).parts[0:1] == ("..",) or not real.is_relative_to(root):
                     raise _Refused(f"{path} is a link that leads out of the folder")
                 (target / path).symlink_to(leads)
             elif stat.S_ISREG(status.st_mode):
