@@ -162,6 +162,18 @@ async def test_token_ids_are_the_servers(serve: Serve, tmp_path: Path):
         assert ids == server.prompt(turn.before)
 
 
+@pytest.mark.breaks_rollouts
+async def test_a_character_of_several_tokens_has_no_ids_and_its_reply_says_so(serve: Serve, tmp_path: Path):
+    server = serve({"calls": 0.0, "accents": 0.5})
+    llm = LLM(server.url, tokens=TokenMode(api="completions"), max_concurrency=SLOTS, max_retries=0)
+    agent = Agent(model="words", sampling=Sampling(max_tokens=40))
+    result = await play(server, agent, llm=llm, strategy=Chain(6), out=tmp_path / "run")
+    assert own(tmp_path / "run") == server.counts()
+    ((message, broken),) = result.summary().failures
+    assert "it lists the tokens of one character as one" in message
+    assert result.summary().terminations == {"answer": 24 - broken, "llm_error": broken}
+
+
 async def test_a_probe_finds_what_the_server_gives(serve: Serve):
     server = serve({"calls": 99.0})
     spec = LLM(server.url, max_retries=0)
