@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from commands import started
 from llama_cpp_server import SLOTS, Counts, LlamaCpp
 from tiny_model import OPEN, write_model
 
@@ -113,6 +114,15 @@ async def test_all_tokens_of_siblings_are_counted(serve: Serve, tmp_path: Path, 
     assert found[:2] == real[:2]
     assert (estimated > 0) == (not logprobs)
     assert abs(found.generated - real.generated) <= estimated / 4
+
+
+def test_two_workers_of_the_command_line_count_as_the_server_does(serve: Serve, tmp_path: Path):
+    server = serve()
+    (tmp_path / "questions.csv").write_text("question\n" + "".join(f"Who is {number}?\n" for number in range(12)))
+    options = ("--model", "words", "--max-tokens", "40", "--rollouts", "1", "--workers", "2", "--out", "run")
+    done = started("run", "questions.csv", "--base-url", server.url, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert own(tmp_path / "run") == server.counts()
 
 
 async def test_seeds_decide_the_texts(serve: Serve):
