@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from external_agents import run_plain, search_reply
 from foreign import serving
 from havoc import MARK, marked
+from places import ROOT
 from resuming import digests, environment, kill, wait_for
 
 from trunkline.store.reader import RunReader
@@ -81,3 +83,15 @@ def test_a_tool_that_says_the_time_diverges_and_can_be_masked(tmp_path: Path) ->
     assert calls.diverged == 0
     assert calls.masked > 0
     assert set(covered.summary().terminations) == {"answer"}
+
+
+def test_an_agent_of_the_openai_agents_sdk_has_trees(tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, str(ROOT / "examples" / "agents" / "openai_agents.py")])
+    with serving(search_reply) as server:
+        runs = [run_plain(server.url, tmp_path / f"{n}", n, tmp_path, command=command, limit=2) for n in (0, 2)]
+    for run in runs:
+        summary = run.summary()
+        assert summary.terminations == {"answer": summary.rollouts}, summary.failures
+        assert summary.agent_calls.again > 0
+        assert summary.agent_calls.diverged == summary.agent_calls.rewritten == summary.agent_calls.refused == 0
+    assert digests(tmp_path / "0") == digests(tmp_path / "2")

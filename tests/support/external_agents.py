@@ -100,8 +100,8 @@ def run_plain(url: str, out: Path | str, workers: int, folder: Path, **options: 
     given: dict[str, Any] = {"strategy": TreeGRPO(trees=2, forks=1, rounds=2), "seed": 5} | options
     effects = given.pop("effects", "folder")
     env, masks = [f"CORPUS={corpus}", *given.pop("env", ())], given.pop("masks", ())
-    command = shlex.join([sys.executable, "-S", str(PLAIN)])
+    command = given.pop("command", shlex.join([sys.executable, "-S", str(PLAIN)]))
     program = External(agent=command, effects=effects, masks=masks, process={"env": env})
-    tasks = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(4)]
+    tasks = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(given.pop("limit", 4))]
     llm = LLM(url, max_concurrency=8)
     return run(Agent(model="m"), tasks, llm=llm, program=program, out=out, workers=workers, **given)
