@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MISSING = (
-    "" if importlib.util.find_spec("xllamacpp") else "xllamacpp is not installed: it has no wheel for this platform"
+    "" if importlib.util.find_spec("xllamacpp") else "no xllamacpp: pip install '.[test]' has it where it has a wheel"
 )
 SLOTS = 4
 

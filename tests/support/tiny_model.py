@@ -43,15 +43,15 @@ _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _HEAD, _CONTEXT = 32, 1 << 16
 
 
-def write_model(path: Path, *, calls: float = 1.0, broken: float = 0.0) -> None:
-    """Write a model whose turns are answers, calls and half calls, by weights of which that of answers is 1.
+def write_model(path: Path, *, calls: float = 1.0, broken: float = 0.0, accents: float = 0.0) -> None:
+    """Write a model whose turns are answers, calls, half calls and an accent of two tokens; answers have the weight 1.
 
     An embedding is 1 at the token's own place, the layer adds 0, and the output holds the log-probabilities of what
     follows each token.
     """
     tokens, types = _vocabulary()
     size = len(tokens) + len(tokens) % 2
-    following = _chain(calls, broken)
+    following = _chain(calls, broken, accents)
     # A normalised embedding is the root of its size at its place.
     logits = [[math.log(following.get(said, {END: 1.0}).get(token, 1e-13)) for said in tokens] for token in tokens]
     chances = [[logit / math.sqrt(size) for logit in row] for row in logits]
@@ -100,7 +100,7 @@ def _vocabulary() -> tuple[list[str], list[int]]:
     return [*plain, *words, START, END], [_NORMAL] * len(plain) + [_USER_DEFINED] * len(words) + [_CONTROL] * 2
 
 
-def _chain(calls: float, broken: float) -> dict[str, dict[str, float]]:
+def _chain(calls: float, broken: float, accents: float) -> dict[str, dict[str, float]]:
     """Chances of the tokens that may follow each token; a turn begins behind a line feed."""
     rng = random.Random(0)
     words = {
@@ -108,9 +108,9 @@ def _chain(calls: float, broken: float) -> dict[str, dict[str, float]]:
         for some, end in ((ANSWERS, END), (QUERIES, CLOSE))
         for word in some
     }
-    begun = {ANSWERS[0]: 0.5, ANSWERS[1]: 0.5, OPEN: calls, BROKEN: broken}
+    begun = {ANSWERS[0]: 0.5, ANSWERS[1]: 0.5, OPEN: calls, BROKEN: broken, "Ã": accents}
     begun = {token: weight for token, weight in begun.items() if weight}
-    return words | {"Ċ": begun, OPEN: dict.fromkeys(QUERIES, 1.0)}
+    return words | {"Ċ": begun, "Ã": {"©": 1.0}, OPEN: dict.fromkeys(QUERIES, 1.0)}
 
 
 def _string(text: str) -> bytes:

@@ -125,8 +125,7 @@ async def test_slots_of_requests_that_are_given_up_become_free(serve: Serve):
     playing = asyncio.create_task(arun(agent, TASKS, llm=llm, strategy=Chain(2), workers=0, seed=4))
     await until(lambda: server.busy() or playing.done())
     playing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await playing
+    await asyncio.wait([playing])
     await until(lambda: server.busy() == 0)
     result = await arun(Agent(model="words"), TASKS, llm=llm, strategy=Chain(2), workers=0, seed=4)
     assert result.summary().terminations == {"answer": 2 * len(TASKS)}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from commands import started
 from llama_cpp_server import SLOTS, Counts, LlamaCpp
 from tiny_model import OPEN, write_model
 
@@ -115,6 +116,15 @@ async def test_all_tokens_of_siblings_are_counted(serve: Serve, tmp_path: Path, 
     assert abs(found.generated - real.generated) <= estimated / 4
 
 
+def test_two_workers_of_the_command_line_count_as_the_server_does(serve: Serve, tmp_path: Path):
+    server = serve()
+    (tmp_path / "questions.csv").write_text("question\n" + "".join(f"Who is {number}?\n" for number in range(12)))
+    options = ("--model", "words", "--max-tokens", "40", "--rollouts", "1", "--workers", "2", "--out", "run")
+    done = started("run", "questions.csv", "--base-url", server.url, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert own(tmp_path / "run") == server.counts()
+
+
 async def test_seeds_decide_the_texts(serve: Serve):
     server = serve()
     first, again, single, other = [
@@ -160,6 +170,18 @@ async def test_token_ids_are_the_servers(serve: Serve, tmp_path: Path):
     for turn in turns_of(result):
         ids = [one for node in turn.path for one in turn.tree.core.tokens_of(node).ids]
         assert ids == server.prompt(turn.before)
+
+
+@pytest.mark.breaks_rollouts
+async def test_a_character_of_several_tokens_has_no_ids_and_its_reply_says_so(serve: Serve, tmp_path: Path):
+    server = serve({"calls": 0.0, "accents": 0.5})
+    llm = LLM(server.url, tokens=TokenMode(api="completions"), max_concurrency=SLOTS, max_retries=0)
+    agent = Agent(model="words", sampling=Sampling(max_tokens=40))
+    result = await play(server, agent, llm=llm, strategy=Chain(6), out=tmp_path / "run")
+    assert own(tmp_path / "run") == server.counts()
+    ((message, broken),) = result.summary().failures
+    assert "it lists the tokens of one character as one" in message
+    assert result.summary().terminations == {"answer": 24 - broken, "llm_error": broken}
 
 
 async def test_a_probe_finds_what_the_server_gives(serve: Serve):
