@@ -212,7 +212,9 @@ async def _body(request: web.Request) -> dict[str, Any]:
 def _format_of(route: str) -> Format:
     """The interface of a path; of a path that none has, the one that its client speaks."""
     known = FORMATS.get(route)
-    return known if known is not None else FORMATS["/v1/chat/completions"]
+    if known is None:
+        known = FORMATS["/v1/messages" if route.startswith("/v1/messages/") else "/v1/chat/completions"]
+    return known
 
 
 def _repetition(request: web.Request) -> RepeatedRequest:

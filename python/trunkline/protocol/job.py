@@ -119,6 +119,11 @@ def live(llms: Mapping[str, AnyLLM]) -> str | None:
     return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, LLM)), None)
 
 
+def keys_of(llms: Mapping[str, AnyLLM]) -> list[str]:
+    """Return the keys of all endpoints, which nothing of a foreign agent's may hold."""
+    return [key for llm in llms.values() if isinstance(llm, LLM) and (key := llm.key())]
+
+
 def describe(llm: AnyLLM) -> dict[str, Any]:
     """Describe an LLM for the run file: everything but its secrets."""
     if isinstance(llm, LLM):

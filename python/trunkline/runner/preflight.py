@@ -15,7 +15,7 @@ from trunkline._internal.validation import short_repr
 from trunkline.agent import BoundDialect, CompiledAgent
 from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.config import LLM
-from trunkline.protocol.job import forks_inside, region_of, tokens_of
+from trunkline.protocol.job import forks_inside, keys_of, region_of, tokens_of
 from trunkline.rollout.budget import prompt_bound, turn_cost
 from trunkline.rollout.external.config import External
 from trunkline.rollout.external.process import AgentRunner
@@ -92,7 +92,7 @@ def check(job: Job) -> None:
     if isinstance(job.program, External):
         command = job.program.command
         if command is not None:
-            AgentRunner(command).check()
+            AgentRunner(command, keys_of(job.llms)).check()
         elif find_spec("openai") is None:
             raise ConfigError(
                 "an agent that is a function gets a client of openai, which is not installed: pip install "

@@ -21,7 +21,7 @@ from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages
-from trunkline.protocol.job import slots_for, tokens_of
+from trunkline.protocol.job import keys_of, slots_for, tokens_of
 from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.external.config import External
 from trunkline.rollout.programs.resources import Program
@@ -363,7 +363,7 @@ def _program_of(job: Job, compiled: CompiledAgent) -> Program | ExternalProgram 
     if isinstance(program, External):
         from trunkline.rollout.external.resources import ExternalProgram  # noqa: PLC0415 - other runs need no server
 
-        return ExternalProgram(program, compiled, several=job.strategy.rollouts() > 1)
+        return ExternalProgram(program, compiled, keys_of(job.llms), several=job.strategy.rollouts() > 1)
     return None if program is None else Program(program, compiled, job.llms)
 
 

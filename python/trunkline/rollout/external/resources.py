@@ -16,6 +16,8 @@ from trunkline.rollout.external.process import AgentRunner
 from trunkline.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trunkline.gateway.types import AgentRequest
     from trunkline.rollout.external.config import External
 
@@ -44,15 +46,18 @@ class ExternalProgram:
     Args:
         external: The agent.
         compiled: The run's agent: which model is asked.
+        keys: The keys of the run, which no agent is given.
         several: Whether tasks have several rollouts.
     """
 
-    def __init__(self, external: External, compiled: CompiledAgent, *, several: bool) -> None:
+    def __init__(
+        self, external: External, compiled: CompiledAgent, keys: Collection[str] = (), *, several: bool
+    ) -> None:
         self.external = external
         self.compiled = compiled
         self.masks = RequestMasks(external.masks)
         command = external.command
-        self.runner = None if command is None else AgentRunner(command)
+        self.runner = None if command is None else AgentRunner(command, keys)
         self._gateway: Gateway | None = None
         self._starting = asyncio.Lock()
         self._agents: dict[bytes, CompiledAgent] = {}

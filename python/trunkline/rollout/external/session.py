@@ -24,6 +24,7 @@ from trunkline.errors import (
     TreeError,
 )
 from trunkline.gateway.canonical import digest, forms
+from trunkline.gateway.formats.chat import message_of
 from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import call_id, encode
 from trunkline.llm.response import recorded
@@ -516,7 +517,7 @@ class AgentSession:
                 choice = _with_ids(self._core, node, usable(self._executor.recorded(draw.compiled, node)))
                 choices.append(choice)
                 usage.append(counts)
-                self._conversations.ended(exchange.asked, _said(choice), node)
+                self._conversations.ended(exchange.asked, message_of(choice), node)
         except LLMError as error:
             self.failure = error
             if not exchange.done.done():
@@ -533,7 +534,7 @@ class AgentSession:
             prompt=usage[0][0],
             generated=None if None in generated else sum(filter(None, generated)),
         )
-        self._responses[reply.id] = [*exchange.asked.messages, _said(choices[0])]
+        self._responses[reply.id] = [*exchange.asked.messages, message_of(choices[0])]
         if not exchange.done.done():
             exchange.done.set_result(reply)
 
@@ -590,17 +591,6 @@ def _note(record: Record) -> CallNote:
 def _place(record: Record) -> tuple[str, int]:
     note = _note(record)
     return note.key, note.equal
-
-
-def _said(choice: ReplyChoice) -> Message:
-    """A reply as a message of later requests."""
-    message: Message = {"role": "assistant", "content": choice.content}
-    if choice.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in choice.tool_calls
-        ]
-    return message
 
 
 def _told(error: LLMError) -> RequestRefused:
