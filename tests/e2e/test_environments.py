@@ -19,6 +19,7 @@ from batching import LONG, turns
 from foreign import message, serving
 from notebook import Clock, Liar, Notebook, Paper, account, forget, look
 from places import python_path
+from slates import PaperSlate, Slate
 
 from trunkline.agent import Agent
 from trunkline.cli.tables import table
@@ -32,6 +33,7 @@ from trunkline.scoring.rewards import exact_match, step_sum
 from trunkline.store.reader import RunReader
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.environment import Environment
+from trunkline.tools.environment_pool import EnvironmentPool
 from trunkline.tree.views import Trajectory
 from trunkline.types import Task, Termination
 
@@ -81,7 +83,7 @@ def broken(body: dict) -> dict:
     return answer
 
 
-def grown(url: str, environment: type[Environment], workers: int, out: Path, **changes: Any) -> Run:
+def grown(url: str, environment: type[Environment] | EnvironmentPool, workers: int, out: Path, **changes: Any) -> Run:
     return run(
         Agent(**({"model": "m", "tools": [look], "environment": environment, "max_turns": 6} | changes)),
         TASKS,
@@ -116,6 +118,17 @@ def test_trees_are_the_same_for_any_number_of_workers_by_snapshot_and_by_replay(
             assert all(after.split()[:-1] == before.split() for before, after in pairwise([tree.task.id, *texts])), (
                 "each observation is the one before it and one word more"
             )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_trees_are_the_same_with_a_pool_of_environments(tmp_path: Path, workers: int):
+    pool = EnvironmentPool("slates:Slate", size=2, warm=1, reset=True, max_uses=5)
+    with serving(writer) as server:
+        plain = digests(grown(server.url, Notebook, 0, tmp_path / "plain"))
+        Slate.live = Slate.most = 0
+        assert digests(grown(server.url, pool, workers, tmp_path / "pool")) == plain
+        assert digests(grown(server.url, EnvironmentPool(PaperSlate, size=1, reset=True), 0, tmp_path / "p")) == plain
+    assert (Slate.live, Slate.most <= 2) == (0, True)
 
 
 @pytest.mark.parametrize(

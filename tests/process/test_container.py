@@ -96,9 +96,9 @@ async def test_commands_and_files(engine: Engine):
     (made,) = engine.calls("create")
     name = made[1].removeprefix("--name=")
     assert made[1:] == [
-        f"--name={name}", "--init", "--label=trunkline", "--network=bridge", "--memory=64000000b",
+        f"--name={name}", "--entrypoint=sleep", "--init", "--label=trunkline", "--network=bridge", "--memory=64000000b",
         "--memory-swap=64000000b", "--pids-limit=256", "--security-opt=no-new-privileges", "--cpus=1.5",
-        "python:3", "sleep", "2147483647",
+        "python:3", "2147483647",
     ]  # fmt: skip
     assert engine.calls("exec")[0] == [
         "exec", "--workdir=/srv", "--user=1000:1000", name, "/bin/sh", "-c", "echo one; echo two >&2; exit 4"
@@ -115,7 +115,7 @@ async def test_output_without_end_is_bounded_and_a_command_that_hangs_is_stopped
     said = await workspace.run("echo kept > file; sleep 1000; echo never")
     assert said == "[stopped after 2 s; its files are kept]"
     assert await workspace.run("cat file") == "kept\n"
-    assert engine.calls("kill")
+    assert engine.calls("restart")
     await workspace.close()
 
 
@@ -154,7 +154,7 @@ async def test_a_saved_state_is_removed_with_the_last_reference(engine: Engine):
     await workspace.close()
     await other.close()
     (image,) = engine.left
-    assert image.startswith("trunkline@")
+    assert image.startswith("localhost@trunkline@")
     del saved
     assert until(lambda: engine.left == [])
 

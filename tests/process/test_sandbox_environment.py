@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commanders import commander, count_notes
+from commanders import commander, count_notes, run_or_die
 from foreign import serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -122,7 +123,17 @@ async def test_a_hostile_command_harms_its_own_files_at_most(command: str):
         assert await workspace.run("ls; echo works") == "works\n"
     finally:
         await workspace.close()
-    assert not [pid for pid in descendants(os.getpid()) if "supervisor" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert not supervisors()
+
+
+def supervisors() -> list[int]:
+    """Processes below this one that confine commands."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if "sandbox_supervisor" in Path(f"/proc/{pid}/cmdline").read_text():
+                found.append(pid)
+    return found
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=20) | st.none() | st.just("!")), max_size=8))
@@ -176,9 +187,10 @@ def test_a_mistake_is_named(options: dict[str, Any], words: str):
     assert words in str(refused.value)
 
 
-def grown(url: str, environment: Any, workers: int) -> tl.Run:
+def grown(url: str, environment: Any, workers: int, run: Any = None) -> tl.Run:
+    tools = [run or tl.environments.run, tl.environments.write_file]
     return run_tasks(
-        tl.Agent(model="m", tools=[tl.environments.run, tl.environments.write_file], environment=environment),
+        tl.Agent(model="m", tools=tools, environment=environment),
         TASKS,
         llm=url,
         strategy=tl.TreeGRPO(trees=2, forks=1, rounds=1),
@@ -196,6 +208,21 @@ def test_trees_are_the_same_in_a_pool_and_for_any_number_of_workers():
         assert {rollout.termination for tree in plain for rollout in tree.rollouts} == {Termination.ANSWER}
         pooled = grown(server.url, tl.EnvironmentPool(box, size=2, warm=1, reset=True, max_uses=3), 2)
         assert {tree.task.id: tree.digest() for tree in pooled} == digests
+
+
+def test_a_worker_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("DIED_ONCE", str(tmp_path / "died"))
+    with serving(commander) as server:
+        done = grown(server.url, tl.EnvironmentPool(tl.environments.Sandbox(), size=2), 2, run_or_die)
+    assert (tmp_path / "died").exists()
+    assert {rollout.termination for tree in done for rollout in tree.rollouts} == {Termination.ANSWER}
+    deadline = time.monotonic() + 60
+    while (left := list((tmp_path / "tmp").glob("trunkline-code-*"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+    assert not supervisors()
 
 
 SCRIPT = """

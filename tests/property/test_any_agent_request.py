@@ -201,7 +201,9 @@ REPLIES = st.builds(
     cached=COUNTS,
     generated=COUNTS,
 )
-ASKED = AgentRequest(model="m", messages=[{"role": "user", "content": "?"}], stream=True, options={"usage": True})
+ASKED = AgentRequest(
+    model="m", messages=[{"role": "user", "content": "?"}], stream=True, options={"usage": True, "summary": True}
+)
 
 
 def events(route: str, reply: AgentReply) -> list[dict]:

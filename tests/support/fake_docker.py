@@ -24,6 +24,7 @@ CONTAINERS, IMAGES = STATE / "containers", STATE / "images"
 
 CREATE = [
     "--init", "--label", "--network", "--memory", "--memory-swap", "--pids-limit", "--security-opt", "--name", "--cpus",
+    "--entrypoint",
 ]  # fmt: skip
 
 
@@ -42,6 +43,10 @@ def options(words: list[str], known: list[str]) -> tuple[dict[str, str], list[st
     return found, words
 
 
+def folder_of(image: str) -> str:
+    return image.replace("/", "@").replace(":", "@")
+
+
 def container(name: str, *, running: bool = False) -> Path:
     folder = CONTAINERS / name
     if not folder.exists():
@@ -53,7 +58,8 @@ def container(name: str, *, running: bool = False) -> Path:
 
 def create(words: list[str]) -> None:
     given, (image, *command) = options(words, CREATE)
-    assert command, "the images have no command"
+    assert command
+    assert given["--entrypoint"] == "sleep", "the images have no process of their own"
     if image == "broken":
         fail("Unable to find image 'broken:latest' locally\nError response from daemon: pull access denied", 125)
     if image == "slow":
@@ -61,7 +67,7 @@ def create(words: list[str]) -> None:
     folder = CONTAINERS / given["--name"]
     folder.mkdir(parents=True)
     (folder / "options").write_text(json.dumps(given | {"image": image}))
-    source = IMAGES / image.replace(":", "@")
+    source = IMAGES / folder_of(image)
     if source.exists():
         shutil.copytree(source, folder / "files", symlinks=True)
     else:
@@ -87,13 +93,19 @@ def execute(words: list[str]) -> None:
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def kill(words: list[str]) -> None:
-    folder = container(words[0], running=True)
+def restart(words: list[str]) -> None:
+    assert words[:2] == ["-t", "0"]
+    end(words[2])
+    start(words[2:])
+
+
+def end(name: str) -> None:
+    folder = container(name)
     for one in folder.glob("process-*"):
         with suppress(ProcessLookupError):
             os.killpg(int(one.name.partition("-")[2]), signal.SIGKILL)
         one.unlink()
-    (folder / "running").unlink()
+    (folder / "running").unlink(missing_ok=True)
 
 
 def remove(words: list[str]) -> None:
@@ -101,8 +113,7 @@ def remove(words: list[str]) -> None:
     for name in names:
         folder = CONTAINERS / name
         if folder.exists():
-            if (folder / "running").exists():
-                kill([name])
+            end(name)
             shutil.rmtree(folder)
 
 
@@ -114,13 +125,13 @@ def inspect(words: list[str]) -> None:
 
 def commit(words: list[str]) -> None:
     name, image = words
-    shutil.copytree(container(name) / "files", IMAGES / image.replace(":", "@"), symlinks=True)
+    shutil.copytree(container(name) / "files", IMAGES / folder_of(image), symlinks=True)
 
 
 def remove_images(words: list[str]) -> None:
     _, names = options(words, ["--force"])
     for name in names:
-        shutil.rmtree(IMAGES / name.replace(":", "@"), ignore_errors=True)
+        shutil.rmtree(IMAGES / folder_of(name), ignore_errors=True)
 
 
 def main() -> None:
@@ -128,7 +139,7 @@ def main() -> None:
     with (STATE / "calls").open("a") as calls:
         calls.write(json.dumps([verb, *words]) + "\n")
     verbs = {
-        "create": create, "start": start, "exec": execute, "kill": kill, "rm": remove, "inspect": inspect,
+        "create": create, "start": start, "exec": execute, "restart": restart, "rm": remove, "inspect": inspect,
         "commit": commit, "rmi": remove_images,
     }  # fmt: skip
     verbs[verb](words)

@@ -29,7 +29,7 @@ _TIDY: Final = 3.0
 
 _PAUSE: Final = 0.005
 
-_PREFIXES: Final = ("trunkline-tool-", "trunkline-code-")
+_PREFIXES: Final = ("trunkline-tool-", "trunkline-code-", "trunkline-agent-")
 _SUFFIX: Final = "-locked"
 """Of folders that are locked by their owner; earlier versions locked none."""
 

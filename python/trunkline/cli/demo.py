@@ -26,6 +26,7 @@ from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.llm.capabilities import ABILITIES
 from trunkline.llm.capabilities import probe as find_out
 from trunkline.llm.config import LLM
+from trunkline.llm.servers import ADVICE, REPORTS_CACHED, find_facts
 from trunkline.runner.run import arun
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.model.choices import PRESETS, SIM_VERSION
@@ -38,7 +39,8 @@ from trunkline.strategies.chain import Chain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trunkline.llm.http.client import HttpLLM
+    from trunkline.llm.capabilities import Capabilities
+    from trunkline.llm.servers import ServerFacts
     from trunkline.rollout.external.config import External
     from trunkline.rollout.external.probe import Difference
     from trunkline.types import Task
@@ -218,8 +220,6 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
                 process.send_signal(signum)
 
 
-_THREADS = "llama.cpp may hold a thread for each: start it with --threads-http N, N above --max-concurrency of a run"
-
 _WORDS = {True: "yes", False: "no", None: "did not show"}
 
 
@@ -232,21 +232,33 @@ _WORDS = {True: "yes", False: "no", None: "did not show"}
 def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool) -> None:
     """Ask the server at URL, up to /v1, what it can do, with a dozen or two of small requests."""
     spec = LLM(url, api_key_env=api_key_env, timeout=timeout, max_retries=1)
-    opened: list[HttpLLM] = []
-
-    def open_llm() -> HttpLLM:
-        opened.append(spec.open())
-        return opened[-1]
-
-    found = asyncio.run(find_out(open_llm, model))
+    found, facts = asyncio.run(_ask(spec, model))
     if as_json:
-        put(msgspec.json.encode(found).decode())
+        put(msgspec.json.encode(msgspec.structs.asdict(found) | msgspec.structs.asdict(facts)).decode())
         return
     rows = [("server", printable(found.site)), ("model", printable(found.model))]
+    rows += [("software", facts.software or "not known")]
     rows += [(text, _WORDS[getattr(found, name)]) for name, text in ABILITIES.items()]
-    if any(endpoint.software == "llama.cpp" for llm in opened for endpoint in llm.endpoints):
-        rows.append(("connections", _THREADS))
-    put(labelled(rows))
+    rows += [(text, "not told" if size is None else f"{size:,}") for text, size in _sizes(facts)]
+    if found.cached is False and facts.software in REPORTS_CACHED:
+        rows.append(("cached tokens", f"start {facts.software} with {REPORTS_CACHED[facts.software]} to see them"))
+    put(labelled([*rows, *ADVICE.get(facts.software, ())]))
+
+
+async def _ask(spec: LLM, model: str) -> tuple[Capabilities, ServerFacts]:
+    found = await find_out(spec.open, model)
+    llm = spec.open()
+    try:
+        return found, await find_facts(llm, model)
+    finally:
+        await llm.close()
+
+
+def _sizes(facts: ServerFacts) -> list[tuple[str, int | None]]:
+    sizes = [("tokens of a prompt and its completion", facts.context)]
+    if facts.software == "llama.cpp":
+        sizes.append(("slots, which bound the completions of one request", facts.slots))
+    return sizes
 
 
 _SLOW: Final = 0.2

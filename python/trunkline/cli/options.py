@@ -358,7 +358,7 @@ _AGENT_OPTIONS: Final = (
         "--agent",
         metavar="COMMAND",
         help="An agent of any framework, started for each try: its model calls come to OPENAI_BASE_URL or "
-        "ANTHROPIC_BASE_URL, the question on standard input, or for {question} in COMMAND.",
+        "ANTHROPIC_BASE_URL, the question on standard input, or for {question} in COMMAND. Or python:MODULE:FUNCTION.",
     ),
     click.option(
         "--effects",

@@ -96,7 +96,7 @@ _GROUPS: Final = {
 @click.option("--llm", "llms", multiple=True, metavar="NAME=URL[,OPTION=VALUE,...]", help=HELP)
 @API_KEY_ENV
 @click.option("--tools", multiple=True, metavar="MODULE[:ATTR]|FILE.py[:ATTR]", help="Tools of the agent; repeatable.")
-@click.option("--environment", metavar="MODULE:ATTR", help="Class of the environment that the tools work on.")
+@click.option("--environment", metavar="MODULE:ATTR", help="Class or pool of the environments that the tools work on.")
 @click.option("--system", default="", help="System prompt.")
 @click.option(
     "--rollouts", "--num-rollouts", "--epochs", "-r", type=int, help="Tries of each question, as chains.  [default: 1]"

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trunkline._internal.text import by_frequency, cells, counted, duration, printable
+from trunkline.llm.servers import REPORTS_CACHED
 from trunkline.scoring.confidence import NEEDS
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def money(amount: float) -> str:
     return f"{amount:,.{decimals}f}"
 
 
-CACHE_FLAGS: Final = "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report"
+CACHE_FLAGS: Final = ", ".join(f"{software}: {flag}" for software, flag in REPORTS_CACHED.items())
 """How servers are told to report what they had cached."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from trunkline.gateway.types import RequestRefused
 if TYPE_CHECKING:
     import socket
     from collections import Counter
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from trunkline.gateway.types import AgentReply, AgentRequest, Format
 
@@ -94,11 +94,11 @@ class Gateway:
             await self._runner.cleanup()
 
     @contextmanager
-    def serving(self, secret: str, session: GatewaySession) -> Iterator[str]:
-        """Serve a session; yields its base URL, which ends with the secret."""
+    def serving(self, secret: str, session: GatewaySession, origin: str = "") -> Iterator[str]:
+        """Serve a session; yields its base URL, which ends with the secret, at an address of :meth:`listening`."""
         self._sessions[secret] = session
         try:
-            yield f"{self.origin}/{secret}"
+            yield f"{origin or self.origin}/{secret}"
         finally:
             del self._sessions[secret]
 
@@ -107,12 +107,20 @@ class Gateway:
         """The address of the server, without a path."""
         return f"http://127.0.0.1:{self._port}"
 
-    async def listen(self, listener: socket.socket) -> web.SockSite:
-        """Serve on one more socket, which is listening already; returns what stops that."""
+    @asynccontextmanager
+    async def listening(self, listener: socket.socket | None) -> AsyncIterator[str]:
+        """Serve on one more socket, which is listening already, if there is one; yields the address."""
+        if listener is None:
+            yield self.origin
+            return
         assert self._runner is not None
+        host, port = listener.getsockname()
         site = web.SockSite(self._runner, listener)
         await site.start()
-        return site
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            await site.stop()
 
     @web.middleware
     async def _guard(

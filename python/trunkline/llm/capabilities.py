@@ -32,6 +32,8 @@ ABILITIES: Final = {
     "tool_logprobs": "log-probs of tool calls",
     "reasoning_logprobs": "log-probs of reasoning",
     "n": "several completions in one request",
+    "usage_of_n": "usage of several completions counts the tokens of all",
+    "cached": "usage tells how many prompt tokens were cached",
     "seeds": "equal seeds give equal completions",
     "tokenize": "/tokenize of messages",
     "detokenize": "/detokenize of token ids",
@@ -47,6 +49,8 @@ _ALTERNATIVES: Final = {
     "tool_logprobs": f"use {option_of('completions')} or 'generate', where the server takes no calls apart",
     "reasoning_logprobs": f"start the server without a reasoning parser, or use {option_of('completions')}",
     "n": "leave siblings on: where n is ignored, draws are asked for one by one",
+    "usage_of_n": "once that is noticed, draws are asked for one by one; with log-probs all are counted",
+    "cached": "the option that turns it on is in the guide to servers; nothing else depends on it",
     "seeds": "without them a run cannot be repeated; nothing else depends on it",
     "tokenize": "give a tokenizer of your own: TokenMode(tokenizer=...) (--tokens completions:tokenizer=FOLDER)",
     "detokenize": "give a tokenizer of your own: TokenMode(tokenizer=...) (--tokens completions:tokenizer=FOLDER)",
@@ -88,6 +92,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     tool_logprobs: bool | None = None
     reasoning_logprobs: bool | None = None
     n: bool | None = None
+    usage_of_n: bool | None = None
+    cached: bool | None = None
     seeds: bool | None = None
     tokenize: bool | None = None
     detokenize: bool | None = None
@@ -178,6 +184,8 @@ class _Probe:
             "reasoning_logprobs": self._text,
             "tool_logprobs": self._calls,
             "n": self._siblings,
+            "usage_of_n": self._usage_of_siblings,
+            "cached": self._cached,
             "seeds": self._seeds,
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
@@ -232,6 +240,18 @@ class _Probe:
     async def _siblings(self) -> dict[str, bool | None]:
         reply = await self._ask(request.CHAT, self._chat(_ASK, n=2))
         return {"n": reply is not None and len(reply.choices) == 2}
+
+    async def _usage_of_siblings(self) -> dict[str, bool | None]:
+        reply = await self._ask(request.CHAT, self._chat(_ASK, n=2, max_tokens=1))
+        if reply is None or len(reply.choices) != 2 or reply.generated is None:
+            return {"usage_of_n": None}
+        return {"usage_of_n": reply.estimated == 0 and reply.generated > 1}
+
+    async def _cached(self) -> dict[str, bool | None]:
+        # Some servers tell nothing of a prompt of which nothing was cached.
+        replies = [await self._ask(request.CHAT, self._chat(_ASK, max_tokens=1)) for _ in range(2)]
+        told = [reply.cached for reply in replies if reply is not None and reply.prompt is not None]
+        return {"cached": any(figure is not None for figure in told) if told else None}
 
     async def _seeds(self) -> dict[str, bool | None]:
         # Several pairs: a model that says few things may say one of them twice by chance.

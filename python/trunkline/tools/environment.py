@@ -129,7 +129,7 @@ def kind_of(environment: Any) -> type[Environment] | None:
     if environment is None:
         return None
     kind: type[Environment] = environment if isinstance(environment, type) else type(make(environment))
-    return getattr(kind, "_kind", kind)  # of a pool, that of its environments
+    return getattr(kind, "_kind_in_pool", kind)  # of a pool, that of its environments
 
 
 def rewards_steps(environment: Any) -> bool:

@@ -113,7 +113,8 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
         kind = type(made)
         if not isinstance(made, Environment) or isinstance(made, PooledEnvironment):
             raise ConfigError(f"{expected}; {_name(self.cls)} returns {short_repr(made)}")
-        body = {name: getattr(made, name) for name in _SETTINGS} | {"__module__": kind.__module__, "_kind": kind}
+        body = {name: getattr(made, name) for name in _SETTINGS}
+        body |= {"__module__": kind.__module__, "_kind_in_pool": kind}
         try:
             return new_class(kind.__name__, (PooledEnvironment, kind), {}, lambda names: names.update(body))
         except ConfigError:
@@ -127,7 +128,7 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
 class PooledEnvironment(Environment):
     """Stands for the environment that a rollout has from a pool: user code is given that one, never this."""
 
-    _kind: ClassVar[type[Environment]]
+    _kind_in_pool: ClassVar[type[Environment]]
     _place: PoolPlace
 
     def __init__(self) -> None:

@@ -62,4 +62,4 @@ def test_of_llama_cpp_it_says_how_many_threads_a_run_wants():
         told = probe(f"http://127.0.0.1:{server.server_port}/v1", "-m", "m")
         server.shutdown()
     assert (told.returncode, told.stderr) == (0, "")
-    assert "--threads-http N, N above --max-concurrency" in told.stdout.splitlines()[-1]
+    assert "--threads-http N, N above --max-concurrency" in told.stdout.splitlines()[-2]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import RequestMasks, forms
+from trunkline.gateway.formats.chat import ChatFormat
 
 TEXT = st.text(max_size=8)
 ARGUMENTS = st.dictionaries(TEXT, st.integers() | TEXT | st.none() | st.lists(st.booleans(), max_size=2), max_size=3)
@@ -110,3 +111,9 @@ def test_masks_cover_texts_and_arguments():
 def test_masks_that_cannot_be(pattern):
     with pytest.raises(ConfigError, match="mask"):
         RequestMasks([pattern])
+
+
+def test_a_message_of_calls_alone_is_read_whole():
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    body = {"model": "m", "messages": [{"role": "assistant", "tool_calls": calls}]}
+    assert ChatFormat().read(body).messages == [{"role": "assistant", "content": "", "tool_calls": calls}]

@@ -103,15 +103,17 @@ def plain(completion) -> dict:
 async def test_a_streamed_response_is_the_whole_one(choice: ReplyChoice):
     tools = [{"type": "function", **FUNCTION, "strict": False}]
     async with by_openai(choice) as (_, client):
-        whole = await client.responses.create(model="m", input="Weather?", instructions="Be short.", tools=tools)
-        async with client.responses.stream(
-            model="m", input="Weather?", instructions="Be short.", tools=tools
-        ) as stream:
+        asked = {"model": "m", "input": "Weather?", "instructions": "Be short.", "tools": tools}
+        unasked = await client.responses.create(**asked)
+        asked["reasoning"] = {"summary": "auto"}
+        whole = await client.responses.create(**asked)
+        async with client.responses.stream(**asked) as stream:
             events = [event async for event in stream]
             last = await stream.get_final_response()
     assert plain(last) == plain(whole)
     assert [event.sequence_number for event in events] == [*range(len(events))]
     assert whole.output_text == choice.content
+    assert unasked.output == [item for item in whole.output if item.type != "reasoning"]
     calls = [item for item in whole.output if item.type == "function_call"]
     assert [(call.call_id, call.arguments) for call in calls] == [
         (call.id, call.arguments) for call in choice.tool_calls
@@ -134,7 +136,7 @@ async def test_a_response_that_was_cut_off_says_so():
         events = [event async for event in stream]
     assert events[-1].type == "response.incomplete"
     assert plain(events[-1].response) == plain(whole)
-    assert (whole.incomplete_details.reason, whole.usage) == ("max_output_tokens", None)
+    assert (whole.incomplete_details.reason, whole.usage.total_tokens) == ("max_output_tokens", 0)
 
 
 async def test_a_streamed_completion_is_the_whole_one():
@@ -306,3 +308,37 @@ def test_the_guide_has_every_field():
     for form in (anthropic, chat, completions, responses):
         missing = {field for field in [*form._KNOWN, *form._REFUSED] if not re.search(rf"`{field}\b", guide)}
         assert not missing, form.__name__
+
+
+def test_the_shape_of_a_message_and_of_its_events():
+    form = FORMATS["/v1/messages"]
+    asked = form.read({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "?"}], "stream": True})
+    reply = Endpoint(ACTS).reply
+    usage = {
+        "input_tokens": 15,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 5,
+        "output_tokens": 7,
+    }
+    assert form.write(asked, reply) == {
+        "id": f"msg_{ID}",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "text", "text": "Let me see.", "citations": None},
+            {"type": "tool_use", "id": "call00001", "name": "weather", "input": {"city": "Köln"}},
+            {"type": "tool_use", "id": "call00002", "name": "weather", "input": {"INVALID_JSON": '{"city": '}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": usage,
+    }
+    blocks = ["content_block_start", "content_block_delta", "content_block_stop"] * 3
+    named = [event.decode().split("\n")[0] for event in form.events(asked, reply)]
+    assert named == [f"event: {name}" for name in ["message_start", *blocks, "message_delta", "message_stop"]]
+    refusal = RequestRefused("no tools are run here", param="mcp_servers")
+    assert form.refuse(refusal) == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "no tools are run here"},
+    }

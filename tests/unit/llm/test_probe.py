@@ -66,7 +66,7 @@ async def test_each_lack_is_found_and_nothing_else(
     monkeypatch.setattr(service.secrets, "randbits", random.Random(1).getrandbits)
     abilities = await found(**settings)
     assert {name for name, able in abilities.items() if able is False} == lacks
-    assert {name for name, able in abilities.items() if able is None} <= {"seeds"}
+    assert {name for name, able in abilities.items() if able is None} <= {"seeds", "usage_of_n"}
 
 
 @asynccontextmanager
@@ -135,10 +135,26 @@ async def test_a_server_that_has_next_to_nothing_is_told_from_one_that_fails():
     async with answering({"/v1/chat/completions": plain_chat}) as spec:
         capabilities = await probe(partial(LLM.open, spec), "m")
     able = {name: getattr(capabilities, name) for name in ABILITIES}
-    unknown = {"reasoning_logprobs", "tool_logprobs", "seeds"}
+    unknown = {"reasoning_logprobs", "tool_logprobs", "seeds", "usage_of_n", "cached"}
     assert able == {name: None if name in unknown else False for name in ABILITIES}
     with pytest.raises(EndpointError):
         await probe(partial(LLM.open, spec), "m")
+
+
+@pytest.mark.parametrize(("generated", "of_all"), [(1, False), (2, True)])
+@pytest.mark.parametrize("cached", [None, 0, 3])
+async def test_what_usage_counts_of_several_and_of_the_cache(generated: int, of_all: bool, cached: int | None):
+    async def counts(incoming: web.Request) -> web.Response:
+        n = (await incoming.json()).get("n", 1)
+        message = {"role": "assistant", "content": "a"}
+        details = None if cached is None else {"cached_tokens": cached}
+        usage = {"prompt_tokens": 9, "completion_tokens": generated if n > 1 else 1, "prompt_tokens_details": details}
+        choices = [{"index": place, "message": message, "finish_reason": "length"} for place in range(n)]
+        return web.json_response({"choices": choices, "usage": usage})
+
+    async with answering({"/v1/chat/completions": counts}) as spec:
+        found = await probe(spec.open, "m", ("usage_of_n", "cached"))
+    assert (found.usage_of_n, found.cached) == (of_all, cached is not None)
 
 
 def test_what_is_missing_is_named_with_who_needs_it_and_what_else_there_is():

@@ -27,6 +27,8 @@ from trunkline.protocol.job import Job, pack_job, unpack_job
 from trunkline.protocol.job import settings as settings_of
 from trunkline.protocol.messages import WorkerState
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.programs.context import ProgramContext
+from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.task_budget import BudgetSources
 from trunkline.rollout.tree_runner import TreeRunner, TreeSettings
@@ -35,7 +37,7 @@ from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.tools.environment import Environment
+from trunkline.tools.environment import Environment, kind_of
 from trunkline.tools.environment_pool import EnvironmentPool, PoolCounts, PoolKeeper, PoolPlace
 from trunkline.tools.tool import tool
 from trunkline.tools.toolbox import Toolbox
@@ -43,6 +45,12 @@ from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task, Termination
 
 TASK = Task.ask("what?", "yes", id="q")
+
+
+@pytest.fixture(autouse=True)
+def count() -> None:
+    """Begin a new count: tests that close no toolbox leave environments that wait for the next rollout."""
+    Slate.live = Slate.most = 0
 
 
 class Cell(Environment):
@@ -190,6 +198,8 @@ async def grown(
     core = CoreTree()
     tree = Tree(TASK, core)
     compiled = CompiledAgent(Agent(model="scripted", tools=changes.pop("tools", [look]), environment=environment))
+    if "program" in changes:
+        changes["program"] = Program(changes["program"], compiled)
     sources = None if budget is None else BudgetSources(budget, None, {})
     runner = TreeRunner(
         tree,
@@ -265,11 +275,68 @@ async def test_a_start_ahead_that_fails_is_tried_again_with_the_next_rollout_alo
     assert len([one for one in caplog.records if one.name.endswith("environment_pool")]) == 1
 
 
+async def meddle(rollout: ProgramContext) -> str:
+    """Asks and looks at the same time, so that a rollout that waits between two steps uses its environment."""
+    seen = await rollout.tool(look, what="s")
+    said = [{"role": "user", "content": seen.text}]
+
+    async def observe(what: str) -> str:
+        return (await rollout.tool(look, what=what)).text
+
+    turn, first, second = await asyncio.gather(rollout.ask(messages=said), observe("x"), observe("y"))
+    other, _ = await asyncio.gather(rollout.ask(messages=[*said, {"role": "user", "content": second}]), observe("z"))
+    return f"{first} {second} {turn.text} {other.text} {await observe('e')}"
+
+
+@given(
+    st.sampled_from([Chain(4), Together(4), TreeGRPO(trees=2, forks=2, rounds=1)]),
+    st.integers(1, 2),
+    st.sampled_from([None, Budget(calls=5), Budget(calls=100), Budget(tools=9)]),
+)
+@settings(deadline=None, max_examples=20)
+def test_trees_of_programs_are_those_without_a_pool(strategy: Strategy, size: int, budget: Budget | None):
+    plain, tree = asyncio.run(grown(strategy, Notebook, budget=budget, program=meddle))
+    ended = {rollout.termination for rollout in tree.rollouts}
+    assert ended <= {Termination.ANSWER, Termination.CENSORED}
+    assert (
+        asyncio.run(grown(strategy, EnvironmentPool(Slate, size=size, reset=True), budget=budget, program=meddle))[0]
+        == plain
+    )
+    assert Slate.live == 0
+
+
 @pytest.mark.parametrize("size", [1, 2])
 async def test_rollouts_that_are_cut_while_they_wait_hold_no_place(size: int):
     _, tree = await grown(Chain(6), EnvironmentPool(Slate, size=size, reset=True), stopping=Stopping(enough=2))
     assert Slate.live == 0
     assert sum(rollout.termination is Termination.ANSWER for rollout in tree.rollouts) >= 2
+
+
+@given(
+    st.integers(0, 120),
+    st.sampled_from([Chain(4), Together(4), TreeGRPO(trees=2, forks=2, rounds=1)]),
+    st.sampled_from([None, True]),
+    st.integers(0, 2),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_run_that_is_cancelled_anywhere_closes_all(passes: int, strategy: Strategy, reset: bool | None, warm: int):
+    async def play() -> None:
+        pool = EnvironmentPool(Slate, size=2, warm=warm, reset=reset)
+        compiled = CompiledAgent(Agent(model="scripted", tools=[look], environment=pool))
+        tree = Tree(TASK, CoreTree())
+        runner = TreeRunner(tree, TreeSettings(compiled, strategy, None, 7, CompletionClient(Scripted(talk))), Silent())
+        running = asyncio.create_task(runner.run())
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        await compiled.toolbox.close()
+        for _ in range(20):  # closing is not interrupted, and goes on beside
+            await asyncio.sleep(0)
+        assert Slate.live == 0
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize("method", ["fresh", "reset", "restore", "snapshot", "close"])
@@ -345,6 +412,32 @@ def test_a_pool_crosses_to_workers_and_is_no_part_of_what_a_result_means():
     assert settings_of(job(pool)) == settings_of(job(Slate))
 
 
+class Childless(Environment):
+    def __init_subclass__(cls, **options: Any) -> None:
+        raise TypeError("it has no children")
+
+
+class Odd(Slate):
+    """Has names that a pool uses, too, and no attributes but those."""
+
+    _kind, _place, place, environment, keeper = 1, 2, 3, 4, 5
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"\x1b[31m{name}")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("never")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_a_class_with_names_and_habits_of_its_own_is_kept_as_any_other():
+    plain, _ = await grown(Chain(3), Notebook)
+    assert (await grown(Chain(3), EnvironmentPool(Odd, size=2, reset=True)))[0] == plain
+    assert Slate.live == 0
+    assert kind_of(Odd) is kind_of(EnvironmentPool(Odd)) is Odd
+
+
 def made(**changes: Any) -> EnvironmentPool:
     return EnvironmentPool(**{"cls": Slate} | changes)
 
@@ -384,6 +477,8 @@ def test_its_counts_are_in_the_state_of_a_worker_and_say_why_a_run_stands_still(
             "cls must be a class derived from Environment, or a function that returns one; dict returns {}",
         ),
         ({"cls": lambda: 1 / 0}, "cannot be made without arguments"),
+        ({"cls": Childless}, "no class can be derived from Childless: TypeError: it has no children"),
+        ({"cls": EnvironmentPool(Slate)}, "EnvironmentPool returns <"),
     ],
 )
 def test_a_mistake_is_named(changes: dict[str, Any], words: str):

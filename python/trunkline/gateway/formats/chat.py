@@ -45,6 +45,9 @@ _KNOWN: Final = frozenset(
 _ERRORS: Final = {401: "authentication_error", 404: "not_found_error", 429: "insufficient_quota"}
 
 
+_PLAIN: Final = {"role", "content"}
+
+
 class ChatFormat:
     """``/v1/chat/completions``; see :class:`~trunkline.gateway.types.Format`."""
 
@@ -150,7 +153,7 @@ def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
     if role == "tool":
         return fields.tool_result(message.get("tool_call_id"), content, at)
     made: dict[str, Any] = {"role": role, "content": content}
-    if len(message) > 2:
+    if message.keys() - _PLAIN:
         if name := fields.text(message, "name", at):
             made["name"] = name
         if role == "assistant":
@@ -210,13 +213,11 @@ def finish(choice: ReplyChoice) -> str:
     return "tool_calls" if choice.tool_calls else "stop"
 
 
-def usage_of(reply: AgentReply) -> dict[str, Any] | None:
-    """Return the tokens of a reply; None where they are not known."""
-    if reply.prompt is None or reply.generated is None:
-        return None
+def usage_of(reply: AgentReply) -> dict[str, Any]:
+    """Return the tokens of a reply; zeros where they are not known, since agents add them up."""
     cached = {} if reply.cached is None else {"prompt_tokens_details": {"cached_tokens": reply.cached}}
-    total = reply.prompt + reply.generated
-    return {"prompt_tokens": reply.prompt, "completion_tokens": reply.generated, "total_tokens": total, **cached}
+    prompt, generated = reply.prompt or 0, reply.generated or 0
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated, **cached}
 
 
 def _head(reply: AgentReply, kind: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from trunkline._internal.text import excerpt
-from trunkline._internal.validation import did_you_mean, short_repr
+from trunkline._internal.validation import did_you_mean, short_repr, type_phrase
 from trunkline.errors import ConfigError
 from trunkline.gateway.types import RequestRefused
 from trunkline.llm.messages import LONGEST, check
@@ -72,24 +72,29 @@ def named(*path: str | int) -> str:
     return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path).removeprefix(".")
 
 
+def shown(value: object) -> str:
+    """Return a value for a message, whatever its size: a list or an object is not written out."""
+    if type(value) in (list, dict):
+        return type_phrase(value)
+    return excerpt(short_repr(value[:80] if isinstance(value, str) else value), 80)
+
+
 def unsupported(field: str, why: str) -> RequestRefused:
     """Return the refusal of a field that is not offered."""
-    shown = excerpt(field, 80)
-    return RequestRefused(f"Unsupported parameter: '{shown}': {why}", 400, "unsupported_parameter", param=shown)
+    param = excerpt(field, 80)
+    return RequestRefused(f"Unsupported parameter: '{param}': {why}", 400, "unsupported_parameter", param=param)
 
 
 def unsupported_kind(at: FieldPath, kind: object, why: str) -> RequestRefused:
     """Return the refusal of a part of a request whose ``type`` is not offered."""
-    return unsupported(named(*at, "type"), f"{excerpt(short_repr(kind), 80)} {why}")
+    return unsupported(named(*at, "type"), f"{shown(kind)} {why}")
 
 
 def invalid(field: str, expected: str, value: object) -> RequestRefused:
     """Return the refusal of a value that a field cannot have."""
-    shown = excerpt(field, 80)
-    got = excerpt(short_repr(value), 80)
-    return RequestRefused(
-        f"Invalid value for '{shown}': expected {expected}, got {got}", 400, "invalid_value", param=shown
-    )
+    param = excerpt(field, 80)
+    message = f"Invalid value for '{param}': expected {expected}, got {shown(value)}"
+    return RequestRefused(message, 400, "invalid_value", param=param)
 
 
 def check_offered(body: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str]) -> None:
@@ -119,7 +124,8 @@ def of_kind(body: Mapping[str, Any], field: str, kinds: tuple[type, ...], at: Fi
     if not value and type(value) not in _NEVER_EMPTY:
         return None
     if type(value) not in kinds:
-        raise invalid(named(*at, field), " or ".join(_KINDS[kind] for kind in kinds), value)
+        words = [_KINDS[kind] for kind in kinds if kind is not int or float not in kinds]
+        raise invalid(named(*at, field), " or ".join(words), value)
     return value
 
 
@@ -181,12 +187,14 @@ def sampling(
     Raises:
         RequestRefused: A value is out of range.
     """
-    names = {**{name: name for name in SAMPLING}, "max_tokens": most, "stop": stop}
-    known = {name: value for name, field in names.items() if (value := given(body, field)) is not None}
-    if isinstance(known.get("stop"), str):
-        known["stop"] = (known["stop"],)
-    elif "stop" in known:
-        known["stop"] = tuple(items(body, stop))
+    known = {name: value for name in SAMPLING if (value := of_kind(body, name, (int, float))) is not None}
+    known["max_tokens"] = of_kind(body, most, (int,))
+    if ends := of_kind(body, stop, (str, list)):
+        listed = [ends] if isinstance(ends, str) else items(body, stop)
+        if not all(isinstance(one, str) for one in listed):
+            raise invalid(stop, "strings", listed)
+        known["stop"] = tuple(listed)
+    names = {"max_tokens": most, "stop": stop}
     try:
         return Sampling(**known, extra={name: value for name, value in extra.items() if value is not None})
     except ConfigError as problem:
@@ -194,8 +202,8 @@ def sampling(
         found = _WORD.match(said)
         name = found[0] if found else ""
         field = names.get(name, name)
-        shown = excerpt(field + said[len(name) :], 200)
-        raise RequestRefused(f"Invalid value: {shown}", 400, "invalid_value", param=field) from None
+        message = f"Invalid value: {excerpt(field + said[len(name) :], 200)}"
+        raise RequestRefused(message, 400, "invalid_value", param=field) from None
 
 
 def function_tools(
@@ -289,6 +297,6 @@ def checked(messages: list[dict[str, Any]], field: str = "messages") -> list[dic
     try:
         check(messages, field)
     except ConfigError as problem:
-        shown = excerpt(str(problem), 200)
-        raise RequestRefused(f"Invalid value: {shown}", 400, "invalid_value", param=field) from None
+        message = f"Invalid value: {excerpt(str(problem), 200)}"
+        raise RequestRefused(message, 400, "invalid_value", param=field) from None
     return messages

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline._internal.text import excerpt
-from trunkline._internal.validation import short_repr
 from trunkline.gateway.formats import chat, fields
 from trunkline.gateway.types import AgentRequest
 
@@ -31,20 +29,12 @@ _REFUSED: Final = {
 }
 _PASSED_ON: Final = fields.PASSED_ON.keys() - {"response_format", "reasoning_effort", "verbosity"}
 _KNOWN: Final = frozenset(
-    {
-        "model",
-        "input",
-        "instructions",
-        "tools",
-        "tool_choice",
-        "max_output_tokens",
-        "max_tool_calls",
-        "text",
-        "reasoning",
-    }
-    | {"previous_response_id", "stream", "include", "truncation", "stop"}
+    {"model", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "max_tool_calls", "text"}
+    | {"reasoning", "previous_response_id", "stream", "include", "truncation", "stop"}
 ).union(fields.SAMPLING, _PASSED_ON, fields.IGNORED)
 
+_ECHOED: Final = ("instructions", "previous_response_id", "tool_choice")
+"""Fields that a response has as the request had them."""
 _ROLES: Final = ("system", "developer", "user", "assistant")
 _ENDS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -60,8 +50,9 @@ class ResponsesFormat:
         _check_include(body)
         if (cut := fields.given(body, "truncation")) not in (None, "auto", "disabled"):
             raise fields.invalid("truncation", "auto or disabled", cut)
-        tools = fields.function_tools(fields.objects(body, "tools"), lambda tool: tool)
-        effort = fields.text(fields.mapping(body, "reasoning"), "effort", ("reasoning",)) or None
+        reasoning = fields.mapping(body, "reasoning")
+        effort = fields.text(reasoning, "effort", ("reasoning",)) or None
+        summary = fields.text(reasoning, "summary", ("reasoning",))
         extra = {**fields.passed_on(body), **_text_options(body), "reasoning_effort": effort}
         extra["tool_choice"] = _tool_choice(body)
         instructions = fields.text(body, "instructions")
@@ -69,16 +60,11 @@ class ResponsesFormat:
         return AgentRequest(
             model=fields.text(body, "model"),
             messages=[*leading, *fields.checked(_messages(body), "input")],
-            tools=tools,
+            tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: tool),
             sampling=fields.sampling(body, extra, "max_output_tokens"),
             stream=fields.flag(body, "stream"),
             previous=fields.text(body, "previous_response_id").removeprefix(_PREFIX),
-            options={name: body.get(name) for name in ("instructions", "previous_response_id", "tool_choice")}
-            | {
-                "tools": [
-                    {"parameters": None, "strict": None, **tool["function"], "type": "function"} for tool in tools
-                ]
-            },
+            options={"summary": bool(summary), **{name: body.get(name) for name in _ECHOED}},
         )
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
@@ -88,7 +74,7 @@ class ResponsesFormat:
         status = "incomplete" if why else "completed"
         return _response(request, reply, status) | {
             "incomplete_details": {"reason": why} if why else None,
-            "output": _output(reply.id, choice, status),
+            "output": _output(reply.id, choice, status, summary=request.options.get("summary", False)),
             "usage": _usage(reply),
         }
 
@@ -138,8 +124,8 @@ class ResponsesFormat:
 def _check_include(body: dict[str, Any]) -> None:
     for one in fields.items(body, "include"):
         if one != _ENCRYPTED:
-            shown = excerpt(short_repr(one), 80)
-            raise fields.unsupported("include", f"{shown} is not offered here; {_ENCRYPTED} alone is, without effect")
+            why = f"{fields.shown(one)} is not offered here; {_ENCRYPTED} alone is, without effect"
+            raise fields.unsupported("include", why)
 
 
 def _text_options(body: dict[str, Any]) -> dict[str, Any]:
@@ -252,17 +238,19 @@ def _response(request: AgentRequest, reply: AgentReply, status: str) -> dict[str
         "previous_response_id": options.get("previous_response_id"),
         "temperature": sampling.temperature,
         "tool_choice": options.get("tool_choice") or "auto",
-        "tools": options.get("tools") or [],
+        "tools": [
+            {"parameters": None, "strict": None, **tool["function"], "type": "function"} for tool in request.tools
+        ],
         "top_p": sampling.top_p,
     }
 
 
-def _output(identity: str, choice: ReplyChoice, status: str) -> list[dict[str, Any]]:
-    """The items of a reply: reasoning, a message, calls."""
+def _output(identity: str, choice: ReplyChoice, status: str, *, summary: bool) -> list[dict[str, Any]]:
+    """The items of a reply: reasoning, where a summary was asked for, a message, calls."""
     items: list[dict[str, Any]] = []
-    if choice.reasoning:
-        summary = [{"type": "summary_text", "text": choice.reasoning}]
-        items.append({"id": f"rs_{identity}", "type": "reasoning", "summary": summary})
+    if choice.reasoning and summary:
+        parts = [{"type": "summary_text", "text": choice.reasoning}]
+        items.append({"id": f"rs_{identity}", "type": "reasoning", "summary": parts})
     if choice.content or not choice.tool_calls:
         part: dict[str, Any] = {"type": "output_text", "text": choice.content, "annotations": [], "logprobs": []}
         head = {"id": f"msg_{identity}", "type": "message", "role": "assistant"}
@@ -281,13 +269,12 @@ def _begun(item: dict[str, Any]) -> dict[str, Any]:
     return begun | {"content": []} if item["type"] == "message" else begun | {"arguments": ""}
 
 
-def _usage(reply: AgentReply) -> dict[str, Any] | None:
-    if reply.prompt is None or reply.generated is None:
-        return None
+def _usage(reply: AgentReply) -> dict[str, Any]:
+    prompt, generated = reply.prompt or 0, reply.generated or 0
     return {
-        "input_tokens": reply.prompt,
+        "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": reply.cached or 0, "cache_write_tokens": 0},
-        "output_tokens": reply.generated,
+        "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": reply.prompt + reply.generated,
+        "total_tokens": prompt + generated,
     }

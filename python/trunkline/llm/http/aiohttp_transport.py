@@ -104,17 +104,27 @@ class AioTransport:
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Answer:
         """Send one POST; see :meth:`.transport.Transport.post`."""
-        start = time.perf_counter()
         data = body if isinstance(body, bytes) else b"".join(body)
+        return await self._send("POST", url, headers, data if len(data) <= _LARGE_BODY else io.BytesIO(data), limit)
+
+    async def get(self, url: str, headers: Mapping[str, str], limit: float) -> Answer:
+        """Send one GET; what it takes, returns and raises is that of :meth:`post`."""
+        return await self._send("GET", url, headers, None, limit)
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | io.BytesIO | None, limit: float
+    ) -> Answer:
+        start = time.perf_counter()
         session = self._session or self._open()
         target, proxy, proxy_headers = self._routes.get(url) or self._route(url)
         if proxy_headers and target.scheme == "http":
             # Only a tunnel for https has a request of its own that could carry them.
             headers = {**headers, **proxy_headers}
         try:
-            async with session.post(
+            async with session.request(
+                method,
                 target,
-                data=data if len(data) <= _LARGE_BODY else io.BytesIO(data),
+                data=data,
                 headers=headers,
                 allow_redirects=False,
                 timeout=self._timeout(limit),

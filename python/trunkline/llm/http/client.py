@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeV
 
 from trunkline._internal.text import excerpt, without_key
 from trunkline.errors import ArgumentError, EndpointError, LLMError, ReplyError
-from trunkline.llm.http.aiohttp_transport import SwitchTransport
+from trunkline.llm.http.aiohttp_transport import AioTransport, SwitchTransport
 from trunkline.llm.http.outcome import REFUSALS, Backoff, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.http.transport import Answer, Transport, TransportError
 from trunkline.llm.http.turn_sender import TurnSender
@@ -378,6 +378,17 @@ class HttpLLM:
             EndpointError: There is no such route, or no endpoint serves anybody.
         """
         return await self._run(PendingCall(route, body, key, 0, self._headers, _raw, self._clock(), self._backoff))
+
+    async def get(self, route: str) -> Answer | None:
+        """The answer of the first endpoint to one GET; None where none comes, or one of more than 1 MiB."""
+        url, _ = self.endpoints[0].target(route)
+        transport = AioTransport(1, largest=1 << 20)
+        try:
+            return await transport.get(url, self._headers, self._timeout)
+        except TransportError:
+            return None
+        finally:
+            await transport.close()
 
     def hold(self) -> None:
         """Send nothing any more; what is out comes back."""

@@ -120,9 +120,11 @@ _TOO_LONG: Final = re.compile(
     r"|input token count .{0,40}exceeds the maximum number of tokens",
     re.IGNORECASE,
 )
-# llama.cpp, old and new; Ollama. The request holds its seed, so the same draw fails in the same way again.
+# llama.cpp, three times; Ollama. The request holds its seed, so the same draw fails in the same way again.
 _UNREADABLE: Final = re.compile(
-    r"does not match the expected .{0,60}format|failed to parse input|error parsing tool call", re.IGNORECASE
+    r"does not match the expected .{0,60}format|empty grammar stack after accepting|failed to parse input"
+    r"|error parsing tool call",
+    re.IGNORECASE,
 )
 _GATEWAY: Final = frozenset({502, 503, 504, *range(520, 531)})
 """Statuses of what stands before a server, or of a server that loads or is overloaded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["External", "check_external"]
 
+_FUNCTION: Final = "python:"
+
 
 class External(msgspec.Struct, frozen=True, kw_only=True):
     """An agent of another framework, whose model calls become turns of its rollout: ``run(agent, tasks, program=...)``.
@@ -32,14 +34,16 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agent: The agent: a command such as ``"python agent.py"``, which is started for each rollout and gets the
-            question on standard input, or where ``{question}`` stands in it; or ``async def agent(client, task)``,
-            which is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None.
+            question on standard input, or where ``{question}`` stands in it; ``"python:MODULE:FUNCTION"`` or
+            ``"python:FILE.py:FUNCTION"``, a function that is called with the question in a process of its own, forked
+            from one that has imported the module, and returns the answer; or ``async def agent(client, task)``, which
+            is called in the worker, is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None.
         effects: What its tools change: ``"none"``; ``"folder"``: its working folder, of which each start has a fresh
             copy; ``"external"``: something else, so that it is not started twice for one rollout.
         masks: Regular expressions of what may differ in its requests when it is started again, such as times. Its
             folder and its endpoint's address are covered in any case.
-        process: How the command is started, and its limits: fields of
-            :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command``.
+        process: How the process is started, and its limits: fields of
+            :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command`` and ``function``.
 
     Raises:
         ConfigError: A field has a value it cannot have.
@@ -67,7 +71,10 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         RequestMasks(self.masks)
         check_that(isinstance(self.process, dict), "External: process must be options by their names", self.process)
         if self.command is None and self.process:
-            raise ConfigError(f"External: process is of a command; {short_repr(self.agent)} is a function")
+            raise ConfigError(
+                "External: process is of a command or of python:MODULE:FUNCTION, and "
+                f"{short_repr(self.agent)} is a function of this process"
+            )
 
     @property
     def command(self) -> AgentCommand | None:
@@ -78,17 +85,18 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not isinstance(self.agent, str):
             return None
-        try:
-            words = shlex.split(self.agent)
-        except ValueError as problem:
-            raise ConfigError(f"External: agent {short_repr(self.agent)} is no command: {problem}") from None
-        known = AgentCommand.__struct_fields__
+        started: dict[str, Any] = {"function": self.agent.removeprefix(_FUNCTION)}
+        if not self.agent.startswith(_FUNCTION):
+            try:
+                started = {"command": shlex.split(self.agent)}
+            except ValueError as problem:
+                raise ConfigError(f"External: agent {short_repr(self.agent)} is no command: {problem}") from None
+        known = [name for name in AgentCommand.__struct_fields__ if name not in {"command", "function"}]
         for name in self.process:
-            if name not in known or name == "command":
-                there = ", ".join(one for one in known if one != "command")
-                raise ConfigError(f"External: process has no option {short_repr(name)}; it has {there}")
+            if name not in known:
+                raise ConfigError(f"External: process has no option {short_repr(name)}; it has {', '.join(known)}")
         try:
-            return msgspec.convert({**self.process, "command": words}, AgentCommand)
+            return msgspec.convert({**self.process, **started}, AgentCommand)
         except msgspec.ValidationError as problem:
             raise ConfigError(f"External: process: {problem}") from None
 

@@ -24,10 +24,10 @@ from trunkline.tree.views import message_text
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from trunkline._core import CoreTree
-    from trunkline.rollout.external.process import AgentRunner
+    from trunkline.rollout.external.process import AgentPlace, AgentRunner
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.rollout import Rollout
     from trunkline.types import Task
@@ -96,21 +96,23 @@ class ExternalDriver:
                     raise ProgramError(without_secrets(f"the agent's process {result.how}{said}"))
                 return result if result.answer is None else result.answer
 
-            return await self._serve(rollout, run, place.masks)
+            return await self._serve(rollout, run, place)
         finally:
             await runner.close(place)
 
     async def _serve(
-        self, rollout: Rollout, run: Callable[[str], Coroutine[Any, Any, Any]], masks: Sequence[str] = ()
+        self, rollout: Rollout, run: Callable[[str], Coroutine[Any, Any, Any]], place: AgentPlace | None = None
     ) -> str | None:
         """Serve the agent that ``run`` starts with its base URL, and return its answer."""
         program, secret = self._program, secrets.token_urlsafe(24)
         gateway = await program.gateway()
+        masks, listener = ((), None) if place is None else (place.masks, place.listener)
         covered = program.masks.with_texts([*masks, secret, gateway.origin])
         session = AgentSession(rollout, ProgramExecutor(rollout), self._journal, program, covered)
         try:
-            with gateway.serving(secret, session) as url:
-                return await self._run(rollout, session, run(url))
+            async with gateway.listening(listener) as origin:
+                with gateway.serving(secret, session, origin) as url:
+                    return await self._run(rollout, session, run(url))
         finally:
             await session.close()
             calls = msgspec.structs.replace(session.calls, seconds=self._seconds.pop(rollout.id, 0.0))

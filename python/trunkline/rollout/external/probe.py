@@ -164,8 +164,9 @@ async def play_again(
     covered = masks.with_texts([*place.masks, secret, gateway.origin])
     play = RecordedPlay(tree, covered, lambda: random.uniform(0, slow))
     try:
-        with gateway.serving(secret, play) as url:
-            result = await runner.run(place, question, url)
+        async with gateway.listening(place.listener) as origin:
+            with gateway.serving(secret, play, origin) as url:
+                result = await runner.run(place, question, url)
     finally:
         await runner.close(place)
     if not result.ok:

@@ -25,7 +25,7 @@ from trunkline.errors import (
 )
 from trunkline.gateway.canonical import digest, forms
 from trunkline.gateway.types import AgentReply, RequestRefused
-from trunkline.llm.messages import encode
+from trunkline.llm.messages import call_id, encode
 from trunkline.llm.response import recorded
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.external.conversations import Conversations
@@ -567,10 +567,12 @@ def _id(key: str, equal: int) -> str:
 
 
 def _with_ids(core: CoreTree, node: int, choice: ReplyChoice) -> ReplyChoice:
-    """A choice whose calls have the ids that they have in the tree."""
-    message = msgspec.json.decode(core.message(node))
-    pairs = zip(message.get("tool_calls") or (), choice.tool_calls, strict=True)
-    calls = [ToolCall(there["id"], call.name, call.arguments) for there, call in pairs]
+    """A choice whose calls have the ids that they have in the tree, or by position where the text holds them."""
+    listed = msgspec.json.decode(core.message(node)).get("tool_calls") or ()
+    turn = core.node(node).turns - 1
+    ids = [call["id"] for call in listed] or [call_id(turn, place) for place in range(len(choice.tool_calls))]
+    pairs = zip(ids, choice.tool_calls, strict=True)
+    calls = [ToolCall(name, call.name, call.arguments) for name, call in pairs]
     return msgspec.structs.replace(choice, tool_calls=calls)
 
 

@@ -52,7 +52,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         image: The image; it needs ``/bin/sh``, ``cat``, ``mkdir`` and ``dirname``.
-        command: The container's own process, which must last.
+        command: The container's own process, which must last; it takes the place of the image's entry point.
         shell: Command that runs the text of a command, which is added as its last argument.
         workdir: Folder in which commands run; that of the image when empty.
         user: User who runs commands; that of the image when empty.
@@ -214,14 +214,14 @@ class ContainerWorkspace(Workspace):
         """Make and start a container; its name is known to the guard before."""
         self._name = name = f"trunkline-{secrets.token_hex(12)}"
         self._guard.hold("container", name)
-        await self._engine("create", f"--name={name}", *self._settings.limits, image, *self._settings.command)
+        first, *rest = self._settings.command
+        options = [f"--name={name}", f"--entrypoint={first}", *self._settings.limits]
+        await self._engine("create", *options, image, *rest)
         await self._engine("start", name)
 
     async def _kill(self) -> None:
-        """End all processes, and start the container's own again."""
-        with suppress(RuntimeError):  # it has ended meanwhile
-            await self._engine("kill", self._name)
-        await self._engine("start", self._name)
+        """End all processes at once, and start the container's own again."""
+        await self._engine("restart", "-t", "0", self._name)
 
     async def _runs(self) -> bool:
         said = await self._ask("inspect", "--format={{.State.Running}}", self._name)
@@ -269,7 +269,7 @@ class SavedContainer(ContainerWorkspace):
     snapshots = _SNAPSHOTS
 
     async def snapshot(self) -> ContainerImage:
-        image = ContainerImage(f"trunkline:{secrets.token_hex(12)}", self._guard)
+        image = ContainerImage(f"localhost/trunkline:{secrets.token_hex(12)}", self._guard)
         await self._engine("commit", self._name, image.name)
         return image
 

@@ -15,17 +15,22 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_NEW: Final = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+_NEW_MOUNTS, _NEW_NETWORK = 0x00020000, 0x40000000
+_NEW: Final = _NEW_MOUNTS | 0x04000000 | 0x08000000 | 0x20000000 | _NEW_NETWORK
 """Mounts, host name, IPC, processes, network."""
 _NEW_USER: Final = 0x10000000
 
-_READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 1, 2, 4, 8
 _SAME_BITS: Final = 2 | 4 | 8 | 1024 | 2048
 """Of ``statvfs`` and of ``mount``: no set-user-id, no devices, no programs, no access times, none of folders."""
 _RELATIME: Final = 1 << 21
 _REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+
+_CAPABILITIES_VERSION: Final = 0x20080522
+_OF_FILES: Final = 0b11011111
+"""Capabilities over files and to become another user, which root has in any program that is not confined."""
 
 _INSIDE: Final = 1000
 """The user id inside a user namespace: not root, so that a new program image has no capabilities."""
@@ -83,24 +88,25 @@ def shut() -> None:
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def namespaces(way: Way) -> None:
-    """Enter new namespaces; the next child is the first process of the new one."""
+def namespaces(way: Way, *, network: bool = True, same: bool = False) -> None:
+    """Enter new namespaces; the next child is the first process of the new one. ``same`` keeps the user's number."""
     uid, gid = os.geteuid(), os.getegid()
-    _checked(_libc.unshare(_NEW | (_NEW_USER if way is Way.USER else 0)), "namespaces")
+    new = _NEW if network else _NEW & ~_NEW_NETWORK
+    _checked(_libc.unshare(new | (_NEW_USER if way is Way.USER else 0)), "namespaces")
     if way is Way.USER:
         try:
             Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{_INSIDE} {uid} 1")
-            Path("/proc/self/gid_map").write_text(f"{_INSIDE} {gid} 1")
+            Path("/proc/self/uid_map").write_text(f"{uid if same else _INSIDE} {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"{gid if same else _INSIDE} {gid} 1")
         except OSError as error:
             raise ConfinementError(f"user namespace: {error.strerror}") from None
 
 
 def new_root(root: str, disk: int) -> None:
     """Mount a file system in an empty folder: what a Python program reads, and folders to write so many bytes in."""
-    _mount("none", "/", "", _REC | _PRIVATE)
+    mount("none", "/", "", _REC | _PRIVATE)
     shown = _shown()
-    _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk},nr_inodes=16384,mode=755")
+    mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk},nr_inodes=16384,mode=755")
     for source in (*shown, *_DEVICES):
         path = Path(source)
         target = Path(root + source)
@@ -114,12 +120,12 @@ def new_root(root: str, disk: int) -> None:
             target.mkdir(exist_ok=True)
         else:
             target.touch()
-        _mount(source, str(target), "", _BIND | _REC)
+        mount(source, str(target), "", _BIND | _REC)
         # Locked flags must stay, or the kernel refuses; most flags have the same bit in both numberings.
         flags = os.statvfs(target).f_flag
         keep = flags & _SAME_BITS | (_RELATIME if flags & 4096 else 0)
         devices = 0 if source in _DEVICES else _NO_DEVICES
-        _mount("none", str(target), "", _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | devices | keep)
+        mount("none", str(target), "", _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | devices | keep)
     for name in ("tmp", "work", "dev/shm"):
         folder = Path(root, name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +172,7 @@ def taken(uid: int) -> int:
 
 def _threads() -> list[tuple[int, int]]:
     """The real user and the number of threads of every process."""
-    found = []
+    found: list[tuple[int, int]] = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError, KeyError, ValueError, IndexError):
@@ -186,6 +192,37 @@ def become(way: Way, uid: int) -> None:
             os.setresuid(uid, uid, uid)
         except OSError as error:
             raise ConfinementError(f"a user id of its own: {error.strerror}") from None
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+
+
+def private_mounts() -> None:
+    """Enter a copy of the mounts, whose changes no other process sees."""
+    _checked(_libc.unshare(_NEW_MOUNTS), "namespaces")
+    mount("none", "/", "", _REC | _PRIVATE)
+
+
+def show_folder(folder: str, parent: str, name: str, memory: int) -> None:
+    """Mount an empty file system in memory at ``parent``, and show a folder in it by a name."""
+    mount("none", "/", "", _REC | _PRIVATE)
+    mount("tmpfs", parent, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={memory},mode=1777")
+    target = Path(parent, name)
+    target.mkdir()
+    mount(folder, str(target), "", _BIND | _REC)
+
+
+def show_processes() -> None:
+    """Mount a new ``/proc``, that of this process's namespace."""
+    mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+
+
+def keep_file_rights() -> None:
+    """Give up the capabilities over namespaces, networks, other processes and the system, for good."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    held = (ctypes.c_uint32 * 6)()
+    _checked(_libc.capget(header, held), "capabilities")
+    kept = (ctypes.c_uint32 * 6)(*(_OF_FILES & word for word in held[:2]))
+    _checked(_libc.capset(header, kept), "capabilities")
+    # A new program gets no capability that this process has not.
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
 
 
@@ -225,7 +262,7 @@ def _holds(soft: int) -> bool:
     return False
 
 
-def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     what = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
     _checked(_libc.mount(*what), f"mounting {source} at {target}")
 

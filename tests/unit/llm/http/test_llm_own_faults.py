@@ -103,6 +103,7 @@ def test_which_answers_come_from_a_server_that_is_up(status, body, down):
     "text",
     [
         "The model produced output that does not match the expected peg-native format",
+        "got exception: Unexpected empty grammar stack after accepting piece: <tool_call>\n[ (283)",
         "Failed to parse input at pos 17: <tool_call>",
         "error parsing tool call: raw='{\"a\"', err=unexpected end of JSON input",
     ],
