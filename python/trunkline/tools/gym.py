@@ -133,9 +133,7 @@ class GymEnvironment(Environment):
         ends = {"terminated": terminated, "truncated": truncated}
         info: Any = as_data(self._info)
         try:
-            written = msgspec.json.encode(info)
-            info = msgspec.json.decode(written)  # as it will be kept
-            small = len(written) <= _MOST_INFO
+            small = len(msgspec.json.encode(info)) <= _MOST_INFO
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
             small = False
         return {"steps": self._steps, "return": self._sum, **ends, "info": info if small else None}
