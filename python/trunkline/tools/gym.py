@@ -32,6 +32,7 @@ _FACTORY: Final = re.compile(r"[\w.]+(?:\.py)?:[^\W\d]\w*(?:\.\w+)*")
 
 _PREFIX: Final = "from_gym"
 _SHOWN: Final = 200
+_MOST_INFO: Final = 1 << 15  # bytes
 _DEEPEST: Final = 16
 _COLOUR: Final = re.compile(r"\x1b\[([0-9;]*)m")
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|.)")
@@ -127,10 +128,15 @@ class GymEnvironment(Environment):
         return reward, *self._over
 
     async def final_info(self) -> dict[str, Any]:
-        """Return the number of steps, what they earned, how the episode ended, and the last ``info``."""
+        """Return the number of steps, what they earned, how the episode ended, and the last ``info`` if it is small."""
         terminated, truncated = self._over
         ends = {"terminated": terminated, "truncated": truncated}
-        return {"steps": self._steps, "return": self._sum, **ends, "info": as_data(self._info)}
+        info: Any = as_data(self._info)
+        try:
+            small = len(msgspec.json.encode(info)) <= _MOST_INFO
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+            small = False
+        return {"steps": self._steps, "return": self._sum, **ends, "info": info if small else None}
 
     async def snapshot(self) -> Any:
         """Return a deep copy of the state; only asked for where :func:`from_gym` was told that it may be taken."""

@@ -256,6 +256,17 @@ async def test_one_that_hangs_fails_and_holds_up_no_other(monkeypatch: pytest.Mo
     await box.close()
 
 
+@pytest.mark.parametrize("info", [{"picture": [0] * 20_000}, {"text": "\ud800"}])
+async def test_what_is_no_fact_is_left_out_of_the_final_ones(info: dict[str, Any]):
+    environment = await began(from_gym(returning("step", ("there", 1, True, False, info))))
+    environment.act(1)
+    await environment.stepped()
+    assert await environment.final_info() == {
+        "steps": 1, "return": 1.0, "terminated": True, "truncated": False, "info": None,
+    }  # fmt: skip
+    await environment.close()
+
+
 async def test_a_reward_that_is_none_fails_the_step():
     kind = from_gym(returning("step", ("there", "much", False, False, {})))
     environment = await began(kind)
