@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from havoc import MARK, marked
 from places import ROOT
 from resuming import digests, environment, kill, wait_for
 
+from trunkline.errors import UsageError
+from trunkline.store.export.export import export
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 
@@ -57,6 +60,12 @@ def test_trees_are_the_same_for_any_number_of_workers_and_after_kills(tmp_path: 
     assert resumed.summary().agent_calls.diverged == 0
     with RunReader.open(out) as reader:
         assert reader.check() == []
+    export(out, tmp_path / "said.jsonl")
+    for line in (tmp_path / "said.jsonl").read_text("utf-8").splitlines():
+        roles = [message["role"] for message in json.loads(line)["messages"]]
+        assert roles == ["system", "user", *["assistant", "tool"] * (len(roles) // 2 - 1), "assistant"][: len(roles)]
+    with pytest.raises(UsageError, match="by its id"):
+        resumed[0]
 
 
 @pytest.mark.breaks_rollouts

@@ -362,6 +362,8 @@ class RunReader:
         Raises:
             UsageError: There is no such task.
         """
+        if not isinstance(task_id, str):
+            raise UsageError(f"a task is named by its id, a text, not by {short_repr(task_id)}")
         found = self._query("SELECT task FROM tasks WHERE id = ?", task_id)
         if not found:
             some = ", ".join(quoted(name, 40) for name in self.task_ids()[:5])

@@ -70,7 +70,7 @@ class Chat(Shape):
         """Make the record of a leaf."""
         first, tools = leaf.first, tools_of(self.settings)
         return {
-            "messages": leaf.raw,
+            "messages": leaf.asked if self.settings.get("external") else leaf.raw,
             **({"tools": tools} if tools else {}),
             "task": first.task.id,
             "rollout": first.id,

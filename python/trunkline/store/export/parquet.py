@@ -102,7 +102,7 @@ class Table(Shape):
             "turns": first.turns,
             "generated": first.generated,
             "usage": msgspec.structs.asdict(leaf.usage),
-            "messages": bytes(leaf.raw).decode(),
+            "messages": bytes(leaf.asked if self.settings.get("external") else leaf.raw).decode(),
             "agents": [node.agent for node in nodes],
             "reasoning": [node.aside for node in nodes],
             "note": first.note,

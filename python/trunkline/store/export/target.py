@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast
 
 import msgspec
 
+from trunkline._core import TURN
 from trunkline._internal.text import JSON, printable
 from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.store.lock import sync_folders
@@ -206,6 +207,16 @@ class Leaf(msgspec.Struct, frozen=True):
     def raw(self) -> msgspec.Raw:
         """Its conversation as the JSON that was sent."""
         return msgspec.Raw(self.first.tree.core.messages(self.first.leaf.id))
+
+    @property
+    def asked(self) -> msgspec.Raw:
+        """The conversation that its last turn was asked with, and that turn: of an agent that makes its own prompt."""
+        core = self.first.tree.core
+        turn = next((node for node in reversed(core.path(self.first.leaf.id)) if core.node(node).kind == TURN), None)
+        context = None if turn is None else core.node(turn).context
+        if turn is None or context is None or not core.has_messages(context):
+            return self.raw
+        return msgspec.Raw(core.request_context(context, b"[", b"," + core.message(turn) + b"]"))
 
 
 def leaves(tree: Tree) -> list[Leaf]:
