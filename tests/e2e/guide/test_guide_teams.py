@@ -111,4 +111,4 @@ def test_every_setting_of_every_team_and_of_a_batch_engine_is_in_the_table():
         if name in ("fuse_calls", "regroup", "core_masks"):
             settings[f"BatchLLM({name}=)"] = written[parameter.default]
     assert dict(rows) == settings
-    assert len(settings) == 13
+    assert len(settings) == 14
