@@ -103,5 +103,5 @@ def run_plain(url: str, out: Path | str, workers: int, folder: Path, **options: 
     command = given.pop("command", shlex.join([sys.executable, "-S", str(PLAIN)]))
     program = External(agent=command, effects=effects, masks=masks, process={"env": env})
     tasks = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(given.pop("limit", 4))]
-    llm = LLM(url, max_concurrency=8)
-    return run(Agent(model="m"), tasks, llm=llm, program=program, out=out, workers=workers, **given)
+    llm, agent = given.pop("llm", None) or LLM(url, max_concurrency=8), given.pop("agent", None) or Agent(model="m")
+    return run(agent, tasks, llm=llm, program=program, out=out, workers=workers, **given)

@@ -1,6 +1,6 @@
 """An agent of the standard library alone: asks chat completions for what to do, and searches a corpus.
 
-With STAMP its tool says the time and the number of its process as well.
+With STAMP its tool says the time and the number of its process as well; with QUERY=text it takes one text.
 """
 
 import json
@@ -11,7 +11,8 @@ import time
 import urllib.request
 
 URL = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-QUERY = {"type": "array", "items": {"type": "string"}}
+TEXT = {"type": "string"}
+QUERY = TEXT if os.environ.get("QUERY") == "text" else {"type": "array", "items": TEXT}
 TOOLS = [
     {
         "type": "function",
@@ -32,6 +33,7 @@ def ask(messages):
 
 
 def search(query):
+    query = [query] if isinstance(query, str) else query
     found = []
     with open(os.environ["CORPUS"], encoding="utf-8") as corpus:
         for line in corpus:
