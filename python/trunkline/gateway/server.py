@@ -16,7 +16,6 @@ from trunkline.gateway.types import RequestRefused
 
 if TYPE_CHECKING:
     import socket
-    from collections import Counter
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from trunkline.gateway.types import AgentReply, AgentRequest, Format
@@ -60,8 +59,8 @@ class GatewayAnswer(Protocol):
 class GatewaySession(Protocol):
     """The rollout behind a base URL."""
 
-    refused: Counter[str]
-    """Requests that this interface does not offer, by what was asked for."""
+    refused: int
+    """Requests for something that is not offered."""
 
     async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GatewayAnswer:
         """Return the reply to a request; raises RequestRefused."""
@@ -151,7 +150,7 @@ class Gateway:
                 raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
             asked = form.read(await _body(request))
         except RequestRefused as refusal:
-            session.refused[excerpt(refusal.message, 120)] += 1
+            session.refused += 1
             return _refused(form, refusal)
         return await self._answer(request, session, form, asked)
 

@@ -168,7 +168,7 @@ class AgentSession:
         masks: RequestMasks,
     ) -> None:
         self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.refused: Counter[str] = Counter()
+        self.refused = 0
         self.replayed = self.masked = self.rewritten = self.beside = 0
         self.last = ""
         self.failure: LLMError | None = None
@@ -186,7 +186,7 @@ class AgentSession:
         self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
-        self._responses: dict[str, list[Message]] = {}
+        self._responses: dict[str, list[int]] = {}
         self._flying: dict[Exchange, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -224,7 +224,7 @@ class AgentSession:
         """What is known of the agent's calls."""
         diverged = int(self._short or (self.ended.done() and isinstance(self.ended.result(), ReplayDiverged)))
         return ExternalCalls(
-            self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused.total()
+            self._again, diverged, self.replayed, self.masked, self.rewritten, self.beside, self.refused
         )
 
     def stop(self, end: BaseException) -> None:
@@ -263,11 +263,13 @@ class AgentSession:
         if earlier is None:
             shown = excerpt(request.previous, 80)
             raise RequestRefused(f"Previous response with id '{shown}' not found.", 400, "previous_response_not_found")
+        core = self._core
+        messages: list[Message] = msgspec.json.decode(core.request_context(core.context(earlier), b"[", b"]"))
         leading = [message for message in request.messages if message["role"] in {"system", "developer"}]
         if leading:  # instructions are not carried over
-            earlier = [message for message in earlier if message["role"] not in {"system", "developer"}]
+            messages = [message for message in messages if message["role"] not in {"system", "developer"}]
         rest = [message for message in request.messages if message["role"] not in {"system", "developer"}]
-        return [*leading, *earlier, *rest]
+        return [*leading, *messages, *rest]
 
     def _repeated(self, key: bytes, repetition: RepeatedRequest) -> Exchange | None:
         """Find the exchange that a request asks for again."""
@@ -534,7 +536,13 @@ class AgentSession:
             prompt=usage[0][0],
             generated=None if None in generated else sum(filter(None, generated)),
         )
-        self._responses[reply.id] = [*exchange.asked.messages, message_of(choices[0])]
+        first = exchange.draws[0].facts
+        assert first is not None
+        said = self._core.fragment(self._core.message(first[0]))
+        self._responses[reply.id] = [*exchange.asked.fragments, said]
+        # The tree has them, and an agent may make thousands of calls.
+        exchange.asked = exchange.asked._replace(messages=[], forms=[], encoded=[], keys=exchange.asked.keys[-1:])
+        exchange.request = msgspec.structs.replace(exchange.request, messages=[], tools=[])
         if not exchange.done.done():
             exchange.done.set_result(reply)
 
