@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -78,7 +77,7 @@ class RecordedPlay:
     """
 
     def __init__(self, tree: Tree, masks: RequestMasks, delay: Callable[[], float]) -> None:
-        self.refused: Counter[str] = Counter()
+        self.refused = 0
         self.differences: list[Difference] = []
         self.last = ""
         self._core = tree.core
