@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 from aiohttp import web
 
-from trunkline._internal.text import describe_error, excerpt
+from trunkline._internal.text import HIDDEN, describe_error, excerpt
 from trunkline.gateway.formats import FORMATS
 from trunkline.gateway.types import RequestRefused
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from trunkline.gateway.types import AgentReply, AgentRequest, Format
 
 logger = logging.getLogger(__name__)
+_silent = logging.getLogger(f"{__name__}.http")
+_silent.disabled = True
 
 _MOST_BYTES: Final = 64 << 20
 """Of a request's body."""
@@ -60,7 +62,7 @@ class GatewaySession(Protocol):
     """The rollout behind a base URL."""
 
     refused: int
-    """Requests for something that is not offered."""
+    """How many requests were not offered, or were no requests."""
 
     async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GatewayAnswer:
         """Return the reply to a request; raises RequestRefused."""
@@ -80,7 +82,8 @@ class Gateway:
         """Listen on a free port of 127.0.0.1."""
         app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BYTES)
         app.router.add_route("*", "/{secret}/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        # What is no HTTP is answered with status 400; aiohttp would also log it, with its traceback.
+        self._runner = web.AppRunner(app, access_log=None, logger=_silent, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self._port = int(self._runner.addresses[0][1])
@@ -136,6 +139,9 @@ class Gateway:
             return web.Response(status=499)  # the agent has hung up: nothing can be sent
         except web.HTTPException as error:
             return _refused(_format_of(request.path), RequestRefused(f"no such path: {error.reason}", error.status))
+        except Exception as problem:  # noqa: BLE001 - a fault of this module ends no rollout
+            logger.error("a request of an agent failed: %s", excerpt(describe_error(problem), 300))  # noqa: TRY400
+            return _refused(_format_of(request.path), RequestRefused("the request failed here", 500))
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         session = self._sessions.get(request.match_info["secret"])
@@ -148,7 +154,7 @@ class Gateway:
                 return _models(route)
             if request.method != "POST" or form.route != route:
                 raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
-            asked = form.read(await _body(request))
+            asked = form.read(await _body(request, request.match_info["secret"]))
         except RequestRefused as refusal:
             session.refused += 1
             return _refused(form, refusal)
@@ -198,9 +204,11 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     return stream
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+async def _body(request: web.Request, secret: str) -> dict[str, Any]:
+    """Read a body; an agent that writes its base URL into it has the secret hidden, as it is kept in the run file."""
     try:
-        body = msgspec.json.decode(await request.read(), type=dict[str, Any])
+        data = (await request.read()).replace(secret.encode(), HIDDEN.encode())
+        body = msgspec.json.decode(data, type=dict[str, Any])
     except web.HTTPRequestEntityTooLarge:
         raise RequestRefused(f"the body is larger than {_MOST_BYTES:,} bytes: shorten it", 413) from None
     except (msgspec.MsgspecError, UnicodeError, RecursionError, web.RequestPayloadError) as problem:

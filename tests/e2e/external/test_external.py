@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+from urllib.parse import urlsplit
 
 import aiohttp
 import openai
@@ -382,6 +383,70 @@ async def test_hostile_requests_are_refused_in_the_providers_words_and_counted()
     assert summary.terminations == {"answer": 1}, summary.failures
     assert summary.agent_calls.refused == len(BAD) + 3
     assert summary.usage.calls == 0
+
+
+NO_HTTP = [
+    b"\x1b[31mGARBAGE\x00\xff\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\n\r\n",
+    b"POST PATH HTTP/1.1\r\nContent-Type: \x1b[31m\r\nContent-Length: 2\r\n\r\n{}",
+    b"POST PATH HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
+    b"POST PATH HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n",
+    b"GET PATH/\xff HTTP/1.1\r\n\r\n",
+]
+
+
+async def test_what_is_no_http_is_answered_and_not_logged(caplog):
+    async def agent(client, task):
+        url = urlsplit(str(client.base_url))
+        for sent in NO_HTTP:
+            reader, writer = await asyncio.open_connection(url.hostname, url.port)
+            writer.write(sent.replace(b"PATH", f"{url.path}chat/completions".encode()))
+            assert b" 400 " in await reader.readline(), sent
+            writer.close()
+        return "done"
+
+    with caplog.at_level(logging.DEBUG):
+        run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert run.summary().terminations == {"answer": 1}, run.summary().failures
+    assert not [record for record in caplog.records if record.exc_info or "aiohttp" in record.name]
+
+
+@pytest.mark.breaks_rollouts
+async def test_the_base_url_stands_in_no_run_file_log_or_error(tmp_path, caplog):
+    secrets = []
+
+    async def agent(client, task):
+        url = str(client.base_url)
+        secrets.append(url.split("/")[3])
+        await post(client, asking(f"I am served at {url}"))
+        if task.id == "q1":
+            raise ValueError(f"no answer from {url}")
+        return url
+
+    run = await play(agent, Counting(), tasks=TASKS[:2], strategy=tl.Chain(1), out=tmp_path / "run")
+    assert run.summary().terminations == {"answer": 1, "lost": 1}
+    kept = b"".join(path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file())
+    said = repr(run.summary()) + caplog.text
+    said += "".join(str(rollout.answer or rollout.error) for tree in run for rollout in tree.rollouts)
+    assert len(secrets) == 2
+    assert not [secret for secret in secrets if secret in said or secret.encode() in kept]
+
+
+async def test_what_is_asked_after_a_limit_does_not_reach_the_tree(monkeypatch):
+    monkeypatch.setattr(driver, "_GRACE", 0.2)
+
+    async def agent(client, task):
+        for number in range(20):
+            await post(client, asking(f"question {number}"))
+        return "done"
+
+    run = await play(agent, Counting(), tasks=TASKS[:1], strategy=tl.Chain(1), model=tl.Agent(model="m", max_turns=3))
+    (tree,) = run
+    assert run.summary().terminations == {"max_turns": 1}
+    assert (
+        tree.core.fragment(b'{"role":"user","content":"question 4"}')
+        == tree.core.fragment(b'{"role":"user","content":"new"}') - 1
+    )
 
 
 async def test_a_stream_says_what_a_whole_reply_says():

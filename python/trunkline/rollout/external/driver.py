@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from trunkline._internal.aio import raised_by_user_code
-from trunkline._internal.text import describe_error, without_secrets
+from trunkline._internal.text import describe_error, without_key, without_secrets
 from trunkline._internal.validation import short_repr
 from trunkline.errors import InfrastructureError, ProgramError, RolloutError, UsageError
 from trunkline.rollout.external.process import AgentResult
@@ -109,10 +109,19 @@ class ExternalDriver:
         masks, listener = ((), None) if place is None else (place.masks, place.listener)
         covered = program.masks.with_texts([*masks, secret, gateway.origin])
         session = AgentSession(rollout, ProgramExecutor(rollout), self._journal, program, covered)
+
+        async def hiding(work: Coroutine[Any, Any, Any]) -> Any:
+            answer = await work
+            return without_key(answer, secret) if isinstance(answer, str) else answer
+
         try:
             async with gateway.listening(listener) as origin:
                 with gateway.serving(secret, session, origin) as url:
-                    return await self._run(rollout, session, run(url))
+                    return await self._run(rollout, session, hiding(run(url)))
+        except ProgramError as problem:
+            if secret not in str(problem):
+                raise
+            raise ProgramError(without_key(str(problem), secret)) from None
         finally:
             await session.close()
             calls = msgspec.structs.replace(session.calls, seconds=self._seconds.pop(rollout.id, 0.0))

@@ -168,8 +168,7 @@ class AgentSession:
         masks: RequestMasks,
     ) -> None:
         self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.refused = 0
-        self.replayed = self.masked = self.rewritten = self.beside = 0
+        self.refused = self.replayed = self.masked = self.rewritten = self.beside = 0
         self.last = ""
         self.failure: LLMError | None = None
         self._rollout = rollout
@@ -202,6 +201,8 @@ class AgentSession:
         Raises:
             RequestRefused: It cannot be sent, the model gave no usable reply, or the rollout is over.
         """
+        if self.ended.done():  # nothing more reaches the tree
+            raise over(self.ended.result())
         try:
             messages = self._expanded(request)
             compiled = self._program.asking(request)
@@ -211,8 +212,6 @@ class AgentSession:
         key = digest([asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()])
         exchange = self._repeated(key, repetition)
         if exchange is None:
-            if self.ended.done():
-                raise over(self.ended.result())
             exchange = self._begin(key, request, asked, compiled, repetition)
         else:
             exchange.waiters.append(repetition.connected)
