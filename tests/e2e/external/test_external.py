@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import re
@@ -277,25 +278,36 @@ async def test_a_request_whose_client_hung_up_is_joined_by_the_next():
     assert run.summary().terminations == {"answer": 1}
 
 
-@pytest.mark.breaks_rollouts
-async def test_calls_at_the_same_time_are_in_the_order_of_their_keys_and_no_fork_points():
-    async def agent(client, task):
-        model.gate.clear()
-        asked = [asyncio.ensure_future(post(client, asking(text))) for text in "abcd"]
-        while model.calls % 4 or not model.calls:
-            await asyncio.sleep(0.001)
-        model.gate.set()
-        await asyncio.gather(*asked)
-        return "done"
+@pytest.mark.parametrize("first", [asking("Walk 0."), asking("a")], ids=["on the path", "beside it"])
+async def test_calls_at_the_same_time_have_one_tree_whichever_comes_first_and_are_no_fork_points(first):
+    others = [asking("b"), {"model": "m", "messages": [{"role": "system", "content": "S"}, *asking("c")["messages"]]}]
 
-    paths = []
-    for _ in range(2):
+    def agent_asking(bodies):
+        async def agent(client, task):
+            conversations = [body["messages"] for body in bodies]
+            for _ in range(2):
+                model.gate.clear()
+                before, asked = model.calls, []
+                for messages in conversations:
+                    asked.append(asyncio.ensure_future(post(client, {"model": "m", "messages": messages})))
+                    while model.calls < before + len(asked):
+                        await asyncio.sleep(0.001)
+                model.gate.set()
+                replies = [body["choices"][0]["message"] for _, body in await asyncio.gather(*asked)]
+                more = {"role": "user", "content": "more"}
+                conversations = [[*one, reply, more] for one, reply in zip(conversations, replies, strict=True)]
+            return "done"
+
+        return agent
+
+    trees = set()
+    for bodies in itertools.permutations([first, *others]):
         model = Counting()
-        run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
-        (tree,) = run
-        paths.append([tree.core.message(node) for node in tree.core.path(tree.core.rollout(0).leaf)])
-        assert run.summary().agent_calls.beside == 4
-    assert paths[0] == paths[1]
+        run = await play(agent_asking(bodies), model, tasks=TASKS[:1], strategy=tl.Chain(1))
+        assert run.summary().terminations == {"answer": 1}, run.summary().failures
+        assert run.summary().agent_calls.beside == 6
+        trees.update(digests(run))
+    assert len(trees) == 1
 
 
 async def test_several_choices_are_several_draws():

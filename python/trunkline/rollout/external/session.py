@@ -114,7 +114,7 @@ class Exchange:
         self.ready = False
         self.observed = False
         self.delivered = False
-        self.leaf = 0
+        self.leaf = self.micros = 0
         self.context: int | None = None
         self.done: asyncio.Future[AgentReply] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
@@ -393,24 +393,33 @@ class AgentSession:
             other.alone = False
         self._flying[exchange] = None
         try:
-            self._prepare(exchange, alone=not joins)
+            self._prepare(exchange)
             await asyncio.gather(*(self._send(exchange, draw, joins=joins) for draw in draws))
         except BaseException:
             del self._flying[exchange]
             self._drop(exchange)
+            if exchange.alone and not exchange.observed:
+                self._observe(exchange)
             raise
         exchange.ready = True
         self._land()
 
-    def _prepare(self, exchange: Exchange, *, alone: bool) -> None:
-        """Append the messages before a call, where no other call is in flight, and decide what is sent."""
+    def _prepare(self, exchange: Exchange) -> None:
+        """Decide what is sent, and append the messages of a call that continues the path; others wait until they land.
+
+        So the order of calls in flight together does not follow from which one came first.
+        """
         if self._path is None:
             self._path = self._read_path()
-        if alone:
+        asked = exchange.asked
+        if self._spoken:
+            exchange.micros = int((time.monotonic() - self._spoken) * 1e6)
+        missing = self._missing(asked)
+        if asked.fragments == [*self._path, *(asked.fragments[place] for place in missing)]:
             self._observe(exchange)
         exchange.leaf = self._rollout.leaf
-        if not alone or exchange.asked.fragments != self._path:
-            exchange.context = self._core.context(exchange.asked.fragments)
+        if asked.fragments != self._path:
+            exchange.context = self._core.context(asked.fragments)
 
     def _read_path(self) -> list[int]:
         """The fragments of the rollout's path; notes those behind its last turn."""
@@ -422,22 +431,28 @@ class AgentSession:
         self._tail = list(zip(forms(messages, self._masks), path, strict=True))[behind:]
         return path
 
-    def _observe(self, exchange: Exchange) -> None:
-        """Append the messages of a request that the path lacks: those behind the last reply that it holds."""
-        assert self._path is not None
-        exchange.observed = True
-        core, rollout, asked = self._core, self._rollout, exchange.asked
+    def _missing(self, asked: MatchedRequest) -> list[int]:
+        """The messages behind the last reply that a request holds which the path lacks; the others are as on record."""
         spoken = [place for place, one in enumerate(asked.messages, 1) if one["role"] == "assistant"]
         first = asked.known or (spoken[-1] if spoken else 0)
-        micros = int((time.monotonic() - self._spoken) * 1e6) if self._spoken else 0
-        agent = self._executor.name(self._program.compiled.agent.name)
+        missing: list[int] = []
         there = [*self._tail]
         for place in range(first, len(asked.messages)):
             form = asked.forms[place]
-            if (found := next((one for one in there if one[0] == form), None)) is not None:
+            if (found := next((one for one in there if one[0] == form), None)) is None:
+                missing.append(place)
+            else:
                 there.remove(found)
                 asked.fragments[place] = found[1]  # as it is on record, whatever a mask covers
-                continue
+        return missing
+
+    def _observe(self, exchange: Exchange) -> None:
+        """Append the messages of a request that the path lacks."""
+        assert self._path is not None
+        exchange.observed = True
+        core, rollout, asked, micros = self._core, self._rollout, exchange.asked, exchange.micros
+        agent = self._executor.name(self._program.compiled.agent.name)
+        for place in self._missing(asked):
             message = asked.encoded[place - asked.known]
             if asked.messages[place]["role"] == "tool":
                 rollout.leaf = core.observe(rollout.id, message, agent, micros, False)
@@ -446,7 +461,7 @@ class AgentSession:
             else:
                 rollout.leaf = core.tell(rollout.id, message, agent)
             self._path.append(asked.fragments[place])
-            self._tail.append((form, asked.fragments[place]))
+            self._tail.append((asked.forms[place], asked.fragments[place]))
             self._executor.has_grown = True
 
     async def _send(self, exchange: Exchange, draw: CallDraw, *, joins: bool) -> None:
@@ -462,10 +477,16 @@ class AgentSession:
             draw.error = error
 
     def _land(self) -> None:
-        """Put the replies of all calls in flight on the tree, in the order of their keys, once all are there."""
+        """Put the replies of all calls in flight on the tree, in the order of their keys, once all are there.
+
+        Those that continue the path come first.
+        """
         if any(not exchange.ready for exchange in self._flying):
             return
         flying, self._flying = sorted(self._flying, key=_order), {}
+        if len(flying) > 1:
+            path = [*(self._path or ())]
+            flying.sort(key=lambda one: one.asked.fragments != path)
         for exchange in flying:
             self._append(exchange)
         self._executor.flush()
