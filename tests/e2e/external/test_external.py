@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import logging
@@ -16,6 +17,7 @@ from external_agents import TOOLS, Walker, late_walker, walk, walker
 
 import trunkline as tl
 from trunkline.errors import ConfigError
+from trunkline.gateway import server
 from trunkline.gateway.canonical import forms
 from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.rollout.external import driver
@@ -528,3 +530,51 @@ async def test_anthropics_messages_are_an_interface_too():
     assert run.summary().terminations == {"answer": 1}, run.summary().failures
     assert [one["role"] for one in model.bodies[1]["messages"]] == ["system", "user", "assistant", "tool"]
     assert run.summary().agent_calls is None, "nothing was rewritten"
+
+
+async def test_connections_that_an_agent_leaves_open_take_none_from_others(monkeypatch):
+    monkeypatch.setattr(server, "_IDLE", 20)
+    monkeypatch.setattr(server, "_REQUESTS", 10)
+    flooded, answered = asyncio.Event(), asyncio.Event()
+
+    async def agent(client, task):
+        if task.id == "q1":
+            await flooded.wait()
+            status, _ = await post(client, asking())
+            answered.set()
+            return str(status)
+        url, held = urlsplit(str(client.base_url)), []
+        head = f"POST {url.path}chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n".encode()
+        for number in range(100):
+            held.append(await asyncio.open_connection(url.hostname, url.port))
+            if number % 2:
+                held[-1][1].write(head)  # its body does not come
+            await asyncio.sleep(0)
+        closed = [asyncio.ensure_future(reader.read()) for reader, _ in held]
+        while sum(not one.done() for one in closed) > 35:  # those without a request, and ten whose bodies are awaited
+            await asyncio.sleep(0.01)
+        flooded.set()
+        await answered.wait()
+        for one in closed:
+            one.cancel()
+        for _, writer in held:
+            writer.close()
+        return "done"
+
+    run = await play(agent, Counting(), tasks=TASKS[:2], strategy=tl.Chain(1))
+    assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200", "done"}, run.summary().failures
+
+
+async def test_a_body_of_too_many_values_is_refused_before_it_is_read():
+    told = []
+
+    async def agent(client, task):
+        url = str(client.base_url).rstrip("/") + "/chat/completions"
+        body = b'{"tools":[' + b",".join([b"{}"] * 1_500_000) + b"]}"
+        async with aiohttp.ClientSession() as http, http.post(url, data=io.BytesIO(body)) as response:
+            told.append((response.status, (await response.json())["error"]["message"]))
+        return "done"
+
+    run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert run.summary().agent_calls.refused == 1
+    assert told == [(413, "the body has more than 1,000,000 values: shorten it")]
