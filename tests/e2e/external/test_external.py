@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import re
+import tracemalloc
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -578,3 +579,26 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_read():
     run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
     assert run.summary().agent_calls.refused == 1
     assert told == [(413, "the body has more than 1,000,000 values: shorten it")]
+
+
+async def test_a_rollout_keeps_each_message_of_its_agent_once():
+    held = []
+
+    async def agent(client, task):
+        messages = asking("x")["messages"]
+        for number in range(60):
+            _, body = await post(client, asking(messages=messages))
+            messages += [body["choices"][0]["message"], {"role": "user", "content": f"{number}" + "y" * 10_000}]
+            if number in (20, 59):
+                held.append(tracemalloc.get_traced_memory()[0])
+        return "done"
+
+    tracemalloc.start()
+    try:
+        run = await play(
+            agent, Counting(), tasks=TASKS[:1], strategy=tl.Chain(1), model=tl.Agent(model="m", max_turns=99)
+        )
+    finally:
+        tracemalloc.stop()
+    assert run.summary().terminations == {"answer": 1}, run.summary().failures
+    assert held[1] - held[0] < 3e6, "each request is kept whole"

@@ -29,7 +29,7 @@ from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import call_id, encode
 from trunkline.llm.response import recorded
 from trunkline.llm.types import ToolCall
-from trunkline.rollout.external.conversations import Conversations
+from trunkline.rollout.external.conversations import NOTHING_ASKED, Conversations
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
@@ -99,13 +99,13 @@ class Exchange:
     def __init__(
         self,
         key: bytes,
-        request: AgentRequest,
+        model: str,
         asked: MatchedRequest,
         draws: list[CallDraw],
         repetition: RepeatedRequest,
     ) -> None:
         self.key = key
-        self.request = request
+        self.model = model
         self.asked = asked
         self.draws = draws
         self.idempotency = repetition.key
@@ -292,7 +292,7 @@ class AgentSession:
             self._counts[key] += 1
             turn = int.from_bytes(digest([key, number.to_bytes(4, "little")], 8), "little") % _TURNS
             draws.append(CallDraw(number, turn, compiled, self._left.get((key.hex(), number))))
-        exchange = Exchange(key, request, asked, draws, repetition)
+        exchange = Exchange(key, request.model, asked, draws, repetition)
         self._exchanges.setdefault(key, []).append(exchange)
         task = asyncio.get_running_loop().create_task(self._work(exchange))
         self._tasks.add(task)
@@ -542,6 +542,7 @@ class AgentSession:
             self.failure = error
             if not exchange.done.done():
                 exchange.done.set_exception(_told(error))
+            exchange.asked = NOTHING_ASKED
             return
         self.failure = None
         self.last = choices[-1].content
@@ -549,12 +550,13 @@ class AgentSession:
         reply = AgentReply(
             id=_id(exchange.key.hex(), exchange.draws[0].number),
             created=self._created(exchange),
-            model=exchange.request.model,
+            model=exchange.model,
             choices=choices,
             prompt=usage[0][0],
             generated=None if None in generated else sum(filter(None, generated)),
         )
         self._responses[reply.id] = [*exchange.asked.messages, message_of(choices[0])]
+        exchange.asked = NOTHING_ASKED  # each request holds all before it: of them, the new messages are kept
         if not exchange.done.done():
             exchange.done.set_result(reply)
 
