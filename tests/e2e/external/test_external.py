@@ -281,6 +281,27 @@ async def test_a_request_whose_client_hung_up_is_joined_by_the_next():
     assert run.summary().terminations == {"answer": 1}
 
 
+async def test_a_retry_joins_the_request_that_was_given_up_not_an_equal_one():
+    model, said = Counting(), []
+
+    async def agent(client, task):
+        model.gate.clear()
+        lost, other = (asyncio.ensure_future(post(client, asking())) for _ in range(2))
+        while model.calls < 2:
+            await asyncio.sleep(0.001)
+        lost.cancel()
+        await asyncio.gather(lost, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        again = asyncio.ensure_future(post(client, asking(), **{"X-Stainless-Retry-Count": "1"}))
+        await asyncio.sleep(0.05)
+        model.gate.set()
+        said.extend(body["choices"][0]["message"]["content"] for _, body in await asyncio.gather(other, again))
+        return "done"
+
+    await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert model.calls == len(set(said)) == 2
+
+
 @pytest.mark.parametrize("first", [asking("Walk 0."), asking("a")], ids=["on the path", "beside it"])
 async def test_calls_at_the_same_time_have_one_tree_whichever_comes_first_and_are_no_fork_points(first):
     others = [asking("b"), {"model": "m", "messages": [{"role": "system", "content": "S"}, *asking("c")["messages"]]}]

@@ -274,9 +274,8 @@ class AgentSession:
         for exchange in known:
             if repetition.key and exchange.idempotency == repetition.key:
                 return exchange
-        if repetition.attempts and known:
-            return known[-1]
-        return next((exchange for exchange in known if exchange.abandoned), None)
+        abandoned = next((exchange for exchange in known if exchange.abandoned), None)
+        return known[-1] if abandoned is None and repetition.attempts and known else abandoned
 
     def _begin(
         self,
