@@ -21,7 +21,7 @@ from trunkline.errors import ConfigError
 from trunkline.gateway import server
 from trunkline.gateway.canonical import forms
 from trunkline.llm.types import Reply, ReplyChoice
-from trunkline.rollout.external import driver
+from trunkline.rollout.external import driver, resources, session
 from trunkline.runner.broken import judge
 from trunkline.strategies.mcts import MCTS
 from trunkline.tree.records import Failure
@@ -623,3 +623,19 @@ async def test_a_rollout_keeps_each_message_of_its_agent_once():
         tracemalloc.stop()
     assert run.summary().terminations == {"answer": 1}, run.summary().failures
     assert held[1] - held[0] < 3e6, "each request is kept whole"
+
+
+async def test_tools_and_parameters_of_one_agent_take_none_from_others(monkeypatch):
+    monkeypatch.setattr(session, "_MOST_WAYS", 5)
+    monkeypatch.setattr(resources, "_KEPT", 4)
+    model = Counting()
+
+    async def agent(client, task):
+        asked = [await post(client, asking(temperature=(number + 1) / 100, user=task.id)) for number in range(7)]
+        return " ".join(str(status) for status, _ in asked)
+
+    tasks = [tl.Task.ask("x", id=f"q{number}") for number in range(3)]
+    run = await play(agent, model, tasks=tasks, strategy=tl.Chain(1))
+    assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200 200 200 200 200 400 400"}
+    assert run.summary().agent_calls.refused == 6
+    assert model.calls == 15

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline.agent import CompiledAgent
-from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import RequestMasks, encoded
 from trunkline.gateway.server import Gateway
 from trunkline.rollout.external.process import AgentRunner
@@ -25,8 +24,8 @@ __all__ = ["ExternalProgram"]
 
 logger = logging.getLogger(__name__)
 
-_MOST: Final = 1_000
-"""Different tools and sampling parameters that an agent may ask with."""
+_KEPT: Final = 1_000
+"""Different tools and sampling parameters that are kept for later requests: the latest."""
 
 
 class DeclaredTools(Toolbox):
@@ -73,27 +72,24 @@ class ExternalProgram:
             return self._gateway
 
     def asking(self, request: AgentRequest) -> CompiledAgent:
-        """Return the agent that asks for a request: its sampling parameters, but for those that the run says.
-
-        Raises:
-            ConfigError: There are too many different ones.
-        """
+        """Return the agent that asks for a request: its sampling parameters, but for those that the run says."""
         key = encoded([request.tools, msgspec.to_builtins(request.sampling)])
-        known = self._agents.get(key)
+        known = self._agents.pop(key, None)
         if known is None:
-            if len(self._agents) >= _MOST:
-                raise ConfigError(f"the agent asks with more than {_MOST:,} different tools and sampling parameters")
+            if len(self._agents) >= _KEPT:
+                del self._agents[next(iter(self._agents))]
             own, run = request.sampling, self.compiled.agent.sampling
             given = {name: value for name, value in msgspec.structs.asdict(run).items() if value is not None}
             merged = msgspec.structs.replace(own, **{**given, "extra": own.extra | run.extra})
             agent = msgspec.structs.replace(self.compiled.agent, sampling=merged)
-            known = self._agents[key] = CompiledAgent(agent, DeclaredTools(request.tools))
+            known = CompiledAgent(agent, DeclaredTools(request.tools))
             if known.greedy and self._several:
                 self._several = False  # said once
                 logger.warning(
                     "the agent asks with temperature 0, and tasks have several rollouts, which will be equal: set "
                     "Agent(sampling=Sampling(temperature=...)) (--temperature)"
                 )
+        self._agents[key] = known
         return known
 
     async def close(self) -> None:

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 _TURNS: Final = 1 << 20
 """Numbers that seeds of turns are made of."""
 
+_MOST_WAYS: Final = 1_000
+"""Different tools and sampling parameters that an agent may ask with."""
+
 _PATIENCE: Final = 30.0
 """Seconds that an unknown request waits for others that the record has beside it."""
 
@@ -183,6 +186,7 @@ class AgentSession:
         self._again = int(bool(records))
         self._short = False
         self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
+        self._ways: set[str] = set()
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
         self._responses: dict[str, list[Message]] = {}
@@ -206,8 +210,13 @@ class AgentSession:
         try:
             messages = self._expanded(request)
             compiled = self._program.asking(request)
+            self._ways.add(compiled.namespace)
+            if len(self._ways) > _MOST_WAYS:
+                self._ways.discard(compiled.namespace)
+                raise ConfigError(f"a rollout asks with at most {_MOST_WAYS:,} different tools and sampling parameters")
             asked = self._conversations.read(messages)
         except ConfigError as problem:
+            self.refused += 1
             raise RequestRefused(without_secrets(str(problem))) from None
         key = digest([asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()])
         exchange = self._repeated(key, repetition)
@@ -260,6 +269,7 @@ class AgentSession:
             return request.messages
         earlier = self._responses.get(request.previous)
         if earlier is None:
+            self.refused += 1
             shown = excerpt(request.previous, 80)
             raise RequestRefused(f"Previous response with id '{shown}' not found.", 400, "previous_response_not_found")
         leading = [message for message in request.messages if message["role"] in {"system", "developer"}]
