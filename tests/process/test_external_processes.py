@@ -19,6 +19,7 @@ from trunkline.errors import UsageError
 from trunkline.store.export.export import export
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 SCRIPT = """
 import sys
@@ -97,10 +98,8 @@ def test_a_tool_that_says_the_time_diverges_and_can_be_masked(tmp_path: Path) ->
 def test_an_agent_of_the_openai_agents_sdk_has_trees(tmp_path: Path) -> None:
     command = shlex.join([sys.executable, str(ROOT / "examples" / "agents" / "openai_agents.py")])
     with serving(search_reply) as server:
-        runs = [run_plain(server.url, tmp_path / f"{n}", n, tmp_path, command=command, limit=2) for n in (0, 2)]
-    for run in runs:
-        summary = run.summary()
-        assert summary.terminations == {"answer": summary.rollouts}, summary.failures
-        assert summary.agent_calls.again > 0
-        assert summary.agent_calls.diverged == summary.agent_calls.rewritten == summary.agent_calls.refused == 0
-    assert digests(tmp_path / "0") == digests(tmp_path / "2")
+        few = {"strategy": TreeGRPO(trees=1, forks=3, rounds=1), "limit": 1}  # a start takes seconds of imports
+        summary = run_plain(server.url, tmp_path / "run", 1, tmp_path, command=command, **few).summary()
+    assert summary.terminations == {"answer": summary.rollouts}, summary.failures
+    assert summary.agent_calls.again > 0
+    assert summary.agent_calls.diverged == summary.agent_calls.rewritten == summary.agent_calls.refused == 0

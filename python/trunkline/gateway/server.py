@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 from aiohttp import web
 
+from trunkline._internal.resources import make_room
 from trunkline._internal.text import HIDDEN, describe_error, excerpt
 from trunkline.gateway.formats import FORMATS
 from trunkline.gateway.types import RequestRefused
@@ -26,6 +27,18 @@ _silent.disabled = True
 
 _MOST_BYTES: Final = 64 << 20
 """Of a request's body."""
+
+_MOST_VALUES: Final = 1_000_000
+"""Of a body of more than ``_LARGE`` bytes, told by commas and brackets; each value costs time and much memory."""
+_LARGE: Final = 4 << 20
+_READING: Final = 8
+"""Bodies of one rollout that are read at a time."""
+_REQUESTS: Final = 256
+"""Requests of one rollout at a time."""
+_IDLE: Final = 256
+"""Connections without a request; of more, the oldest are closed."""
+_ROOM: Final = 4096
+"""Connections that this process may have open, where its limits allow it."""
 
 _ALIVE: Final = 10.0
 """Seconds between two comment lines of a stream whose reply is being made."""
@@ -69,12 +82,23 @@ class GatewaySession(Protocol):
         ...
 
 
+class _Served:
+    """A rollout that is served, with how many requests it has."""
+
+    def __init__(self, session: GatewaySession) -> None:
+        self.session = session
+        self.requests = 0
+        self.reading = asyncio.Semaphore(_READING)
+
+
 class Gateway:
     """The endpoint of a worker; make and close it in its event loop."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, GatewaySession] = {}
+        self._sessions: dict[str, _Served] = {}
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
+        self._busy: set[asyncio.Transport | None] = set()
         self._port = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -85,20 +109,23 @@ class Gateway:
         # What is no HTTP is answered with status 400; aiohttp would also log it, with its traceback.
         self._runner = web.AppRunner(app, access_log=None, logger=_silent, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self._port = int(self._runner.addresses[0][1])
+        make_room(0, _ROOM)
+        self._listening = await asyncio.get_running_loop().create_server(self._connected, "127.0.0.1", 0)
+        self._port = int(self._listening.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening, and cut the requests that are left."""
         for task in tuple(self._tasks):
             task.cancel()
+        if self._listening is not None:
+            self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     @contextmanager
     def serving(self, secret: str, session: GatewaySession, origin: str = "") -> Iterator[str]:
         """Serve a session; yields its base URL, which ends with the secret, at an address of :meth:`listening`."""
-        self._sessions[secret] = session
+        self._sessions[secret] = _Served(session)
         try:
             yield f"{origin or self.origin}/{secret}"
         finally:
@@ -115,14 +142,21 @@ class Gateway:
         if listener is None:
             yield self.origin
             return
-        assert self._runner is not None
         host, port = listener.getsockname()
-        site = web.SockSite(self._runner, listener)
-        await site.start()
+        server = await asyncio.get_running_loop().create_server(self._connected, sock=listener)
         try:
             yield f"http://{host}:{port}"
         finally:
-            await site.stop()
+            server.close()
+
+    def _connected(self) -> asyncio.Protocol:
+        """Serve a new connection; one agent that opens many takes those of no other that asks."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        idle = [one for one in self._runner.server.connections if one.transport and one.transport not in self._busy]
+        for one in idle[: max(0, len(idle) - _IDLE)]:
+            one.force_close()
+        return self._runner.server()
 
     @web.middleware
     async def _guard(
@@ -133,6 +167,8 @@ class Gateway:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        transport = request.transport
+        self._busy.add(transport)
         try:
             return await handler(request)
         except ConnectionError:
@@ -142,11 +178,21 @@ class Gateway:
         except Exception as problem:  # noqa: BLE001 - a fault of this module ends no rollout
             logger.error("a request of an agent failed: %s", excerpt(describe_error(problem), 300))  # noqa: TRY400
             return _refused(_format_of(request.path), RequestRefused("the request failed here", 500))
+        finally:
+            self._busy.discard(transport)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        session = self._sessions.get(request.match_info["secret"])
-        if session is None:
+        served = self._sessions.get(request.match_info["secret"])
+        if served is None:
             return web.Response(status=404, text="no rollout is served here")
+        served.requests += 1
+        try:
+            return await self._route(request, served)
+        finally:
+            served.requests -= 1
+
+    async def _route(self, request: web.Request, served: _Served) -> web.StreamResponse:
+        session = served.session
         route = "/" + request.match_info["path"].strip("/")
         form = _format_of(route)
         try:
@@ -154,7 +200,11 @@ class Gateway:
                 return _models(route)
             if request.method != "POST" or form.route != route:
                 raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
-            asked = form.read(await _body(request, request.match_info["secret"]))
+            if served.requests > _REQUESTS:
+                raise RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
+            async with served.reading:
+                body = await _body(request, request.match_info["secret"])
+            asked = form.read(body)
         except RequestRefused as refusal:
             session.refused += 1
             return _refused(form, refusal)
@@ -208,6 +258,8 @@ async def _body(request: web.Request, secret: str) -> dict[str, Any]:
     """Read a body; an agent that writes its base URL into it has the secret hidden, as it is kept in the run file."""
     try:
         data = (await request.read()).replace(secret.encode(), HIDDEN.encode())
+        if len(data) > _LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
         body = msgspec.json.decode(data, type=dict[str, Any])
     except web.HTTPRequestEntityTooLarge:
         raise RequestRefused(f"the body is larger than {_MOST_BYTES:,} bytes: shorten it", 413) from None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import json
 import logging
 import re
+import tracemalloc
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -15,9 +18,10 @@ from external_agents import TOOLS, Walker, late_walker, walk, walker
 
 import trunkline as tl
 from trunkline.errors import ConfigError
+from trunkline.gateway import server
 from trunkline.gateway.canonical import forms
 from trunkline.llm.types import Reply, ReplyChoice
-from trunkline.rollout.external import driver
+from trunkline.rollout.external import driver, resources, session
 from trunkline.runner.broken import judge
 from trunkline.strategies.mcts import MCTS
 from trunkline.tree.records import Failure
@@ -277,25 +281,57 @@ async def test_a_request_whose_client_hung_up_is_joined_by_the_next():
     assert run.summary().terminations == {"answer": 1}
 
 
-@pytest.mark.breaks_rollouts
-async def test_calls_at_the_same_time_are_in_the_order_of_their_keys_and_no_fork_points():
+async def test_a_retry_joins_the_request_that_was_given_up_not_an_equal_one():
+    model, said = Counting(), []
+
     async def agent(client, task):
         model.gate.clear()
-        asked = [asyncio.ensure_future(post(client, asking(text))) for text in "abcd"]
-        while model.calls % 4 or not model.calls:
+        lost, other = (asyncio.ensure_future(post(client, asking())) for _ in range(2))
+        while model.calls < 2:
             await asyncio.sleep(0.001)
+        lost.cancel()
+        await asyncio.gather(lost, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        again = asyncio.ensure_future(post(client, asking(), **{"X-Stainless-Retry-Count": "1"}))
+        await asyncio.sleep(0.05)
         model.gate.set()
-        await asyncio.gather(*asked)
+        said.extend(body["choices"][0]["message"]["content"] for _, body in await asyncio.gather(other, again))
         return "done"
 
-    paths = []
-    for _ in range(2):
+    await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert model.calls == len(set(said)) == 2
+
+
+@pytest.mark.parametrize("first", [asking("Walk 0."), asking("a")], ids=["on the path", "beside it"])
+async def test_calls_at_the_same_time_have_one_tree_whichever_comes_first_and_are_no_fork_points(first):
+    others = [asking("b"), {"model": "m", "messages": [{"role": "system", "content": "S"}, *asking("c")["messages"]]}]
+
+    def agent_asking(bodies):
+        async def agent(client, task):
+            conversations = [body["messages"] for body in bodies]
+            for _ in range(2):
+                model.gate.clear()
+                before, asked = model.calls, []
+                for messages in conversations:
+                    asked.append(asyncio.ensure_future(post(client, {"model": "m", "messages": messages})))
+                    while model.calls < before + len(asked):
+                        await asyncio.sleep(0.001)
+                model.gate.set()
+                replies = [body["choices"][0]["message"] for _, body in await asyncio.gather(*asked)]
+                more = {"role": "user", "content": "more"}
+                conversations = [[*one, reply, more] for one, reply in zip(conversations, replies, strict=True)]
+            return "done"
+
+        return agent
+
+    trees = set()
+    for bodies in itertools.permutations([first, *others]):
         model = Counting()
-        run = await play(agent, model, tasks=TASKS[:1], strategy=tl.Chain(1))
-        (tree,) = run
-        paths.append([tree.core.message(node) for node in tree.core.path(tree.core.rollout(0).leaf)])
-        assert run.summary().agent_calls.beside == 4
-    assert paths[0] == paths[1]
+        run = await play(agent_asking(bodies), model, tasks=TASKS[:1], strategy=tl.Chain(1))
+        assert run.summary().terminations == {"answer": 1}, run.summary().failures
+        assert run.summary().agent_calls.beside == 6
+        trees.update(digests(run))
+    assert len(trees) == 1
 
 
 async def test_several_choices_are_several_draws():
@@ -516,3 +552,90 @@ async def test_anthropics_messages_are_an_interface_too():
     assert run.summary().terminations == {"answer": 1}, run.summary().failures
     assert [one["role"] for one in model.bodies[1]["messages"]] == ["system", "user", "assistant", "tool"]
     assert run.summary().agent_calls is None, "nothing was rewritten"
+
+
+async def test_connections_that_an_agent_leaves_open_take_none_from_others(monkeypatch):
+    monkeypatch.setattr(server, "_IDLE", 20)
+    monkeypatch.setattr(server, "_REQUESTS", 10)
+    flooded, answered = asyncio.Event(), asyncio.Event()
+
+    async def agent(client, task):
+        if task.id == "q1":
+            await flooded.wait()
+            status, _ = await post(client, asking())
+            answered.set()
+            return str(status)
+        url, held = urlsplit(str(client.base_url)), []
+        head = f"POST {url.path}chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n".encode()
+        for number in range(100):
+            held.append(await asyncio.open_connection(url.hostname, url.port))
+            if number % 2:
+                held[-1][1].write(head)  # its body does not come
+            await asyncio.sleep(0)
+        closed = [asyncio.ensure_future(reader.read()) for reader, _ in held]
+        while sum(not one.done() for one in closed) > 35:  # those without a request, and ten whose bodies are awaited
+            await asyncio.sleep(0.01)
+        flooded.set()
+        await answered.wait()
+        for one in closed:
+            one.cancel()
+        for _, writer in held:
+            writer.close()
+        return "done"
+
+    run = await play(agent, Counting(), tasks=TASKS[:2], strategy=tl.Chain(1))
+    assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200", "done"}, run.summary().failures
+
+
+async def test_a_body_of_too_many_values_is_refused_before_it_is_read():
+    told = []
+
+    async def agent(client, task):
+        url = str(client.base_url).rstrip("/") + "/chat/completions"
+        body = b'{"tools":[' + b",".join([b"{}"] * 1_500_000) + b"]}"
+        async with aiohttp.ClientSession() as http, http.post(url, data=io.BytesIO(body)) as response:
+            told.append((response.status, (await response.json())["error"]["message"]))
+        return "done"
+
+    run = await play(agent, tasks=TASKS[:1], strategy=tl.Chain(1))
+    assert run.summary().agent_calls.refused == 1
+    assert told == [(413, "the body has more than 1,000,000 values: shorten it")]
+
+
+async def test_a_rollout_keeps_each_message_of_its_agent_once():
+    held = []
+
+    async def agent(client, task):
+        messages = asking("x")["messages"]
+        for number in range(60):
+            _, body = await post(client, asking(messages=messages))
+            messages += [body["choices"][0]["message"], {"role": "user", "content": f"{number}" + "y" * 10_000}]
+            if number in (20, 59):
+                held.append(tracemalloc.get_traced_memory()[0])
+        return "done"
+
+    tracemalloc.start()
+    try:
+        run = await play(
+            agent, Counting(), tasks=TASKS[:1], strategy=tl.Chain(1), model=tl.Agent(model="m", max_turns=99)
+        )
+    finally:
+        tracemalloc.stop()
+    assert run.summary().terminations == {"answer": 1}, run.summary().failures
+    assert held[1] - held[0] < 3e6, "each request is kept whole"
+
+
+async def test_tools_and_parameters_of_one_agent_take_none_from_others(monkeypatch):
+    monkeypatch.setattr(session, "_MOST_WAYS", 5)
+    monkeypatch.setattr(resources, "_KEPT", 4)
+    model = Counting()
+
+    async def agent(client, task):
+        asked = [await post(client, asking(temperature=(number + 1) / 100, user=task.id)) for number in range(7)]
+        return " ".join(str(status) for status, _ in asked)
+
+    tasks = [tl.Task.ask("x", id=f"q{number}") for number in range(3)]
+    run = await play(agent, model, tasks=tasks, strategy=tl.Chain(1))
+    assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200 200 200 200 200 400 400"}
+    assert run.summary().agent_calls.refused == 6
+    assert model.calls == 15

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class EndedConversation(NamedTuple):
     """Messages that were sent and the reply to them: their fragments, and the ids of all calls in them."""
 
+    messages: tuple[Message, ...] = ()
     fragments: tuple[int, ...] = ()
     calls: tuple[str, ...] = ()
 
@@ -26,7 +27,7 @@ class MatchedRequest(NamedTuple):
     """A request as it is matched and sent.
 
     Attributes:
-        messages: The messages, as the agent sent them.
+        messages: The messages, as the agent sent them; those of an earlier conversation are its own.
         forms: Their masked forms.
         keys: The hash of the first so many forms, from none to all.
         raw: The hash of all forms without masks.
@@ -50,6 +51,9 @@ class MatchedRequest(NamedTuple):
     @property
     def key(self) -> bytes:
         return self.keys[-1]
+
+
+NOTHING_ASKED: Final = MatchedRequest([], [], [b""], b"", [], [], 0, rewritten=False, encoded=[])
 
 
 class Conversations:
@@ -89,7 +93,9 @@ class Conversations:
         ]
         fragments += map(self._core.fragment, sent)
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
-        return MatchedRequest(messages, masked, keys, digest(forms(messages)), fragments, calls, known, rewritten, sent)
+        raw = digest(forms(messages))
+        shared = [*found.messages, *messages[known:]]
+        return MatchedRequest(shared, masked, keys, raw, fragments, calls, known, rewritten, sent)
 
     def ended(self, asked: MatchedRequest, reply: Message, node: int) -> None:
         """Note the reply to a request, which is a node of the tree; two that are equal for matching are no parent."""
@@ -99,7 +105,7 @@ class Conversations:
             return
         fragment = self._core.fragment(self._core.message(node))
         calls = (*asked.calls, *(call["id"] for call in reply.get("tool_calls") or ()))
-        self._ended[key] = EndedConversation((*asked.fragments, fragment), calls)
+        self._ended[key] = EndedConversation((*asked.messages, reply), (*asked.fragments, fragment), calls)
 
 
 def _next(key: bytes, form: bytes) -> bytes:

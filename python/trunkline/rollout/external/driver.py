@@ -69,17 +69,14 @@ class ExternalDriver:
         """Run an agent that is a function of this process."""
 
         async def run(url: str) -> Any:
-            from openai import AsyncOpenAI  # noqa: PLC0415 - a second of imports that other runs do not need
-
-            own = asyncio.current_task()
-            async with AsyncOpenAI(base_url=f"{url}/v1", api_key="trunkline") as client:
-                try:
-                    return await self._program.external.agent(client, rollout.task)
-                except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:
-                    # No task can end with it: the event loop would.
-                    if not raised_by_user_code(problem, own):
-                        raise
-                    raise ProgramError(f"the agent raised {describe_error(problem)}") from None
+            own, client = asyncio.current_task(), self._program.client(f"{url}/v1")
+            try:
+                return await self._program.external.agent(client, rollout.task)
+            except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:
+                # No task can end with it: the event loop would.
+                if not raised_by_user_code(problem, own):
+                    raise
+                raise ProgramError(f"the agent raised {describe_error(problem)}") from None
 
         return await self._serve(rollout, run)
 

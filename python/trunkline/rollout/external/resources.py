@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline.agent import CompiledAgent
-from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import RequestMasks, encoded
 from trunkline.gateway.server import Gateway
 from trunkline.rollout.external.process import AgentRunner
@@ -18,6 +17,8 @@ from trunkline.tools.toolbox import Toolbox
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from openai import AsyncOpenAI
+
     from trunkline.gateway.types import AgentRequest
     from trunkline.rollout.external.config import External
 
@@ -25,8 +26,8 @@ __all__ = ["ExternalProgram"]
 
 logger = logging.getLogger(__name__)
 
-_MOST: Final = 1_000
-"""Different tools and sampling parameters that an agent may ask with."""
+_KEPT: Final = 1_000
+"""Different tools and sampling parameters that are kept for later requests: the latest."""
 
 
 class DeclaredTools(Toolbox):
@@ -62,6 +63,7 @@ class ExternalProgram:
         self._starting = asyncio.Lock()
         self._agents: dict[bytes, CompiledAgent] = {}
         self._several = several
+        self._client: AsyncOpenAI | None = None
 
     async def gateway(self) -> Gateway:
         """Return the gateway of this worker, started once."""
@@ -73,31 +75,38 @@ class ExternalProgram:
             return self._gateway
 
     def asking(self, request: AgentRequest) -> CompiledAgent:
-        """Return the agent that asks for a request: its sampling parameters, but for those that the run says.
-
-        Raises:
-            ConfigError: There are too many different ones.
-        """
+        """Return the agent that asks for a request: its sampling parameters, but for those that the run says."""
         key = encoded([request.tools, msgspec.to_builtins(request.sampling)])
-        known = self._agents.get(key)
+        known = self._agents.pop(key, None)
         if known is None:
-            if len(self._agents) >= _MOST:
-                raise ConfigError(f"the agent asks with more than {_MOST:,} different tools and sampling parameters")
+            if len(self._agents) >= _KEPT:
+                del self._agents[next(iter(self._agents))]
             own, run = request.sampling, self.compiled.agent.sampling
             given = {name: value for name, value in msgspec.structs.asdict(run).items() if value is not None}
             merged = msgspec.structs.replace(own, **{**given, "extra": own.extra | run.extra})
             agent = msgspec.structs.replace(self.compiled.agent, sampling=merged)
-            known = self._agents[key] = CompiledAgent(agent, DeclaredTools(request.tools))
+            known = CompiledAgent(agent, DeclaredTools(request.tools))
             if known.greedy and self._several:
                 self._several = False  # said once
                 logger.warning(
                     "the agent asks with temperature 0, and tasks have several rollouts, which will be equal: set "
                     "Agent(sampling=Sampling(temperature=...)) (--temperature)"
                 )
+        self._agents[key] = known
         return known
+
+    def client(self, base_url: str) -> AsyncOpenAI:
+        """Return a client of the official library; all of a worker share their connections."""
+        if self._client is None:
+            from openai import AsyncOpenAI  # noqa: PLC0415 - a second of imports that other runs do not need
+
+            self._client = AsyncOpenAI(base_url=base_url, api_key="trunkline")
+        return self._client.with_options(base_url=base_url)
 
     async def close(self) -> None:
         """Stop the gateway."""
+        if self._client is not None:
+            await self._client.close()
         if self.runner is not None:
             await self.runner.aclose()
         if self._gateway is not None:

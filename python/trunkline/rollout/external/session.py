@@ -29,7 +29,7 @@ from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import call_id, encode
 from trunkline.llm.response import recorded
 from trunkline.llm.types import ToolCall
-from trunkline.rollout.external.conversations import Conversations
+from trunkline.rollout.external.conversations import NOTHING_ASKED, Conversations
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 _TURNS: Final = 1 << 20
 """Numbers that seeds of turns are made of."""
+
+_MOST_WAYS: Final = 1_000
+"""Different tools and sampling parameters that an agent may ask with."""
 
 _PATIENCE: Final = 30.0
 """Seconds that an unknown request waits for others that the record has beside it."""
@@ -99,13 +102,13 @@ class Exchange:
     def __init__(
         self,
         key: bytes,
-        request: AgentRequest,
+        model: str,
         asked: MatchedRequest,
         draws: list[CallDraw],
         repetition: RepeatedRequest,
     ) -> None:
         self.key = key
-        self.request = request
+        self.model = model
         self.asked = asked
         self.draws = draws
         self.idempotency = repetition.key
@@ -114,7 +117,7 @@ class Exchange:
         self.ready = False
         self.observed = False
         self.delivered = False
-        self.leaf = 0
+        self.leaf = self.micros = 0
         self.context: int | None = None
         self.done: asyncio.Future[AgentReply] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
@@ -183,6 +186,7 @@ class AgentSession:
         self._again = int(bool(records))
         self._short = False
         self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
+        self._ways: set[str] = set()
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
         self._responses: dict[str, list[int]] = {}
@@ -206,8 +210,13 @@ class AgentSession:
         try:
             messages = self._expanded(request)
             compiled = self._program.asking(request)
+            self._ways.add(compiled.namespace)
+            if len(self._ways) > _MOST_WAYS:
+                self._ways.discard(compiled.namespace)
+                raise ConfigError(f"a rollout asks with at most {_MOST_WAYS:,} different tools and sampling parameters")
             asked = self._conversations.read(messages)
         except ConfigError as problem:
+            self.refused += 1
             raise RequestRefused(without_secrets(str(problem))) from None
         key = digest([asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()])
         exchange = self._repeated(key, repetition)
@@ -260,6 +269,7 @@ class AgentSession:
             return request.messages
         earlier = self._responses.get(request.previous)
         if earlier is None:
+            self.refused += 1
             shown = excerpt(request.previous, 80)
             raise RequestRefused(f"Previous response with id '{shown}' not found.", 400, "previous_response_not_found")
         core = self._core
@@ -276,9 +286,8 @@ class AgentSession:
         for exchange in known:
             if repetition.key and exchange.idempotency == repetition.key:
                 return exchange
-        if repetition.attempts and known:
-            return known[-1]
-        return next((exchange for exchange in known if exchange.abandoned), None)
+        abandoned = next((exchange for exchange in known if exchange.abandoned), None)
+        return known[-1] if abandoned is None and repetition.attempts and known else abandoned
 
     def _begin(
         self,
@@ -294,7 +303,7 @@ class AgentSession:
             self._counts[key] += 1
             turn = int.from_bytes(digest([key, number.to_bytes(4, "little")], 8), "little") % _TURNS
             draws.append(CallDraw(number, turn, compiled, self._left.get((key.hex(), number))))
-        exchange = Exchange(key, request, asked, draws, repetition)
+        exchange = Exchange(key, request.model, asked, draws, repetition)
         self._exchanges.setdefault(key, []).append(exchange)
         task = asyncio.get_running_loop().create_task(self._work(exchange))
         self._tasks.add(task)
@@ -395,24 +404,33 @@ class AgentSession:
             other.alone = False
         self._flying[exchange] = None
         try:
-            self._prepare(exchange, alone=not joins)
+            self._prepare(exchange)
             await asyncio.gather(*(self._send(exchange, draw, joins=joins) for draw in draws))
         except BaseException:
             del self._flying[exchange]
             self._drop(exchange)
+            if exchange.alone and not exchange.observed:
+                self._observe(exchange)
             raise
         exchange.ready = True
         self._land()
 
-    def _prepare(self, exchange: Exchange, *, alone: bool) -> None:
-        """Append the messages before a call, where no other call is in flight, and decide what is sent."""
+    def _prepare(self, exchange: Exchange) -> None:
+        """Decide what is sent, and append the messages of a call that continues the path; others wait until they land.
+
+        So the order of calls in flight together does not follow from which one came first.
+        """
         if self._path is None:
             self._path = self._read_path()
-        if alone:
+        asked = exchange.asked
+        if self._spoken:
+            exchange.micros = int((time.monotonic() - self._spoken) * 1e6)
+        missing = self._missing(asked)
+        if asked.fragments == [*self._path, *(asked.fragments[place] for place in missing)]:
             self._observe(exchange)
         exchange.leaf = self._rollout.leaf
-        if not alone or exchange.asked.fragments != self._path:
-            exchange.context = self._core.context(exchange.asked.fragments)
+        if asked.fragments != self._path:
+            exchange.context = self._core.context(asked.fragments)
 
     def _read_path(self) -> list[int]:
         """The fragments of the rollout's path; notes those behind its last turn."""
@@ -424,22 +442,28 @@ class AgentSession:
         self._tail = list(zip(forms(messages, self._masks), path, strict=True))[behind:]
         return path
 
-    def _observe(self, exchange: Exchange) -> None:
-        """Append the messages of a request that the path lacks: those behind the last reply that it holds."""
-        assert self._path is not None
-        exchange.observed = True
-        core, rollout, asked = self._core, self._rollout, exchange.asked
+    def _missing(self, asked: MatchedRequest) -> list[int]:
+        """The messages behind the last reply that a request holds which the path lacks; the others are as on record."""
         spoken = [place for place, one in enumerate(asked.messages, 1) if one["role"] == "assistant"]
         first = asked.known or (spoken[-1] if spoken else 0)
-        micros = int((time.monotonic() - self._spoken) * 1e6) if self._spoken else 0
-        agent = self._executor.name(self._program.compiled.agent.name)
+        missing: list[int] = []
         there = [*self._tail]
         for place in range(first, len(asked.messages)):
             form = asked.forms[place]
-            if (found := next((one for one in there if one[0] == form), None)) is not None:
+            if (found := next((one for one in there if one[0] == form), None)) is None:
+                missing.append(place)
+            else:
                 there.remove(found)
                 asked.fragments[place] = found[1]  # as it is on record, whatever a mask covers
-                continue
+        return missing
+
+    def _observe(self, exchange: Exchange) -> None:
+        """Append the messages of a request that the path lacks."""
+        assert self._path is not None
+        exchange.observed = True
+        core, rollout, asked, micros = self._core, self._rollout, exchange.asked, exchange.micros
+        agent = self._executor.name(self._program.compiled.agent.name)
+        for place in self._missing(asked):
             message = asked.encoded[place - asked.known]
             if asked.messages[place]["role"] == "tool":
                 rollout.leaf = core.observe(rollout.id, message, agent, micros, False)
@@ -448,7 +472,7 @@ class AgentSession:
             else:
                 rollout.leaf = core.tell(rollout.id, message, agent)
             self._path.append(asked.fragments[place])
-            self._tail.append((form, asked.fragments[place]))
+            self._tail.append((asked.forms[place], asked.fragments[place]))
             self._executor.has_grown = True
 
     async def _send(self, exchange: Exchange, draw: CallDraw, *, joins: bool) -> None:
@@ -464,10 +488,16 @@ class AgentSession:
             draw.error = error
 
     def _land(self) -> None:
-        """Put the replies of all calls in flight on the tree, in the order of their keys, once all are there."""
+        """Put the replies of all calls in flight on the tree, in the order of their keys, once all are there.
+
+        Those that continue the path come first.
+        """
         if any(not exchange.ready for exchange in self._flying):
             return
         flying, self._flying = sorted(self._flying, key=_order), {}
+        if len(flying) > 1:
+            path = [*(self._path or ())]
+            flying.sort(key=lambda one: one.asked.fragments != path)
         for exchange in flying:
             self._append(exchange)
         self._executor.flush()
@@ -523,6 +553,7 @@ class AgentSession:
             self.failure = error
             if not exchange.done.done():
                 exchange.done.set_exception(_told(error))
+            exchange.asked = NOTHING_ASKED
             return
         self.failure = None
         self.last = choices[-1].content
@@ -530,7 +561,7 @@ class AgentSession:
         reply = AgentReply(
             id=_id(exchange.key.hex(), exchange.draws[0].number),
             created=self._created(exchange),
-            model=exchange.request.model,
+            model=exchange.model,
             choices=choices,
             prompt=usage[0][0],
             generated=None if None in generated else sum(filter(None, generated)),
@@ -539,9 +570,7 @@ class AgentSession:
         assert first is not None
         said = self._core.fragment(self._core.message(first[0]))
         self._responses[reply.id] = [*exchange.asked.fragments, said]
-        # The tree has them, and an agent may make thousands of calls.
-        exchange.asked = exchange.asked._replace(messages=[], forms=[], encoded=[], keys=exchange.asked.keys[-1:])
-        exchange.request = msgspec.structs.replace(exchange.request, messages=[], tools=[])
+        exchange.asked = NOTHING_ASKED  # the tree has it, and an agent may make thousands of calls
         if not exchange.done.done():
             exchange.done.set_result(reply)
 
