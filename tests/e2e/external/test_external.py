@@ -639,3 +639,46 @@ async def test_tools_and_parameters_of_one_agent_take_none_from_others(monkeypat
     assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200 200 200 200 200 400 400"}
     assert run.summary().agent_calls.refused == 6
     assert model.calls == 15
+
+
+class Together(Counting):
+    """Answers the parts of a plan once all eight are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: dict[str, list[asyncio.Event]] = {}
+
+    async def complete(self, request):
+        plan, _, part = json.loads(request.body)["messages"][-1]["content"].partition(" part ")
+        if part:
+            waiting = self.parts.setdefault(plan, [])
+            waiting.append(own := asyncio.Event())
+            if len(waiting) == 8:
+                for one in waiting:
+                    one.set()
+            await own.wait()
+        return await super().complete(request)
+
+
+async def test_of_requests_that_come_together_at_a_refused_fork_none_is_asked():
+    model = Together()
+
+    async def agent(client, task):
+        url = str(client.base_url).rstrip("/") + "/chat/completions"
+        async with aiohttp.ClientSession() as http:
+
+            async def ask(text):
+                async with http.post(url, json=asking(text)) as response:
+                    return await response.json()
+
+            plan = (await ask("plan"))["choices"][0]["message"]["content"]
+            await asyncio.gather(*(ask(f"{plan} part {number}") for number in range(8)))
+        return "done"
+
+    run = await play(agent, model, tasks=TASKS[:1], strategy=MCTS(simulations=8, children=2), reward=lambda _: 0.0)
+    assert set(run.summary().terminations) == {"answer", "cancelled"}, run.summary().failures
+    assert {len(waiting) for waiting in model.parts.values()} == {8}
+    (tree,) = run
+    rollouts = [tree.core.rollout(number) for number in range(tree.core.rollouts)]
+    held = {node for rollout in rollouts if not rollout.error for node in tree.core.path(rollout.leaf)}
+    assert {rollout.leaf for rollout in rollouts} <= held, "nothing is appended to a fork that is refused"

@@ -319,6 +319,8 @@ class AgentSession:
                 return
             while self._left:
                 await self._known_first(exchange)
+            if self.ended.done():
+                return  # another request, which came beside it, has ended the rollout
             self._check_fork(exchange)
             await self._ask(exchange)
         except asyncio.CancelledError:
@@ -409,7 +411,7 @@ class AgentSession:
         except BaseException:
             del self._flying[exchange]
             self._drop(exchange)
-            if exchange.alone and not exchange.observed:
+            if exchange.alone and not exchange.observed and not self.ended.done():
                 self._observe(exchange)
             raise
         exchange.ready = True
