@@ -257,9 +257,8 @@ class ProgramHost:
     def _begin(self) -> None:
         """Begin work that waited for the record to be over."""
         waiting, self._line.waiting = self._line.waiting, []
-        first = next(iter(self._line.new), None)
         for slot in waiting:
-            if slot.ordered and slot is not first and not slot.left:
+            if slot.ordered and not slot.left and slot is not next(iter(self._line.new), None):
                 self._line.waiting.append(slot)
             elif not slot.left:
                 slot.task = self._worker.create_task(self._do(slot), context=slot.context)
