@@ -31,12 +31,12 @@ def test_trees_are_the_same_for_any_number_of_workers_and_after_a_kill(name: str
             for rollout in tree.rollouts:
                 check(rollout, tree.task.id)
         usual = len(server.bodies)
-        for workers in (1, 2, 4):
+        for workers in (1, 4):  # two are those of the killed run
             run_here(server.url, tmp_path / f"{workers}", name, workers)
             assert digests(tmp_path / f"{workers}") == digests(tmp_path / "0")
         out, before = tmp_path / "killed", len(server.bodies)
         command = [sys.executable, "-c", SCRIPT, server.url, str(out), name]
-        for thirds in (1, 2):
+        for thirds in (1,):
             due = before + usual * thirds // 3
             process = subprocess.Popen(command, env=environment() | {MARK: str(out)}, stderr=subprocess.PIPE, text=True)
             wait_for(lambda: len(server.bodies) > due or process.poll() is not None)  # noqa: B023

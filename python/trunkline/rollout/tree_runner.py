@@ -17,7 +17,6 @@ from trunkline.llm.batch.activity import UNREAD
 from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, plain_round, write
 from trunkline.rollout.drivers import ProgramDriver, agent_loop, wanted_calls
 from trunkline.rollout.environments import EnvironmentManager
-from trunkline.rollout.external.driver import ExternalDriver
 from trunkline.rollout.growth import NO_ROLLOUTS, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
 from trunkline.rollout.programs.resources import Program
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.rollout.environments import EnvironmentHandle
+    from trunkline.rollout.external.driver import ExternalDriver
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
     from trunkline.rollout.sampling.inflight import TraceRecorder
@@ -118,6 +118,8 @@ def _driver_of(program: Program | ExternalProgram, core: CoreTree, seed: int) ->
     """Return what plays the rollouts of a tree."""
     if isinstance(program, Program):
         return ProgramDriver(program, core, seed)
+    from trunkline.rollout.external.driver import ExternalDriver  # noqa: PLC0415 - other runs need none of it
+
     return ExternalDriver(program, core, seed)
 
 

@@ -52,7 +52,7 @@ def digests(run):
 )
 async def test_trees_hold_what_the_agent_asked(strategy, tmp_path):
     model = Walker()
-    run = await play(walker, model, strategy=strategy, out=tmp_path / "run", reward=parity)
+    run = await play(walker, model, TASKS[:2], strategy=strategy, out=tmp_path / "run", reward=parity)
     summary = run.summary()
     assert summary.terminations == {"answer": summary.rollouts}
     assert summary.usage.calls == len(model.bodies), "a replayed call costs nothing"
@@ -76,7 +76,7 @@ async def test_trees_hold_what_the_agent_asked(strategy, tmp_path):
     if not isinstance(strategy, tl.Chain):
         assert summary.agent_calls.replayed > 0
         assert summary.agent_calls.diverged == summary.agent_calls.masked == 0
-    assert digests(await play(walker, strategy=strategy, reward=parity)) == digests(run)
+    assert digests(await play(walker, tasks=TASKS[:2], strategy=strategy, reward=parity)) == digests(run)
 
 
 @pytest.mark.breaks_rollouts
