@@ -81,7 +81,7 @@ def says(messages: list[dict[str, Any]], model: str) -> Any:
     return ToolCall("", name, f'{{"what": "{luck.choice("abc")}"}}')
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     plans,
     st.integers(0, 1000),

@@ -242,7 +242,7 @@ strategies = st.sampled_from(
     ),
     st.sampled_from([None, Budget(calls=9), Budget(rollouts=3), Budget(tools=5)]),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_trees_are_those_of_environments_without_a_pool(
     strategy: Strategy, pool: EnvironmentPool, budget: Budget | None
 ):
@@ -293,7 +293,7 @@ async def meddle(rollout: ProgramContext) -> str:
     st.integers(1, 2),
     st.sampled_from([None, Budget(calls=5), Budget(calls=100), Budget(tools=9)]),
 )
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_trees_of_programs_are_those_without_a_pool(strategy: Strategy, size: int, budget: Budget | None):
     plain, tree = asyncio.run(grown(strategy, Notebook, budget=budget, program=meddle))
     ended = {rollout.termination for rollout in tree.rollouts}
@@ -318,7 +318,7 @@ async def test_rollouts_that_are_cut_while_they_wait_hold_no_place(size: int):
     st.sampled_from([None, True]),
     st.integers(0, 2),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 def test_a_run_that_is_cancelled_anywhere_closes_all(passes: int, strategy: Strategy, reset: bool | None, warm: int):
     async def play() -> None:
         pool = EnvironmentPool(Slate, size=2, warm=warm, reset=reset)
