@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
@@ -52,9 +52,10 @@ def test_it_is_what_python_says(text: str, values: dict[str, object]):
     assert compiled(text, METADATA)(fields) is meant
 
 
-@given(st.text(max_size=12))
+@given(st.text(max_size=12) | st.sampled_from(sorted(FIELDS)))
+@example("answer")
 def test_a_name_of_the_metadata_may_be_any_text(name: str):
-    fields = {"turns": 3, "metadata": {name: 1, "turns": 2}}
+    fields = {**dict.fromkeys(FIELDS, 3), "metadata": {name: 1, "turns": 2}}
     known = fields["metadata"]
     assert compiled(f"metadata[{name!r}] == 1", known)(fields) is (name != "turns")
     assert field_reader(f"metadata.{name}", known)(fields) == known[name]
