@@ -197,7 +197,7 @@ class PoolPlace:
             self.keeper.check_stuck()
 
     async def resume(self) -> None:
-        """Note that the rollout goes on, and hold its environment again; raises EnvironmentFailed."""
+        """Note that the rollout resumes, and hold its environment again; raises EnvironmentFailed."""
         self.paused = False
         await self._regain()
 

@@ -130,27 +130,27 @@ def of_kind(body: Mapping[str, Any], field: str, kinds: tuple[type, ...], at: Fi
 
 
 def text(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> str:
-    """Return a text; empty where there is none."""
+    """Return a text field; an absent field is the empty text."""
     return of_kind(body, field, (str,), at) or ""
 
 
 def flag(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> bool:
-    """Return a flag; false where there is none."""
+    """Return a flag; an absent field is false."""
     return of_kind(body, field, (bool,), at) is True
 
 
 def mapping(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> dict[str, Any]:
-    """Return an object; empty where there is none."""
+    """Return an object; an absent field is an empty object."""
     return of_kind(body, field, (dict,), at) or {}
 
 
 def items(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> list[Any]:
-    """Return a list; empty where there is none."""
+    """Return a list; an absent field is an empty list."""
     return of_kind(body, field, (list,), at) or []
 
 
 def objects(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> list[dict[str, Any]]:
-    """Return a list of objects; empty where there is none."""
+    """Return a list of objects; an absent field is an empty list."""
     found = items(body, field, at)
     for one in found:
         if type(one) is not dict:

@@ -539,7 +539,7 @@ class AgentSession:
             self._tail = []
 
     def _finish(self, exchange: Exchange) -> None:
-        """Give out a call's reply, or why there is none."""
+        """Give out a call's reply, or the error of a call without one."""
         choices, usage = [], []
         try:
             for draw in exchange.draws:

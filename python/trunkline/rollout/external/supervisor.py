@@ -383,7 +383,7 @@ def _copy_folder(source: Path, target: Path, most: int) -> None:
 
 
 def _text_of(folder: str, path: str, most: int) -> bytes | None:
-    """The end of a file in a folder; None where there is none, or a link on the way to it."""
+    """The end of a file in a folder; None for a missing file, or a link on the way to it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in path.split("/"):
