@@ -92,7 +92,6 @@ def test_a_tool_that_says_the_time_diverges_and_can_be_masked(tmp_path: Path) ->
 
 
 def test_an_agent_of_the_openai_agents_sdk_has_trees(tmp_path: Path) -> None:
-    pytest.importorskip("agents", reason="openai-agents is not installed")
     command = shlex.join([sys.executable, str(ROOT / "examples" / "agents" / "openai_agents.py")])
     with serving(search_reply) as server:
         few = {"strategy": TreeGRPO(trees=1, forks=3, rounds=1), "limit": 1}  # a start takes seconds of imports

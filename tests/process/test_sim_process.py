@@ -173,8 +173,11 @@ def test_options_from_the_environment():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_it_serves_ends_it_quietly(number, tmp_path):
-    """The signal comes in the middle of an import, where a module of this test holds it up."""
-    (tmp_path / "uvloop.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    """The signal comes in the middle of an import, where a module of this test holds it up.
+
+    It sleeps in small pieces: Python answers no signal that comes just before one long sleep begins.
+    """
+    (tmp_path / "uvloop.py").write_text("import time\nprint('importing', flush=True)\nwhile True:\n    time.sleep(0.01)\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     process = start(PYTHONPATH=path)
     assert process.stdout.readline() == "importing\n"
