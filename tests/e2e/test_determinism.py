@@ -54,7 +54,7 @@ def digests(
 @pytest.mark.parametrize("latency", [False, True], ids=["at once", "out of order"])
 def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pytest.MonkeyPatch, latency: bool):
     monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
-    tasks = load_tasks(str(world / "questions.jsonl"), limit=10 if latency else 40)
+    tasks = load_tasks(str(world / "questions.jsonl"), limit=10 if latency else 24)
     with simulator("default", latency) as url:
         alone = digests(url, tasks, workers=1, concurrency=2 if not latency else 30)
         shuffled = tasks[:]

@@ -25,8 +25,7 @@ def reply(content: str, **more: object) -> bytes:
     return http({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 7}})
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-async def test_answers_of_one_task_above_a_frame_are_kept_and_resumed(tmp_path, workers):
+async def test_answers_of_one_task_above_a_frame_are_kept_and_resumed(tmp_path):
     count = 0
 
     async def answer(peer: Peer) -> None:
@@ -40,9 +39,8 @@ async def test_answers_of_one_task_above_a_frame_are_kept_and_resumed(tmp_path, 
             "llm": LLM(server.url, api_key="k", siblings=False),
             "strategy": Chain(DRAWS),
             "out": out,
-            "workers": workers,
         }
-        await arun(agent(), tasks()[:1], **options)
+        await arun(agent(), tasks()[:1], **options, workers=1)
         with RunReader.open(out) as reader:
             assert reader.check() == []
             before = list(reader.rollouts())
@@ -53,7 +51,7 @@ async def test_answers_of_one_task_above_a_frame_are_kept_and_resumed(tmp_path, 
             file.execute("DELETE FROM rollouts")
             file.execute("UPDATE meta SET value = 'running' WHERE key = 'state'")
         file.close()
-        await arun(agent(), tasks()[:1], **options, resume=True)
+        await arun(agent(), tasks()[:1], **options, workers=0, resume=True)
         assert count == DRAWS
     with RunReader.open(out) as reader:
         assert reader.check() == []

@@ -88,10 +88,7 @@ def test_whatever_pages_are_lost_what_is_recovered_is_true_and_goes_on(seed: int
 def test_the_command_says_what_is_lost(made: Path, tmp_path: Path):
     with sqlite3.connect(made) as connection:
         connection.execute("DELETE FROM deltas WHERE delta >> 32 = 2")
-        connection.execute("INSERT INTO deltas SELECT delta + 1, data FROM deltas WHERE delta = 3 << 32")
-        connection.execute(
-            "UPDATE deltas SET data = x'00' WHERE delta = (SELECT max(delta) FROM deltas WHERE delta >> 32 = 3)"
-        )
+        connection.execute("INSERT INTO deltas SELECT max(delta) + 1, x'00' FROM deltas WHERE delta >> 32 = 3")
         connection.execute("UPDATE meta SET value = '1234.5' WHERE key = 'seconds'")
     connection.close()
     done = trunkline(tmp_path, "recover", made.name, "out.run")

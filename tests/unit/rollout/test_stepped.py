@@ -90,7 +90,7 @@ def by_the_conversation(deltas: list[bytes], reward: Any) -> None:
 @pytest.mark.parametrize(
     "strategy", STRATEGIES, ids=lambda strategy: type(strategy).__name__ + str(strategy.rollouts())
 )
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 10**6), order=st.none() | st.integers(1, 9))
 def test_what_an_environment_says_is_on_record_wherever_it_broke_off(strategy, environment, reward, seed, order):
     grows = setting(strategy, environment, World(seed, words=4, depth=4, stop=0.2), order, reward)
