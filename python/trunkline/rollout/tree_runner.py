@@ -156,6 +156,7 @@ class TreeRunner:
 
     # A worker has thousands of these at once.
     __slots__ = (
+        "_branches",
         "_checkpoint",
         "_done",
         "_driver",
@@ -229,6 +230,8 @@ class TreeRunner:
             self._round = checkpoint.last.round + 1
             self._released, self._stopped = frozenset(checkpoint.released), checkpoint.stopped
         self._spent = NO_ROLLOUTS
+        driver = self._external
+        self._branches = NO_ROLLOUTS if driver is None else driver.branches(self._first_own)
         self._ended: list[int] = []
         self._group: asyncio.TaskGroup | None = None
 
@@ -290,6 +293,26 @@ class TreeRunner:
             waiting = await self._rest()
             ended, self._ended = self._ended, []
             wanted = self._next(ended, waiting)
+        # Branches grow when the strategy is done, so that no hook sees more rollouts than it asked for.
+        while (driver := self._external) is not None and not (self._running.over or self._running.sealed):
+            diverged = driver.diverged(self._first_own)
+            if diverged and self._task_budget is not None:
+                paid = await self._task_budget.paid([Fork(n=len(diverged))], self._running.refuse)
+                diverged = diverged[: sum(fork.n for fork in paid)]
+            if not diverged or self._running.over:
+                break
+            self._begin_branches(driver, diverged)
+            await self._rest()
+            self._ended.clear()
+
+    @property
+    def _external(self) -> ExternalDriver | None:
+        return None if self._driver is None or isinstance(self._driver, ProgramDriver) else self._driver
+
+    @property
+    def _first_own(self) -> int:
+        """The first rollout that neither an earlier run nor this one, before it was retried, has grown."""
+        return max(self._taken.rollouts, self._checkpoint.reopened)
 
     @property
     def _planned(self) -> int:
@@ -332,10 +355,12 @@ class TreeRunner:
 
     def _moves(self, hook: str, rollouts: Sequence[int]) -> list[Move]:
         settings = self._settings
-        if settings.strategy.hooks[hook] is None or self._checkpoint.retried:
-            return []  # what is asked again grows by itself: the strategy was done
+        if settings.strategy.hooks[hook] is None or self._checkpoint.retried or self._branches:
+            return []  # what is asked again, and branches, grow by themselves: the strategy was done
         calls = partial(self._sampler.calls, settings.compiled)
-        return moves(settings.strategy, hook, View(self.tree, rollouts, settings.seed, self._taken.rollouts, calls))
+        closed = NO_ROLLOUTS if self._external is None else self._external.closed()
+        view = View(self.tree, rollouts, settings.seed, self._taken.rollouts, calls, closed)
+        return moves(settings.strategy, hook, view)
 
     def _first(self) -> list[Move]:
         return [] if self._is_over() else self._moves("start", ())
@@ -503,6 +528,15 @@ class TreeRunner:
             self._running.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self.sink.grew()
 
+    def _begin_branches(self, driver: ExternalDriver, diverged: Sequence[int]) -> None:
+        """Open and start the branches of rollouts that diverged, in one step."""
+        assert self._group is not None
+        for number in diverged:
+            branch = driver.branch(number, self._end)
+            self._branches |= {branch}
+            self._start(self._made(branch, None), self._group)
+        self.sink.grew()
+
     def _open(self, fork: ForkRecord) -> None:
         made, limited = 0, self._settings.compiled.agent.max_tool_calls is not None
         for number in range(fork.first, fork.first + fork.n):
@@ -540,7 +574,9 @@ class TreeRunner:
             raise Finished(Termination.CENSORED, None, TOOK)
         if rollout.id in self._released:
             self._released -= {rollout.id}
-        elif self._settings.strategy.stepwise and rollout.id >= self._taken.rollouts:
+        elif (
+            self._settings.strategy.stepwise and rollout.id >= self._taken.rollouts and rollout.id not in self._branches
+        ):
             await self._running.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:

@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from trunkline._core import ROOT
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import describe_error, without_key, without_secrets
 from trunkline._internal.validation import short_repr
-from trunkline.errors import InfrastructureError, ProgramError, RolloutError, UsageError
+from trunkline.errors import (
+    ForkRefused,
+    InfrastructureError,
+    ProgramError,
+    ReplayDiverged,
+    RolloutError,
+    UsageError,
+)
 from trunkline.rollout.external.process import AgentResult
 from trunkline.rollout.external.session import AgentSession
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
-from trunkline.rollout.types import Finished
+from trunkline.rollout.rollout import is_whole
+from trunkline.rollout.types import Finished, ending_of
 from trunkline.scoring.answers import extract_answer
 from trunkline.scoring.notes import ExternalCalls, note
 from trunkline.tools.calls import Origin
 from trunkline.tree.views import message_text
-from trunkline.types import Termination
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.external.process import AgentPlace, AgentRunner
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.rollout import Rollout
+    from trunkline.tree.records import Record
     from trunkline.types import Task
 
 __all__ = ["ExternalDriver"]
@@ -43,16 +53,74 @@ class ExternalDriver:
 
     def __init__(self, program: ExternalProgram, core: CoreTree, seed: int) -> None:
         self._program = program
+        self._core = core
         self._journal = Journal(core)
         self._seed = seed
         self._seconds: dict[int, float] = {}
+        self._equal: dict[int, int] = {}
 
     def opened(self, rollout: int) -> None:
         """Record a new rollout in the step that opened it."""
         self._journal.opened(rollout)
 
+    def closed(self) -> frozenset[int]:
+        """States that cannot be drawn from: the call that followed was not alone in flight, or not answered in full."""
+        core, drawable = self._core, dict[int, bool]()
+        for number in range(core.rollouts):
+            for record in self._journal.own(number):
+                state = core.node(record.nodes[0]).parent if record.nodes else ROOT
+                if core.node(state).turns:  # before any turn nothing is replayed
+                    drawable.setdefault(state, self._drawable(record))
+        return frozenset(state for state, can in drawable.items() if not can)
+
+    def _drawable(self, record: Record) -> bool:
+        return record.alone and (not record.nodes or is_whole(self._core.node(record.nodes[-1]).finish))
+
+    def branches(self, first: int) -> frozenset[int]:
+        """The branches among the rollouts from ``first`` on."""
+        self._journal.read()
+        return frozenset(number for number in self._journal.branches if number >= first)
+
+    def diverged(self, first: int) -> list[int]:
+        """The rollouts from ``first`` on that diverged, and that no branch continues yet."""
+        self._journal.read()
+        continued, ended = set(self._journal.branches.values()), Termination.FILTERED
+        found = [number for number in sorted(self._journal.diverged) if number >= first and number not in continued]
+        return [number for number in found if self._core.rollout(number).termination == ended]
+
+    def branch(self, of: int, end: int) -> int:
+        """Open the rollout that continues one that diverged; ``end`` is the last node of the prompt."""
+        number = self._journal.branch(of, self._journal.diverged[of], end)
+        note(self._core, number, ExternalCalls(branched=1))
+        return number
+
     async def play(self, rollout: Rollout) -> NoReturn:
         """Play a rollout from its position on the tree until :class:`Finished` or an error."""
+        drawn = self._journal.drawn(rollout.id)
+        if drawn is not None and not self._drawable(drawn):
+            why = "other calls were in flight at this fork point, or its call was not answered in full"
+            raise ForkRefused(f"{why}; strategies find those that can be drawn in view.fork_points()")
+        try:
+            await self._play(rollout)
+        except (Finished, RolloutError) as end:
+            kept = self._uncounted(rollout.id, end)
+            if kept is None:
+                raise
+            raise kept from None
+
+    def _uncounted(self, number: int, end: Finished | RolloutError) -> Finished | None:
+        """How a rollout ends that diverged, or that is a branch and does not count; None for others."""
+        action, of = self._program.external.on_divergence, self._journal.branches.get(number)
+        if isinstance(end, ReplayDiverged) and action != "fail":
+            self._core.mark(msgspec.json.encode({"diverged": (number, self._equal[number])}).decode())
+            return Finished(Termination.FILTERED, None, f"{end}; a branch goes on from there")
+        ending = ending_of(end)
+        if of is None or action != "branch" or ending.termination in UNSCORED:
+            return None
+        why = f"not counted: it is the branch of rollout {of}, which diverged from its record"
+        return Finished(Termination.FILTERED, ending.answer, f"{why}; it ended as {ending.termination}")
+
+    async def _play(self, rollout: Rollout) -> NoReturn:
         program = self._program
         if not program.external.repeatable:
             fork = rollout.core.rollout(rollout.id).path
@@ -121,6 +189,7 @@ class ExternalDriver:
             raise ProgramError(without_key(str(problem), secret)) from None
         finally:
             await session.close()
+            self._equal[rollout.id] = session.equal
             calls = msgspec.structs.replace(session.calls, seconds=self._seconds.pop(rollout.id, 0.0))
             if calls != ExternalCalls():
                 note(rollout.core, rollout.id, calls)

@@ -17,7 +17,6 @@ from trunkline.errors import (
     ConfigError,
     ContentFiltered,
     ContextTooLong,
-    ForkRefused,
     LLMError,
     ReplayDiverged,
     RolloutError,
@@ -158,6 +157,7 @@ class AgentSession:
         masked: Those of them whose requests differ in what masks cover.
         rewritten: Calls whose request has replies, and continues no earlier conversation.
         beside: Calls that were not alone in flight.
+        equal: How many calls on record it repeated before it asked something else, where it did.
         last: The text of the latest reply.
         failure: Why the latest call got no reply; None where it got one.
     """
@@ -172,6 +172,7 @@ class AgentSession:
     ) -> None:
         self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.refused = self.replayed = self.masked = self.rewritten = self.beside = 0
+        self.equal = 0
         self.last = ""
         self.failure: LLMError | None = None
         self._rollout = rollout
@@ -182,10 +183,11 @@ class AgentSession:
         self._conversations = Conversations(executor.core, masks)
         self._masks = masks
         records = [record for record in journal.of(rollout.id) if record.kind == "ask"]
-        self._left = {_place(record): record for record in records}
+        self._records = {_place(record): record for record in records}
+        self._left = self._records.copy()
         self._again = int(bool(records))
         self._short = False
-        self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
+        self._next = journal.drawn(rollout.id)
         self._ways: set[str] = set()
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
@@ -262,7 +264,7 @@ class AgentSession:
         if not self._left:
             return None
         self._short = True
-        return ReplayDiverged(f"the agent, run again, ends where its record has {len(self._left)} more calls")
+        return self._differs(f"ends where its record has {len(self._left)} more calls")
 
     def _expanded(self, request: AgentRequest) -> list[Message]:
         if not request.previous:
@@ -345,24 +347,27 @@ class AgentSession:
             b"\n".join(forms(messages, self._masks)) for messages in (self._recorded_messages(record), asked.messages)
         )
         differs = "with another model, sampling or tools" if was == now else difference(was, now)
-        return ReplayDiverged(f"the agent, run again, asks {differs}; masks cover what may differ")
+        return self._differs(f"asks {differs}; masks cover what may differ")
+
+    def _differs(self, does: str) -> ReplayDiverged:
+        """What is wrong with an agent that does something else than the first call on record that it has not made."""
+        first = next(iter(self._left), None)
+        self.equal = len(self._records) if first is None else [*self._records].index(first)
+        return ReplayDiverged(f"the agent, run again, {does}")
 
     def _check_fork(self, exchange: Exchange) -> None:
         """Refuse to continue a fork in whose state the agent asks something else than it did before."""
         record, self._next = self._next, None
-        if record is None:
-            return
-        if not record.alone:
-            raise ForkRefused("other calls were in flight at this fork point; only a call that was alone can be drawn")
-        if _note(record).messages != exchange.asked.key.hex():
+        if record is not None and _note(record).messages != exchange.asked.key.hex():
             raise self._diverged(record, exchange.asked)
 
     def _replay(self, exchange: Exchange) -> None:
         """Take an exchange's draws from the record."""
+        if any(draw.record is None for draw in exchange.draws):
+            raise self._differs("asks for more choices of a call than its record has")
         for draw in exchange.draws:
             record = draw.record
-            if record is None:
-                raise ReplayDiverged("the agent, run again, asks for more choices of a call than its record has")
+            assert record is not None
             del self._left[_place(record)]
             (asked, _, _, _), failure, _ = record.data
             if record.rollout == self._rollout.id:
