@@ -70,6 +70,7 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
         messages: The hash of its canonical messages alone.
         raw: The same without masks.
         at: When its reply was first there, in seconds since 1970.
+        cached: Prompt tokens that the server had cached; None where it did not say.
     """
 
     key: str
@@ -77,12 +78,13 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: str
     raw: str
     at: int
+    cached: int | None = None
 
 
 class CallDraw:
     """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
 
-    __slots__ = ("asked", "compiled", "error", "facts", "number", "pending", "record", "turn")
+    __slots__ = ("asked", "cached", "compiled", "error", "facts", "number", "pending", "record", "turn")
 
     def __init__(self, number: int, turn: int, compiled: CompiledAgent, record: Record | None) -> None:
         self.number = number
@@ -92,6 +94,7 @@ class CallDraw:
         self.asked = 0
         self.pending: PendingTurn | None = None
         self.error: LLMError | None = None
+        self.cached: int | None = None
         self.facts: tuple[int, int | None, int | None] | None = None
 
 
@@ -382,6 +385,7 @@ class AgentSession:
             else:
                 facts = self._core.node(record.nodes[-1])
                 draw.facts = record.nodes[-1], facts.prompt, facts.generated
+                draw.cached = _note(record).cached
         self._count(exchange)
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -523,9 +527,9 @@ class AgentSession:
         for draw in exchange.draws:
             name = draw.compiled.agent.name
             asked = draw.asked, exchange.leaf, exchange.context, executor.name(draw.compiled.namespace)
-            note = CallNote(
-                exchange.key.hex(), draw.number, exchange.asked.key.hex(), exchange.asked.raw.hex(), int(time.time())
-            )
+            draw.cached = None if draw.pending is None else draw.pending.cached
+            messages, raw = exchange.asked.key.hex(), exchange.asked.raw.hex()
+            note = CallNote(exchange.key.hex(), draw.number, messages, raw, int(time.time()), draw.cached)
             nth, self._recorded = self._recorded, self._recorded + 1
             if draw.pending is None:
                 assert draw.error is not None
@@ -571,6 +575,7 @@ class AgentSession:
             model=exchange.model,
             choices=choices,
             prompt=usage[0][0],
+            cached=_at_most(exchange.draws[0].cached, usage[0][0]),
             generated=None if None in generated else sum(filter(None, generated)),
         )
         first = exchange.draws[0].facts
@@ -601,8 +606,14 @@ def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentRepl
         model=model,
         choices=[_with_ids(core, node, recorded(core, node))],
         prompt=facts.prompt,
+        cached=_at_most(note.cached, facts.prompt),
         generated=facts.generated,
     )
+
+
+def _at_most(cached: int | None, prompt: int | None) -> int | None:
+    """Cached tokens of a prompt, which may have been counted by another server."""
+    return None if cached is None or prompt is None else min(cached, prompt)
 
 
 def _id(key: str, equal: int) -> str:
