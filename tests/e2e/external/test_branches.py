@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import random
 
 import msgspec
+import openai
 import pytest
 from external_agents import TOOLS, Walker, walk, walker
 
 import trunkline as tl
 from trunkline.errors import BrokenRolloutsWarning, ConfigError
+from trunkline.rollout.external import driver
 from trunkline.runner.broken import judge
 from trunkline.strategies.base import Fork
 from trunkline.strategies.mcts import MCTS
@@ -183,6 +186,40 @@ def test_values_that_cannot_be(effects):
         tl.External(agent=walker, effects=effects, on_divergence="branch" if effects == "external" else "go on")
 
 
+@pytest.mark.breaks_rollouts
+async def test_branches_that_diverge_again_come_to_an_end(monkeypatch):
+    monkeypatch.setattr(driver, "_MOST_BRANCHES", 2)
+    starts = itertools.count()
+
+    async def agent(client, task):
+        messages, changed = [{"role": "user", "content": "Walk."}], 7 - next(starts)  # one message earlier each time
+        for number in range(8):
+            reply = await client.chat.completions.create(model="m", messages=messages)
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+            messages.append({"role": "user", "content": f"On, {number}" + " again" * (number == changed)})
+        return "done"
+
+    (tree,) = run = await play(agent, strategy=Everywhere(1), tasks=TASKS[:1])
+    records, rows = Records(tree.core), []
+    for number in records.branches:
+        row = [number]
+        while row[-1] in records.branches:
+            row.append(records.branches[row[-1]])
+        rows.append(len(row))
+        known = [len(records.of(one)) - len(records.own(one)) for one in row[:-1]]
+        assert known == sorted(set(known)), "each begins with fewer records"
+    assert max(rows) == 3
+    assert set(run.summary().terminations) <= {"answer", "filtered"}
+
+
+@pytest.mark.breaks_rollouts
+async def test_rollouts_that_step_together_may_branch():
+    strategy = TreeSearch(width=2, keep=2, value=lambda rollout: rollout.turns)
+    run = await play(changing(at_a_tool), strategy=strategy)
+    assert set(run.summary().terminations) <= {"answer", "censored", "filtered"}
+    assert digests(run) == digests(await play(changing(at_a_tool), strategy=strategy))
+
+
 class Together(Walker):
     """A model that is asked three things at once in the second step; it answers once all are there."""
 
@@ -216,8 +253,32 @@ async def side_walker(client, task):
     return answer
 
 
+class Filtering(Walker):
+    """A model whose server withholds a reply."""
+
+    async def complete(self, request):
+        reply = await super().complete(request)
+        if b"withheld" in request.body:
+            reply.choices[0].finish = "content_filter"
+        return reply
+
+
+async def test_no_draw_is_taken_where_a_reply_was_not_whole():
+    async def agent(client, task):
+        for text in ("begin", "withheld"):
+            with contextlib.suppress(openai.BadRequestError):
+                messages = [{"role": "user", "content": text}]
+                await client.chat.completions.create(model="m", messages=messages)
+        return await walk(client, task)
+
+    run = await play(agent, Filtering(), strategy=Everywhere(), tasks=TASKS[:1], on_divergence="fail")
+    assert run.summary().forks_refused == run.summary().terminations["cancelled"] == 1
+
+
 class Everywhere(msgspec.Struct, frozen=True):
-    """Forks wherever a turn followed, whether a draw can be taken there or not."""
+    """Forks wherever a turn followed, whether a draw can be taken there or not, or before the last turns alone."""
+
+    last: int = 12
 
     def rollouts(self):
         return 12
@@ -230,7 +291,7 @@ class Everywhere(msgspec.Struct, frozen=True):
         if core.rollouts == 1:
             nodes = [view.tree.node(number) for number in core.path(core.rollout(0).leaf)]
             turns = [node for node in nodes if node.kind.name == "TURN"]
-            yield from (Fork(turn.parent.id) for turn in turns)
+            yield from (Fork(turn.parent.id) for turn in turns[-self.last :])
 
 
 @pytest.mark.parametrize(

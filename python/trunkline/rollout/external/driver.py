@@ -47,6 +47,9 @@ __all__ = ["ExternalDriver"]
 _GRACE: Final = 5.0
 """Seconds that an agent has after a limit."""
 
+_MOST_BRANCHES: Final = 8
+"""Branches in a row, each of which diverged, that one rollout gets."""
+
 
 class ExternalDriver:
     """Plays the rollouts of one tree; see :class:`~trunkline.rollout.drivers.ProgramDriver`."""
@@ -58,6 +61,7 @@ class ExternalDriver:
         self._seed = seed
         self._seconds: dict[int, float] = {}
         self._equal: dict[int, int] = {}
+        self._states: dict[int, list[tuple[int, bool]]] = {}
 
     def opened(self, rollout: int) -> None:
         """Record a new rollout in the step that opened it."""
@@ -65,13 +69,19 @@ class ExternalDriver:
 
     def closed(self) -> frozenset[int]:
         """States that cannot be drawn from: the call that followed was not alone in flight, or not answered in full."""
-        core, drawable = self._core, dict[int, bool]()
-        for number in range(core.rollouts):
-            for record in self._journal.own(number):
-                state = core.node(record.nodes[0]).parent if record.nodes else ROOT
-                if core.node(state).turns:  # before any turn nothing is replayed
-                    drawable.setdefault(state, self._drawable(record))
+        drawable: dict[int, bool] = {}
+        for number in range(self._core.rollouts):
+            known = self._states.setdefault(number, [])
+            known += map(self._state, self._journal.own(number)[len(known) :])
+            for state, can in known:
+                drawable.setdefault(state, can)
         return frozenset(state for state, can in drawable.items() if not can)
+
+    def _state(self, record: Record) -> tuple[int, bool]:
+        """The state before a call, and whether it can be drawn from. Before any turn nothing is replayed."""
+        core = self._core
+        state = core.node(record.nodes[0]).parent if record.nodes else ROOT
+        return (state, self._drawable(record)) if core.node(state).turns else (ROOT, True)
 
     def _drawable(self, record: Record) -> bool:
         return record.alone and (not record.nodes or is_whole(self._core.node(record.nodes[-1]).finish))
@@ -86,7 +96,16 @@ class ExternalDriver:
         self._journal.read()
         continued, ended = set(self._journal.branches.values()), Termination.FILTERED
         found = [number for number in sorted(self._journal.diverged) if number >= first and number not in continued]
-        return [number for number in found if self._core.rollout(number).termination == ended]
+        return [
+            number for number in found if self._core.rollout(number).termination == ended and self._may_branch(number)
+        ]
+
+    def _may_branch(self, number: int) -> bool:
+        """Whether a rollout that diverged is continued: after so many branches in a row nothing goes on."""
+        row = 0
+        while (number := self._journal.branches.get(number, -1)) >= 0:
+            row += 1
+        return row < _MOST_BRANCHES
 
     def branch(self, of: int, end: int) -> int:
         """Open the rollout that continues one that diverged; ``end`` is the last node of the prompt."""
@@ -113,7 +132,8 @@ class ExternalDriver:
         action, of = self._program.external.on_divergence, self._journal.branches.get(number)
         if isinstance(end, ReplayDiverged) and action != "fail":
             self._core.mark(msgspec.json.encode({"diverged": (number, self._equal[number])}).decode())
-            return Finished(Termination.FILTERED, None, f"{end}; a branch goes on from there")
+            goes_on = "a branch goes on from there" if self._may_branch(number) else "so many branches of it did before"
+            return Finished(Termination.FILTERED, None, f"{end}; {goes_on}")
         ending = ending_of(end)
         if of is None or action != "branch" or ending.termination in UNSCORED:
             return None
