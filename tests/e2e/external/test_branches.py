@@ -213,6 +213,22 @@ async def test_branches_that_diverge_again_come_to_an_end(monkeypatch):
 
 
 @pytest.mark.breaks_rollouts
+async def test_a_branch_and_what_diverged_can_be_asked_again(tmp_path):
+    agent, out = changing(at_a_tool), tmp_path / "run"
+    (tree,) = await play(agent, out=out, tasks=TASKS[:1])
+    pairs = diverged(tree)
+    of, branch = next(iter(pairs.items()))
+    (tree,) = await play(agent, out=out, tasks=TASKS[:1], resume=True, retry=[f"q0#{of}", f"q0#{branch}"])
+    first = TREES.rollouts() + len(pairs)
+    again, other, last = (tree.core.rollout(number) for number in range(first, tree.core.rollouts))
+    assert [tree.core.rollout(number).termination for number in (of, branch)] == ["retried", "retried"]
+    assert again.point == tree.core.rollout(of).point
+    assert other.point == last.point == tree.core.rollout(branch).point, "the one asked again diverges as well"
+    with tl.RunReader.open(out) as reader:
+        assert reader.check() == []
+
+
+@pytest.mark.breaks_rollouts
 async def test_rollouts_that_step_together_may_branch():
     strategy = TreeSearch(width=2, keep=2, value=lambda rollout: rollout.turns)
     run = await play(changing(at_a_tool), strategy=strategy)
