@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from external_agents import run_plain, search_reply
+from external_agents import run_changing, run_plain, search_reply
 from foreign import serving
 from havoc import MARK, marked
 from places import ROOT
@@ -24,13 +24,16 @@ from trunkline.strategies.tree_grpo import TreeGRPO
 SCRIPT = """
 import sys
 from pathlib import Path
-from external_agents import run_plain
+from external_agents import run_changing, run_plain
 from trunkline.strategies.chain import Chain
 
 if __name__ == "__main__":
     url, out, folder, effects = sys.argv[1:]
-    more = {} if effects == "folder" else {"strategy": Chain(2)}
-    run_plain(url, out, 2, Path(folder), effects=effects, resume=True, **more)
+    if effects == "branch":
+        run_changing(url, out, 1, Path(folder), resume=True)
+    else:
+        more = {} if effects == "folder" else {"strategy": Chain(2)}
+        run_plain(url, out, 2, Path(folder), effects=effects, resume=True, **more)
 """
 
 
@@ -63,6 +66,18 @@ def test_trees_are_the_same_for_any_number_of_workers_and_after_kills(tmp_path: 
         assert roles == ["system", "user", *["assistant", "tool"] * (len(roles) // 2 - 1), "assistant"][: len(roles)]
     with pytest.raises(UsageError, match="by its id"):
         resumed[0]
+
+
+@pytest.mark.breaks_rollouts
+def test_branches_are_the_same_after_a_kill(tmp_path: Path) -> None:
+    with serving(search_reply, delay=0.05) as server:
+        calm = run_changing(server.url, tmp_path / "calm", 0, tmp_path)
+        calls, usual = calm.summary().agent_calls, len(server.bodies)
+        assert calls.branched == calls.diverged > 1
+        killed(server, tmp_path / "killed", tmp_path, "branch", 2 * usual - 2)
+        resumed = run_changing(server.url, tmp_path / "killed", 1, tmp_path, resume=True)
+    assert digests(tmp_path / "killed") == digests(tmp_path / "calm")
+    assert resumed.summary().agent_calls.branched == calls.branched
 
 
 @pytest.mark.breaks_rollouts

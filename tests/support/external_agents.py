@@ -98,10 +98,16 @@ def run_plain(url: str, out: Path | str, workers: int, folder: Path, **options: 
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(page) + "\n" for page in PAGES), "utf-8")
     given: dict[str, Any] = {"strategy": TreeGRPO(trees=2, forks=1, rounds=2), "seed": 5} | options
-    effects = given.pop("effects", "folder")
+    effects, on_divergence = given.pop("effects", "folder"), given.pop("on_divergence", "fail")
     env, masks = [f"CORPUS={corpus}", *given.pop("env", ())], given.pop("masks", ())
     command = given.pop("command", shlex.join([sys.executable, "-S", str(PLAIN)]))
-    program = External(agent=command, effects=effects, masks=masks, process={"env": env})
+    program = External(agent=command, effects=effects, masks=masks, on_divergence=on_divergence, process={"env": env})
     tasks = [Task.ask(f"what is {number}?", id=f"q{number}") for number in range(given.pop("limit", 4))]
     llm, agent = given.pop("llm", None) or LLM(url, max_concurrency=8), given.pop("agent", None) or Agent(model="m")
     return run(agent, tasks, llm=llm, program=program, out=out, workers=workers, **given)
+
+
+def run_changing(url: str, out: Path | str, workers: int, folder: Path, **options: Any) -> Any:
+    """Run it over one question, so that forks differ from the record from their first tool call on, and branch."""
+    given: dict[str, Any] = {"strategy": TreeGRPO(trees=1, forks=4, rounds=1), "seed": 4, "limit": 1} | options
+    return run_plain(url, out, workers, folder, on_divergence="branch", env=[f"SEEN={out}.seen"], **given)

@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from foreign import message
+from walking import SnappedWalk, Walk
 
 from trunkline._core import CoreTree
 from trunkline.agent import Agent
@@ -25,7 +26,6 @@ from trunkline.runner.run import run
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
-from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.tree.records import Record, Records
 from trunkline.tree.views import Trajectory, message_text
@@ -38,12 +38,8 @@ def step_of(words: list[str]) -> tuple[float | None, bool, bool] | None:
     return None if luck % 5 == 0 else (None if luck % 3 == 0 else luck % 7 / 7, luck % 13 == 0, luck % 17 == 0)
 
 
-class Ledger(Environment):
+class Ledger(Walk):
     """A list of words that begins with the task's id; forks by replay."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self.open = False
 
     async def fresh(self, task: Task) -> None:
         self.words, self.open = [task.id], True
@@ -51,21 +47,9 @@ class Ledger(Environment):
     async def stepped(self) -> tuple[float | None, bool, bool] | None:
         return step_of(self.words)
 
-    async def final_info(self) -> dict[str, Any]:
-        return {"words": self.words}
 
-    async def close(self) -> None:
-        self.open = False
-
-
-class SnappedLedger(Ledger):
+class SnappedLedger(Ledger, SnappedWalk):
     """The same with snapshots."""
-
-    async def snapshot(self) -> bytes:
-        return json.dumps(self.words).encode()
-
-    async def restore(self, snapshot: bytes) -> None:
-        self.words, self.open = json.loads(snapshot), True
 
 
 class OneSnapLedger(SnappedLedger):

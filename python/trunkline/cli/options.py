@@ -374,6 +374,12 @@ _AGENT_OPTIONS: Final = (
         help="What may differ in the agent's requests when it is started again; repeatable.",
     ),
     click.option(
+        "--on-divergence",
+        type=click.Choice(["fail", "branch", "count"]),
+        help="What becomes of a try whose agent, started again, asks something else: it fails; or a try of its own "
+        "goes on from there, which is not scored (branch) or counts as others do (count).  [default: fail]",
+    ),
+    click.option(
         "--agent-env", multiple=True, metavar="NAME[=VALUE]", help="A variable that the agent gets; repeatable."
     ),
     click.option("--agent-folder", type=click.Path(), help="A folder that is copied into the agent's own each time."),
@@ -392,7 +398,8 @@ _AGENT_OPTIONS: Final = (
 )
 
 AGENT_OPTION_NAMES: Final = (
-    "--agent --effects --mask --agent-env --agent-folder --agent-answer --agent-network --agent-seconds --agent-memory"
+    "--agent --effects --mask --on-divergence --agent-env --agent-folder --agent-answer --agent-network "
+    "--agent-seconds --agent-memory"
 )
 
 

@@ -206,11 +206,15 @@ def _agent_calls(calls: ExternalCalls) -> Iterator[TableRow]:
     if calls.again or spent:
         yield "agent", f"replayed {counted(calls.replayed, 'call')} in {counted(calls.again, 'start')}{spent}"
     if calls.diverged:
-        yield "warning", f"{calls.diverged:,} of these starts diverged from the record: agent_nondeterministic"
+        branched = f"; {counted(calls.branched, 'branch', 'branches')} went on from there" if calls.branched else ""
+        yield (
+            "warning",
+            f"{calls.diverged:,} of these starts diverged from the record: agent_nondeterministic{branched}",
+        )
     told = {
         "differ in what masks cover": calls.masked,
         "hold replies in other words": calls.rewritten,
-        "were not alone in flight, so their order is not controlled": calls.beside,
+        "were not alone in flight, so nothing forks there and their order is not controlled": calls.beside,
         "asked for something that is not offered": calls.refused,
     }
     if any(told.values()):

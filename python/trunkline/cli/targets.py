@@ -293,7 +293,11 @@ def make_external(given: Mapping[str, Any]) -> External | None:
     if given["agent_env"]:
         process["env"] = given["agent_env"]
     if given["agent"] is None:
-        for option, value in (("--effects", given["effects"]), ("--mask", given["masks"])):
+        for option, value in (
+            ("--effects", given["effects"]),
+            ("--mask", given["masks"]),
+            ("--on-divergence", given["on_divergence"]),
+        ):
             if value:
                 raise click.UsageError(f"{option} is of an agent of another framework: name it with --agent")
         if process:
@@ -304,4 +308,10 @@ def make_external(given: Mapping[str, Any]) -> External | None:
             raise click.UsageError(f"--agent and --{other}: a try is played by one of them")
     from trunkline.rollout.external.config import External
 
-    return External(agent=given["agent"], effects=given["effects"] or "external", masks=given["masks"], process=process)
+    return External(
+        agent=given["agent"],
+        effects=given["effects"] or "external",
+        masks=given["masks"],
+        on_divergence=given["on_divergence"] or "fail",
+        process=process,
+    )

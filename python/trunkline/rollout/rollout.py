@@ -235,6 +235,11 @@ class Rollout(msgspec.Struct, eq=False):
         self.sink.grew(len(message))
 
 
+def is_whole(finish: str) -> bool:
+    """Whether a server completed a reply with this finish reason."""
+    return finish not in _UNUSABLE
+
+
 def usable(choice: ReplyChoice) -> ReplyChoice:
     """Return a choice that the server completed; ContentFiltered or LLMError for one that it broke off."""
     if choice.finish == "content_filter":

@@ -21,18 +21,16 @@ from trunkline.rollout.growth import NO_ROLLOUTS, RunningRollouts
 from trunkline.rollout.moves import BoundStrategy, moves, open_fork, sort_moves, write_prompt
 from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.rollout import Rollout, calls_before
+from trunkline.rollout.round_scorer import RoundScorer
 from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
 from trunkline.rollout.types import Ending, Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
-from trunkline.scoring.notes import Verdict, as_noted, grade, note
-from trunkline.scoring.rewards import Reward
-from trunkline.scoring.rewards.base import OpenTrajectory, Scored, full_name
-from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
+from trunkline.scoring.notes import Verdict, note
+from trunkline.scoring.rewards.grading import Grader, cancelled
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
 from trunkline.tree.records import EnvironmentRecords
-from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
@@ -47,58 +45,11 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.task_budget import BudgetSources
     from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.rewards import Reward
     from trunkline.store.schema import TreeEnding
     from trunkline.strategies.base import Drop, Move, Strategy
     from trunkline.tools.environment import Environment
-
-
-class RoundScorer(msgspec.Struct, eq=False):
-    """Asks the reward about the rollouts of one tree, and a strategy's value function about those out of steps."""
-
-    tree: Tree
-    grader: Grader | None
-    value: Reward | None
-    earlier: int  # how many rollouts may have grades
-    _scored: dict[int, tuple[str, Scored]] = {}
-
-    def ask(
-        self, number: int, termination: Termination, environment: Environment | None = None, *, spent: bool
-    ) -> Awaitable[None] | None:
-        """Score an ended rollout, which ``spent`` all the steps it was given; returns what to wait for, if anything."""
-        trajectory = Trajectory(self.tree, number)
-        if environment is not None:
-            trajectory = OpenTrajectory(self.tree, number, environment)
-        said: Scored | Awaitable[Scored]
-        if spent and self.value is not None:
-            name, said = full_name(self.value), score(self.value, trajectory, cut=True)
-        elif not spent and self.grader is not None and termination not in UNSCORED:
-            name, said = self.grader.name, self.grader.ask(trajectory)
-        else:
-            return None
-        if not isinstance(said, Scored):
-            return self._wait(trajectory, name, said)
-        self._keep(trajectory, name, said)
-        return None
-
-    async def _wait(self, trajectory: Trajectory, name: str, said: Awaitable[Scored]) -> None:
-        self._keep(trajectory, name, await said)
-
-    def _keep(self, trajectory: Trajectory, name: str, said: Scored) -> None:
-        if said.problem is not None:
-            report(trajectory, said)
-        self._scored[trajectory.id] = name, said
-
-    def write(self) -> bool:
-        """Write a round's scores in logical order, as sums of rewards decide ties and must not depend on timing."""
-        if not self._scored:
-            return False
-        core, scored, self._scored = self.tree.core, self._scored, {}
-        for number, (name, said) in sorted(scored.items()):
-            value, problem, parts = said
-            core.score(number, value)
-            if parts or problem is not None or number < self.earlier:
-                grade(core, number, *as_noted(name, said))
-        return True
+    from trunkline.tree.views import Tree
 
 
 logger = logging.getLogger(__name__)
@@ -156,6 +107,7 @@ class TreeRunner:
 
     # A worker has thousands of these at once.
     __slots__ = (
+        "_branches",
         "_checkpoint",
         "_done",
         "_driver",
@@ -229,6 +181,8 @@ class TreeRunner:
             self._round = checkpoint.last.round + 1
             self._released, self._stopped = frozenset(checkpoint.released), checkpoint.stopped
         self._spent = NO_ROLLOUTS
+        driver = self._external
+        self._branches = NO_ROLLOUTS if driver is None else driver.branches(self._first_own)
         self._ended: list[int] = []
         self._group: asyncio.TaskGroup | None = None
 
@@ -290,6 +244,26 @@ class TreeRunner:
             waiting = await self._rest()
             ended, self._ended = self._ended, []
             wanted = self._next(ended, waiting)
+        # Branches grow when the strategy is done, so that no hook sees more rollouts than it asked for.
+        while (driver := self._external) is not None and not (self._running.over or self._running.sealed):
+            diverged = driver.diverged(self._first_own)
+            if diverged and self._task_budget is not None:
+                paid = await self._task_budget.paid([Fork(n=len(diverged))], self._running.refuse)
+                diverged = diverged[: sum(fork.n for fork in paid)]
+            if not diverged or self._running.over:
+                break
+            self._begin_branches(driver, diverged)
+            await self._rest()
+            self._ended.clear()
+
+    @property
+    def _external(self) -> ExternalDriver | None:
+        return None if self._driver is None or isinstance(self._driver, ProgramDriver) else self._driver
+
+    @property
+    def _first_own(self) -> int:
+        """The first rollout that neither an earlier run nor this one, before it was retried, has grown."""
+        return max(self._taken.rollouts, self._checkpoint.reopened)
 
     @property
     def _planned(self) -> int:
@@ -332,10 +306,12 @@ class TreeRunner:
 
     def _moves(self, hook: str, rollouts: Sequence[int]) -> list[Move]:
         settings = self._settings
-        if settings.strategy.hooks[hook] is None or self._checkpoint.retried:
-            return []  # what is asked again grows by itself: the strategy was done
+        if settings.strategy.hooks[hook] is None or self._checkpoint.retried or self._branches:
+            return []  # what is asked again, and branches, grow by themselves: the strategy was done
         calls = partial(self._sampler.calls, settings.compiled)
-        return moves(settings.strategy, hook, View(self.tree, rollouts, settings.seed, self._taken.rollouts, calls))
+        closed = NO_ROLLOUTS if self._external is None else self._external.closed()
+        view = View(self.tree, rollouts, settings.seed, self._taken.rollouts, calls, closed)
+        return moves(settings.strategy, hook, view)
 
     def _first(self) -> list[Move]:
         return [] if self._is_over() else self._moves("start", ())
@@ -503,6 +479,15 @@ class TreeRunner:
             self._running.go(number, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self.sink.grew()
 
+    def _begin_branches(self, driver: ExternalDriver, diverged: Sequence[int]) -> None:
+        """Open and start the branches of rollouts that diverged, in one step."""
+        assert self._group is not None
+        for number in diverged:
+            branch = driver.branch(number, self._end)
+            self._branches |= {branch}
+            self._start(self._made(branch, None), self._group)
+        self.sink.grew()
+
     def _open(self, fork: ForkRecord) -> None:
         made, limited = 0, self._settings.compiled.agent.max_tool_calls is not None
         for number in range(fork.first, fork.first + fork.n):
@@ -540,7 +525,9 @@ class TreeRunner:
             raise Finished(Termination.CENSORED, None, TOOK)
         if rollout.id in self._released:
             self._released -= {rollout.id}
-        elif self._settings.strategy.stepwise and rollout.id >= self._taken.rollouts:
+        elif (
+            self._settings.strategy.stepwise and rollout.id >= self._taken.rollouts and rollout.id not in self._branches
+        ):
             await self._running.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:

@@ -47,10 +47,10 @@ def judge(summary: Summary, threshold: float) -> int:
 
 
 def broken_lines(run: Run, summary: Summary) -> list[str]:
-    """How many rollouts broke, the most frequent causes, and how to retry; nothing where none broke."""
+    """How many rollouts broke or diverged, the most frequent causes, and how to retry; nothing where all is well."""
     failed = _failed(summary)
     if not failed and not summary.broken:
-        return []
+        return _selected_lines(summary)
     whole = f"{summary.broken:,} of {counted(summary.finished, 'task')} broke as a whole" if summary.broken else ""
     some = f"{failed:,} of {counted(summary.rollouts - summary.retried, 'rollout')} broke" if failed else ""
     lines = [", ".join(filter(None, (some, whole)))]
@@ -59,12 +59,16 @@ def broken_lines(run: Run, summary: Summary) -> list[str]:
     told = sum(count for _, count in causes[:_CAUSES])
     if (others := summary.failed - told) > 0 and failed:
         lines.append(f"  {others:,}: other causes")
-    if _selected(summary) and (calls := summary.agent_calls) is not None:
-        lines.append(
-            f"of {counted(calls.again, 'start')} of the agent over what is on record {calls.diverged:,} diverged, more "
-            f"than {_MOST_DIVERGED:.0%}: the groups are selected by that; cover what differs with a mask (--mask)"
-        )
-    return [*lines, _retry(run)]
+    return [*lines, *_selected_lines(summary), _retry(run)]
+
+
+def _selected_lines(summary: Summary) -> list[str]:
+    calls = summary.agent_calls
+    if calls is None or not _selected(summary):
+        return []
+    of = f"of {counted(calls.again, 'start')} of the agent over what is on record {calls.diverged:,} diverged"
+    advice = "the groups are selected by that; cover what differs with a mask (--mask)"
+    return [f"{of}, more than {_MOST_DIVERGED:.0%}: {advice}"]
 
 
 def _selected(summary: Summary) -> bool:

@@ -35,6 +35,7 @@ from trunkline.observability.prometheus import PrometheusServer
 from trunkline.observability.sinks import read_sink
 from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
+from trunkline.rollout.external.config import External
 from trunkline.runner.broken import check_fail_on_error
 from trunkline.runner.continue_from import SourceRun
 from trunkline.runner.options import Options, TaskSource, with_defaults
@@ -418,8 +419,9 @@ class PreparedRun(RunSpec):
 
     @property
     def suspect(self) -> bool:
-        """Whether rollouts or tasks of the run may have broken."""
-        return self.over or self._resumed or self.controller.broke
+        """Whether rollouts or tasks of the run may have broken, or replays of an agent diverged."""
+        external = isinstance(self._job.program, External)  # whose replays may have diverged without that
+        return self.over or self._resumed or self.controller.broke or external
 
     @property
     def finished(self) -> list[str]:

@@ -17,6 +17,7 @@ from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes
 from trunkline.store.schema import TreeEnding
 from trunkline.store.stats.tasks import each_task
+from trunkline.strategies.base import prompt
 from trunkline.tree.records import Failure
 from trunkline.types import FAILED, Termination
 
@@ -181,17 +182,22 @@ def _open(core: CoreTree, again: Reopened, tree: TreeRow, kept: str, *, programm
     A tree without a rollout has its strategy ahead of it: what ended it is taken back.
     """
     checkpoint, first = Checkpoint.of(core, CarriedOver()), core.rollouts
+    journal = Journal(core)
     forks, places = [], {}
     for number in again.tries:
         facts = core.rollout(number)
-        places[number] = core.fork(facts.point, 1, None, facts.subgroup)
+        if (of := journal.branches.get(number)) is not None:
+            places[number] = journal.branch(of, journal.diverged.get(of, 0), prompt(core))
+        else:
+            places[number] = core.fork(facts.point, 1, None, facts.subgroup)
         if (record := checkpoint.fork(number)) is not None:
             forks.append(msgspec.structs.replace(record, first=places[number], n=1))
     if again.unpaid and first:
         core.fork(core.rollout(0).point, again.unpaid)
-    journal = Journal(core)
+    journal.read()
     for number in range(first, core.rollouts) if programmed else ():
-        journal.opened(number)
+        if number not in journal.branches:
+            journal.opened(number)
     for number, by in places.items():
         facts = core.rollout(number)
         reward = None if math.isnan(facts.reward) else facts.reward

@@ -86,6 +86,7 @@ class ExternalCalls(msgspec.Struct, frozen=True, array_like=True, tag="agent"):
         beside: Calls that were not alone in flight, so that nothing can fork there.
         refused: Requests that the endpoint does not offer.
         seconds: CPU seconds of its processes.
+        branched: Rollouts that go on from where another one's agent asked something else.
     """
 
     again: int = 0
@@ -96,6 +97,7 @@ class ExternalCalls(msgspec.Struct, frozen=True, array_like=True, tag="agent"):
     beside: int = 0
     refused: int = 0
     seconds: float = 0.0
+    branched: int = 0
 
     def __add__(self, other: ExternalCalls) -> ExternalCalls:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)

@@ -99,7 +99,7 @@ class Adaptive(msgspec.Struct, frozen=True):
             streak=_streak(core, rows[0].turns),
         )
         for row, n in zip(rows, branches, strict=True):
-            if n:
+            if n and view.can_fork(row.leaf.id):
                 yield Fork(row.leaf.id, n=n, subgroup=row.subgroup)
 
     def ended(self, view: View) -> Iterable[Fork]:

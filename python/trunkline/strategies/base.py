@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._core import PROMPT, ROOT, TURN
+from trunkline._core import PROMPT, ROOT, TURN, fork_points
 from trunkline._internal.text import describe_error
 from trunkline._internal.validation import check_int, check_optional, check_text, check_that
 from trunkline.errors import ConfigError
@@ -19,7 +19,7 @@ from trunkline.tree.views import Trajectory
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from trunkline._core import CoreTree, RolloutView
     from trunkline.llm.types import ToolCall
@@ -210,6 +210,7 @@ class View:
         seed: The run's seed.
         taken: How many rollouts, the first ones, an earlier run has grown.
         read_turn: Returns the tool calls of a model turn; those of the message's own field when not given.
+        closed: Nodes of states that cannot be drawn from.
 
     Attributes:
         taken: How many rollouts, the first ones, were taken over from an earlier run.
@@ -223,8 +224,10 @@ class View:
         seed: int,
         taken: int = 0,
         read_turn: Callable[[int], Sequence[ToolCall]] | None = None,
+        closed: Collection[int] = (),
     ) -> None:
         self.tree = tree
+        self._closed = closed
         self.taken = taken
         self._read_turn = read_turn
         self._numbers = numbers
@@ -248,6 +251,26 @@ class View:
         key = pack(f"<q{len(moment)}I", self._seed, *moment)
         name = self.tree.task.id.encode("utf-8", "surrogatepass")
         return int.from_bytes(blake2b(key + name, digest_size=8, person=b"strategy").digest(), "little")
+
+    def can_fork(self, point: int) -> bool:
+        """Whether draws can be taken at a state.
+
+        They cannot where the call that an agent of another framework made there was not alone in flight, or was not
+        answered in full: a fork there is refused.
+
+        Args:
+            point: The state's node.
+        """
+        return point not in self._closed
+
+    def fork_points(self, leaves: Sequence[int] | None = None) -> list[int]:
+        """Return the nodes after which a model turn followed and draws can be taken, leaf by leaf, from the root down.
+
+        Args:
+            leaves: The last nodes of the rollouts whose paths are looked at; those of all when None.
+        """
+        parents, kinds, every = self.tree.core.shape()
+        return list(filter(self.can_fork, fork_points(parents, kinds, every if leaves is None else leaves)))
 
     def subgroup(self, number: int) -> list[int]:
         """Return the last nodes of a subgroup's rollouts, in the order they were opened.

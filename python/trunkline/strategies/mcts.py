@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from trunkline._core import PROMPT, TURN, Search, fork_points
+from trunkline._core import PROMPT, TURN, Search
 from trunkline._internal.validation import check_float, check_int, check_that
 from trunkline.strategies.base import Fork, prompt, was_to_move
 
@@ -93,23 +93,24 @@ class MCTS(msgspec.Struct, frozen=True):
         search = Search(
             parents, visits, means, leaves=leaves, in_flight=unscored, formula=self.bound, c=self.c, loss=self.loss
         )
-        picks = search.descend(self._room(core), min(self.parallel, self.simulations - core.rollouts))
+        picks = search.descend(self._room(view), min(self.parallel, self.simulations - core.rollouts))
         for point, draws in Counter(picks).items():
             yield Fork(point, draws, steps=None if self.value is None else 1)
 
-    def _room(self, core: CoreTree) -> list[int]:
+    def _room(self, view: View) -> list[int]:
         """How many turns may still be drawn at each node, never above ``children`` in all.
 
         A state gets no more than were drawn at the state above it: a turn drawn there may merge and draw its next one
         here.
         """
+        core = view.tree.core
         parents, kinds, leaves = core.shape()
         drawn, room = _drawn(core), [0] * len(parents)
         # A turn may be drawn at the prompt, and where a model moved or a rollout was cut off before it.
         cut = {leaf for rollout, leaf in enumerate(leaves) if was_to_move(core.rollout(rollout), kinds[leaf])}
         start = prompt(core)
         begun = 0  # turns drawn before any other, at the prompt or behind messages of a program
-        for state in {*fork_points(parents, kinds, leaves), *cut}:
+        for state in {*view.fork_points(), *filter(view.can_fork, cut)}:
             turn = state
             while kinds[turn] not in (TURN, PROMPT):
                 turn = parents[turn]

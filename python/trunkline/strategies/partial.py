@@ -55,7 +55,9 @@ def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = (
     for facts in own:
         for node in core.path(facts.leaf):
             turn = core.node(node)
-            if turn.kind == TURN and turn.parent not in states and _calls(view, node, tools):
+            if turn.kind != TURN or turn.parent in states or not view.can_fork(turn.parent):
+                continue
+            if _calls(view, node, tools):
                 states.add(turn.parent)
                 yield node
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline._core import choose_leaves, draw_points, fork_points, tree_leaves
+from trunkline._core import choose_leaves, draw_points, tree_leaves
 from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Drop, Fork
@@ -72,11 +72,10 @@ class TreeGRPO(msgspec.Struct, frozen=True):
 
     def ended(self, view: View) -> Iterable[Move]:
         """Yield the next round's continuations of each tree; after the last round, what is not kept of it."""
-        parents, kinds, _ = view.tree.core.shape()
         for tree in range(self.trees):
             leaves = view.subgroup(tree)
             if len(leaves) < self._leaves():
-                points = fork_points(parents, kinds, leaves)
+                points = view.fork_points(leaves)
                 # A chain that broke in its first turn has none.
                 for point in draw_points(points, self.forks if points else 0, view.seed(tree), replace=True):
                     yield Fork(point, subgroup=tree)

@@ -92,5 +92,5 @@ class TreeSearch(msgspec.Struct, frozen=True):
             if place not in chosen:
                 for rollout in waiting:
                     yield Stop(rollout.id, f"pruned after turn {turn}: value {values[place]:.6g}, kept {len(chosen)}")
-            elif turn < self.depth and len(waiting) < self.width:
+            elif turn < self.depth and len(waiting) < self.width and view.can_fork(state):
                 yield Fork(state, n=self.width - len(waiting))

@@ -2,7 +2,8 @@
 
 A record is the mark ``{"record": [rollout, nth, kind, key, nodes, data, how]}``, written in the step in which the nodes
 were appended that it is about. The mark ``{"forked": [rollout, source, count]}`` says whose records a rollout begins
-with.
+with. ``{"diverged": [rollout, equal]}`` says how many records an agent repeated before it asked something else, and
+``{"branch": [rollout, of]}`` that a rollout continues another one from there.
 """
 
 from __future__ import annotations
@@ -142,18 +143,27 @@ class _Mark(msgspec.Struct, omit_defaults=True):
 
     record: tuple[int, int, str, str, list[int], list[Any], How] | None = None
     forked: tuple[int, int, int] | None = None
+    diverged: tuple[int, int] | None = None
+    branch: tuple[int, int] | None = None
 
 
 _mark_decoder = msgspec.json.Decoder(_Mark)
 
 
 class Records:
-    """Reads the records of a tree; TreeError for an impossible fork of records."""
+    """Reads the records of a tree; TreeError for an impossible fork of records.
+
+    Attributes:
+        diverged: How many records a rollout's agent repeated before it asked something else.
+        branches: Rollouts that continue one that diverged, with that one.
+    """
 
     def __init__(self, core: CoreTree) -> None:
+        self.diverged: dict[int, int] = {}
+        self.branches: dict[int, int] = {}
         self._core = core
         self._records: dict[int, list[Record]] = {}
-        self._forked: dict[int, tuple[int, int]] = {}
+        self._forked: dict[int, tuple[int, int, bool]] = {}
         self._marks = 0
         self.read()
 
@@ -167,7 +177,12 @@ class Records:
                 rollout, source, count = mark.forked
                 if not (0 <= source < rollout and count >= 0):
                     raise TreeError(f"rollout {rollout} cannot begin with {count} records of rollout {source}")
-                self._forked[rollout] = source, count
+                followed = len(self._records.get(source, ())) > count
+                self._forked[rollout] = source, count, followed
+            if mark.diverged is not None:
+                self.diverged.update([mark.diverged])
+            if mark.branch is not None:
+                self.branches.update([mark.branch])
             if mark.record is not None:
                 rollout, nth, kind, key, nodes, data, how = mark.record
                 self._records.setdefault(rollout, []).append(Record(rollout, kind, key, nth, data, nodes, how))
@@ -181,16 +196,20 @@ class Records:
         return [*self._inherited(rollout), *self._records.get(rollout, ())]
 
     def following(self, rollout: int) -> Record | None:
-        """Return what the rollout that a fork's records are of did next; None for what is no fork."""
-        source, count = self._forked.get(rollout, (-1, 0))
-        return next(iter(self._records.get(source, [])[count:]), None)
+        """Return what the rollout that a fork's records are of had done next by then; None for what is no fork."""
+        source, count, followed = self._forked.get(rollout, (-1, 0, False))
+        return self._records[source][count] if followed else None
 
     def _inherited(self, rollout: int) -> list[Record]:
+        return [record for part in self._parts(rollout) for record in part[1]]
+
+    def _parts(self, rollout: int) -> list[tuple[int, list[Record]]]:
+        """Whose records a rollout begins with, and which, the first ones first."""
         parts = []
         while rollout in self._forked:
-            rollout, count = self._forked[rollout]
-            parts.append(self._records.get(rollout, [])[:count])
-        return [record for part in reversed(parts) for record in part]
+            rollout, count, _ = self._forked[rollout]
+            parts.append((rollout, self._records.get(rollout, [])[:count]))
+        return parts[::-1]
 
 
 M = TypeVar("M")

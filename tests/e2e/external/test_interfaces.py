@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import aiohttp
@@ -9,6 +10,7 @@ import pytest
 from external_agents import TOOLS, Walker, walker
 
 import trunkline as tl
+from trunkline.llm.types import Reply, ReplyChoice
 
 TASKS = [tl.Task.ask(f"Walk {number}.", id=f"q{number}") for number in range(3)]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -111,3 +113,47 @@ async def digests(agent):
 )
 async def test_the_trees_of_an_agent_are_those_of_chat_completions(agent):
     assert await digests(agent) == await digests(walker)
+
+
+class Caching:
+    """A model of a server with a cache that grows."""
+
+    def __init__(self):
+        self.calls = itertools.count(1)
+
+    async def complete(self, request):
+        return Reply([ReplyChoice(f"I say {request.seed}.", None, [], "stop")], 99, next(self.calls), 7)
+
+
+async def test_cached_tokens_are_told_in_each_interface_and_again_from_the_record():
+    told, prompt = [], [{"role": "user", "content": "Go."}]
+    routes = {
+        "chat/completions": ({"messages": prompt}, ("prompt_tokens_details", "cached_tokens")),
+        "responses": ({"input": prompt}, ("input_tokens_details", "cached_tokens")),
+        "completions": ({"prompt": "Go."}, ("prompt_tokens_details", "cached_tokens")),
+        "messages": ({"messages": prompt, "max_tokens": 9}, ("cache_read_input_tokens",)),
+    }
+
+    async def agent(client, task):
+        own = []
+        async with aiohttp.ClientSession() as http:
+            for route, (body, names) in routes.items():
+                url = str(client.base_url).rstrip("/") + "/" + route
+                async with http.post(url, json={"model": "m", **body}) as response:
+                    found = (await response.json())["usage"]
+                for name in names:
+                    found = found[name]
+                own.append(found)
+                said = [{"role": "user", "content": f"So far {own}."}]
+                async with http.post(f"{client.base_url}chat/completions", json={"model": "m", "messages": said}):
+                    pass
+        told.append(own)
+        return "done"
+
+    program, who = tl.External(agent=agent, effects="none"), tl.Agent(model="m", max_turns=12)
+    strategy = tl.TreeGRPO(trees=1, forks=6, rounds=1)
+    run = await tl.arun(who, TASKS[:1], llm=Caching(), program=program, strategy=strategy, workers=0)
+    calls = run.summary().agent_calls
+    assert calls.replayed > calls.diverged == 0
+    assert sorted(told[0]) == told[0] == [1, 3, 5, 7]
+    assert all(own[: len(same)] == same for own in told for same in [[one for one in own if one in told[0]]])

@@ -1,6 +1,7 @@
 """An agent of the standard library alone: asks chat completions for what to do, and searches a corpus.
 
-With STAMP its tool says the time and the number of its process as well; with QUERY=text it takes one text.
+With STAMP its tool says the time and the number of its process as well; with QUERY=text it takes one text. With SEEN, a
+file, it says so if an agent was at its end before.
 """
 
 import json
@@ -44,6 +45,7 @@ def search(query):
     return "\n".join(text for _, _, text in sorted(found)[:3])
 
 
+AGAIN = "SEEN" in os.environ and os.path.exists(os.environ["SEEN"])
 messages = [
     {"role": "system", "content": "Answer with the tools you have, between <answer> and </answer>."},
     {"role": "user", "content": sys.stdin.read()},
@@ -61,4 +63,8 @@ for _ in range(12):
             seen = f"Error: {type(problem).__name__}"
         if os.environ.get("STAMP"):
             seen += f"\n(at {time.time()} by {os.getpid()})"
+        if AGAIN:
+            seen += "\n(again)"
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": seen})
+if "SEEN" in os.environ:
+    open(os.environ["SEEN"], "w", encoding="utf-8").close()

@@ -293,3 +293,5 @@ async def test_a_state_at_which_two_rollouts_met_is_one_place_to_branch_at():
     assert met[1] not in [node.id for node in other.nodes], "and went on differently"
     # The prompt was forked at by the second; after the first turn there are two turns of one state, the first's counts.
     assert list(candidates(View(tree, [], 7), 0, 2)) == [met[1]]
+    state = tree.core.node(met[1]).parent
+    assert met[1] not in candidates(View(tree, [], 7, closed=[state]), 0, 2), "no draw can be taken there"

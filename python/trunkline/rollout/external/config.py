@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from trunkline._internal.validation import check_that, short_repr
+from trunkline._internal.validation import check_choice, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import RequestMasks
 from trunkline.rollout.external.process import AgentCommand
@@ -42,6 +42,11 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
             copy; ``"external"``: something else, so that it is not started twice for one rollout.
         masks: Regular expressions of what may differ in its requests when it is started again, such as times. Its
             folder and its endpoint's address are covered in any case.
+        on_divergence: What becomes of a fork, or a resumed rollout, whose agent asks something that is not on record.
+            ``"fail"``: it ends as ``lost``. ``"branch"``: it ends as ``filtered``, and once the strategy has no more
+            forks a rollout of its own goes on from the last turn before the difference; that one is in a subgroup of
+            its own, and ends as ``filtered`` too, without a reward, so that it is in no metric and no group that is
+            trained. ``"count"``: the same, but it is scored and counts as any rollout of its task.
         process: How the process is started, and its limits: fields of
             :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command`` and ``function``.
 
@@ -52,6 +57,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     agent: Any
     effects: Literal["none", "folder", "external"] = "external"
     masks: tuple[str, ...] = ()
+    on_divergence: Literal["fail", "branch", "count"] = "fail"
     process: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -65,6 +71,12 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
             "External: effects must be none, folder or external",
             self.effects,
         )
+        check_choice("External: on_divergence", self.on_divergence, "fail", "branch", "count")
+        if self.on_divergence != "fail" and not self.repeatable:
+            raise ConfigError(
+                f"External: on_divergence={self.on_divergence!r} is about agents that are started again, and effects "
+                "is 'external': say effects='none' or 'folder' (--effects), or leave it out"
+            )
         masks: Any = self.masks
         check_that(isinstance(masks, list | tuple), "External: masks must be a list of regular expressions", masks)
         msgspec.structs.force_setattr(self, "masks", tuple(masks))
@@ -107,7 +119,9 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         if command is not None:
             process = msgspec.structs.asdict(command)
             process["env"] = [one.partition("=")[0] for one in command.env]  # values may be secret
-        return {"effects": self.effects, "masks": list(self.masks), "process": process or None}
+        said = {"effects": self.effects, "masks": list(self.masks), "process": process or None}
+        # Run files of earlier versions do not have it.
+        return said if self.on_divergence == "fail" else said | {"on_divergence": self.on_divergence}
 
     @property
     def repeatable(self) -> bool:

@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
+from trunkline._core import ROOT
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import describe_error, without_key, without_secrets
 from trunkline._internal.validation import short_repr
-from trunkline.errors import InfrastructureError, ProgramError, RolloutError, UsageError
+from trunkline.errors import (
+    ForkRefused,
+    InfrastructureError,
+    ProgramError,
+    ReplayDiverged,
+    RolloutError,
+    UsageError,
+)
 from trunkline.rollout.external.process import AgentResult
 from trunkline.rollout.external.session import AgentSession
 from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
-from trunkline.rollout.types import Finished
+from trunkline.rollout.rollout import is_whole
+from trunkline.rollout.types import Finished, ending_of
 from trunkline.scoring.answers import extract_answer
 from trunkline.scoring.notes import ExternalCalls, note
 from trunkline.tools.calls import Origin
 from trunkline.tree.views import message_text
-from trunkline.types import Termination
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.external.process import AgentPlace, AgentRunner
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.rollout import Rollout
+    from trunkline.tree.records import Record
     from trunkline.types import Task
 
 __all__ = ["ExternalDriver"]
@@ -37,22 +47,100 @@ __all__ = ["ExternalDriver"]
 _GRACE: Final = 5.0
 """Seconds that an agent has after a limit."""
 
+_MOST_BRANCHES: Final = 8
+"""Branches in a row, each of which diverged, that one rollout gets."""
+
 
 class ExternalDriver:
     """Plays the rollouts of one tree; see :class:`~trunkline.rollout.drivers.ProgramDriver`."""
 
     def __init__(self, program: ExternalProgram, core: CoreTree, seed: int) -> None:
         self._program = program
+        self._core = core
         self._journal = Journal(core)
         self._seed = seed
         self._seconds: dict[int, float] = {}
+        self._equal: dict[int, int] = {}
+        self._states: dict[int, list[tuple[int, bool]]] = {}
 
     def opened(self, rollout: int) -> None:
         """Record a new rollout in the step that opened it."""
         self._journal.opened(rollout)
 
+    def closed(self) -> frozenset[int]:
+        """States that cannot be drawn from: the call that followed was not alone in flight, or not answered in full."""
+        drawable: dict[int, bool] = {}
+        for number in range(self._core.rollouts):
+            known = self._states.setdefault(number, [])
+            known += map(self._state, self._journal.own(number)[len(known) :])
+            for state, can in known:
+                drawable.setdefault(state, can)
+        return frozenset(state for state, can in drawable.items() if not can)
+
+    def _state(self, record: Record) -> tuple[int, bool]:
+        """The state before a call, and whether it can be drawn from. Before any turn nothing is replayed."""
+        core = self._core
+        state = core.node(record.nodes[0]).parent if record.nodes else ROOT
+        return (state, self._drawable(record)) if core.node(state).turns else (ROOT, True)
+
+    def _drawable(self, record: Record) -> bool:
+        return record.alone and (not record.nodes or is_whole(self._core.node(record.nodes[-1]).finish))
+
+    def branches(self, first: int) -> frozenset[int]:
+        """The branches among the rollouts from ``first`` on."""
+        self._journal.read()
+        return frozenset(number for number in self._journal.branches if number >= first)
+
+    def diverged(self, first: int) -> list[int]:
+        """The rollouts from ``first`` on that diverged, and that no branch continues yet."""
+        self._journal.read()
+        continued, ended = set(self._journal.branches.values()), Termination.FILTERED
+        found = [number for number in sorted(self._journal.diverged) if number >= first and number not in continued]
+        return [
+            number for number in found if self._core.rollout(number).termination == ended and self._may_branch(number)
+        ]
+
+    def _may_branch(self, number: int) -> bool:
+        """Whether a rollout that diverged is continued: after so many branches in a row nothing goes on."""
+        row = 0
+        while (number := self._journal.branches.get(number, -1)) >= 0:
+            row += 1
+        return row < _MOST_BRANCHES
+
+    def branch(self, of: int, end: int) -> int:
+        """Open the rollout that continues one that diverged; ``end`` is the last node of the prompt."""
+        number = self._journal.branch(of, self._journal.diverged[of], end)
+        note(self._core, number, ExternalCalls(branched=1))
+        return number
+
     async def play(self, rollout: Rollout) -> NoReturn:
         """Play a rollout from its position on the tree until :class:`Finished` or an error."""
+        drawn = self._journal.drawn(rollout.id)
+        if drawn is not None and not self._drawable(drawn):
+            why = "other calls were in flight at this fork point, or its call was not answered in full"
+            raise ForkRefused(f"{why}; strategies find those that can be drawn in view.fork_points()")
+        try:
+            await self._play(rollout)
+        except (Finished, RolloutError) as end:
+            kept = self._uncounted(rollout.id, end)
+            if kept is None:
+                raise
+            raise kept from None
+
+    def _uncounted(self, number: int, end: Finished | RolloutError) -> Finished | None:
+        """How a rollout ends that diverged, or that is a branch and does not count; None for others."""
+        action, of = self._program.external.on_divergence, self._journal.branches.get(number)
+        if isinstance(end, ReplayDiverged) and action != "fail":
+            self._core.mark(msgspec.json.encode({"diverged": (number, self._equal[number])}).decode())
+            goes_on = "a branch goes on from there" if self._may_branch(number) else "so many branches of it did before"
+            return Finished(Termination.FILTERED, None, f"{end}; {goes_on}")
+        ending = ending_of(end)
+        if of is None or action != "branch" or ending.termination in UNSCORED:
+            return None
+        why = f"not counted: it is the branch of rollout {of}, which diverged from its record"
+        return Finished(Termination.FILTERED, ending.answer, f"{why}; it ended as {ending.termination}")
+
+    async def _play(self, rollout: Rollout) -> NoReturn:
         program = self._program
         if not program.external.repeatable:
             fork = rollout.core.rollout(rollout.id).path
@@ -121,6 +209,7 @@ class ExternalDriver:
             raise ProgramError(without_key(str(problem), secret)) from None
         finally:
             await session.close()
+            self._equal[rollout.id] = session.equal
             calls = msgspec.structs.replace(session.calls, seconds=self._seconds.pop(rollout.id, 0.0))
             if calls != ExternalCalls():
                 note(rollout.core, rollout.id, calls)

@@ -17,7 +17,6 @@ from trunkline.errors import (
     ConfigError,
     ContentFiltered,
     ContextTooLong,
-    ForkRefused,
     LLMError,
     ReplayDiverged,
     RolloutError,
@@ -71,6 +70,7 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
         messages: The hash of its canonical messages alone.
         raw: The same without masks.
         at: When its reply was first there, in seconds since 1970.
+        cached: Prompt tokens that the server had cached; None where it did not say.
     """
 
     key: str
@@ -78,12 +78,13 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: str
     raw: str
     at: int
+    cached: int | None = None
 
 
 class CallDraw:
     """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
 
-    __slots__ = ("asked", "compiled", "error", "facts", "number", "pending", "record", "turn")
+    __slots__ = ("asked", "cached", "compiled", "error", "facts", "number", "pending", "record", "turn")
 
     def __init__(self, number: int, turn: int, compiled: CompiledAgent, record: Record | None) -> None:
         self.number = number
@@ -93,6 +94,7 @@ class CallDraw:
         self.asked = 0
         self.pending: PendingTurn | None = None
         self.error: LLMError | None = None
+        self.cached: int | None = None
         self.facts: tuple[int, int | None, int | None] | None = None
 
 
@@ -158,6 +160,7 @@ class AgentSession:
         masked: Those of them whose requests differ in what masks cover.
         rewritten: Calls whose request has replies, and continues no earlier conversation.
         beside: Calls that were not alone in flight.
+        equal: How many calls on record it repeated before it asked something else, where it did.
         last: The text of the latest reply.
         failure: Why the latest call got no reply; None where it got one.
     """
@@ -172,6 +175,7 @@ class AgentSession:
     ) -> None:
         self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.refused = self.replayed = self.masked = self.rewritten = self.beside = 0
+        self.equal = 0
         self.last = ""
         self.failure: LLMError | None = None
         self._rollout = rollout
@@ -182,10 +186,11 @@ class AgentSession:
         self._conversations = Conversations(executor.core, masks)
         self._masks = masks
         records = [record for record in journal.of(rollout.id) if record.kind == "ask"]
-        self._left = {_place(record): record for record in records}
+        self._records = {_place(record): record for record in records}
+        self._left = self._records.copy()
         self._again = int(bool(records))
         self._short = False
-        self._next = None if journal.own(rollout.id) else journal.following(rollout.id)
+        self._next = journal.drawn(rollout.id)
         self._ways: set[str] = set()
         self._counts: Counter[bytes] = Counter()
         self._exchanges: dict[bytes, list[Exchange]] = {}
@@ -262,7 +267,7 @@ class AgentSession:
         if not self._left:
             return None
         self._short = True
-        return ReplayDiverged(f"the agent, run again, ends where its record has {len(self._left)} more calls")
+        return self._differs(f"ends where its record has {len(self._left)} more calls")
 
     def _expanded(self, request: AgentRequest) -> list[Message]:
         if not request.previous:
@@ -345,24 +350,27 @@ class AgentSession:
             b"\n".join(forms(messages, self._masks)) for messages in (self._recorded_messages(record), asked.messages)
         )
         differs = "with another model, sampling or tools" if was == now else difference(was, now)
-        return ReplayDiverged(f"the agent, run again, asks {differs}; masks cover what may differ")
+        return self._differs(f"asks {differs}; masks cover what may differ")
+
+    def _differs(self, does: str) -> ReplayDiverged:
+        """What is wrong with an agent that does something else than the first call on record that it has not made."""
+        first = next(iter(self._left), None)
+        self.equal = len(self._records) if first is None else [*self._records].index(first)
+        return ReplayDiverged(f"the agent, run again, {does}")
 
     def _check_fork(self, exchange: Exchange) -> None:
         """Refuse to continue a fork in whose state the agent asks something else than it did before."""
         record, self._next = self._next, None
-        if record is None:
-            return
-        if not record.alone:
-            raise ForkRefused("other calls were in flight at this fork point; only a call that was alone can be drawn")
-        if _note(record).messages != exchange.asked.key.hex():
+        if record is not None and _note(record).messages != exchange.asked.key.hex():
             raise self._diverged(record, exchange.asked)
 
     def _replay(self, exchange: Exchange) -> None:
         """Take an exchange's draws from the record."""
+        if any(draw.record is None for draw in exchange.draws):
+            raise self._differs("asks for more choices of a call than its record has")
         for draw in exchange.draws:
             record = draw.record
-            if record is None:
-                raise ReplayDiverged("the agent, run again, asks for more choices of a call than its record has")
+            assert record is not None
             del self._left[_place(record)]
             (asked, _, _, _), failure, _ = record.data
             if record.rollout == self._rollout.id:
@@ -377,6 +385,7 @@ class AgentSession:
             else:
                 facts = self._core.node(record.nodes[-1])
                 draw.facts = record.nodes[-1], facts.prompt, facts.generated
+                draw.cached = _note(record).cached
         self._count(exchange)
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -518,9 +527,9 @@ class AgentSession:
         for draw in exchange.draws:
             name = draw.compiled.agent.name
             asked = draw.asked, exchange.leaf, exchange.context, executor.name(draw.compiled.namespace)
-            note = CallNote(
-                exchange.key.hex(), draw.number, exchange.asked.key.hex(), exchange.asked.raw.hex(), int(time.time())
-            )
+            draw.cached = None if draw.pending is None else draw.pending.cached
+            messages, raw = exchange.asked.key.hex(), exchange.asked.raw.hex()
+            note = CallNote(exchange.key.hex(), draw.number, messages, raw, int(time.time()), draw.cached)
             nth, self._recorded = self._recorded, self._recorded + 1
             if draw.pending is None:
                 assert draw.error is not None
@@ -566,6 +575,7 @@ class AgentSession:
             model=exchange.model,
             choices=choices,
             prompt=usage[0][0],
+            cached=_at_most(exchange.draws[0].cached, usage[0][0]),
             generated=None if None in generated else sum(filter(None, generated)),
         )
         first = exchange.draws[0].facts
@@ -596,8 +606,14 @@ def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentRepl
         model=model,
         choices=[_with_ids(core, node, recorded(core, node))],
         prompt=facts.prompt,
+        cached=_at_most(note.cached, facts.prompt),
         generated=facts.generated,
     )
+
+
+def _at_most(cached: int | None, prompt: int | None) -> int | None:
+    """Cached tokens of a prompt, which may have been counted by another server."""
+    return None if cached is None or prompt is None else min(cached, prompt)
 
 
 def _id(key: str, equal: int) -> str:

@@ -77,6 +77,37 @@ class Journal(Records):
         count = next((place for place, record in enumerate(own) if not before.issuperset(record.nodes)), len(own))
         self._core.mark(msgspec.json.encode({"forked": (rollout, source, count)}).decode())
 
+    def drawn(self, rollout: int) -> Record | None:
+        """What a fork draws again; None for what is no fork, and once it has drawn it."""
+        return None if self.own(rollout) or rollout in self.branches else self.following(rollout)
+
+    def branch(self, of: int, equal: int, end: int) -> int:
+        """Open a rollout that begins with the first ``equal`` records of another one, in a subgroup of its own.
+
+        It grows from the last turn of these, or from the prompt's ``end``, as the next draw of the state there.
+        """
+        core = self._core
+        nodes = [record.nodes[-1] for record in self.of(of)[:equal] if record.nodes]
+        number = core.rollouts
+        if nodes:
+            core.open(nodes[-1], self._next_path(nodes[-1]), _BRANCH + number)
+        else:
+            core.fork(end, 1, None, _BRANCH + number)
+        for source, records in [*self._parts(of), (of, self.own(of))]:
+            if 0 < equal <= len(records):
+                self._core.mark(msgspec.json.encode({"forked": (number, source, equal)}).decode())
+            equal -= len(records)
+        self._core.mark(msgspec.json.encode({"branch": (number, of)}).decode())
+        return number
+
+    def _next_path(self, turn: int) -> tuple[int, ...]:
+        """The fork path of the next draw behind a turn, for which the core has a state only where a turn follows it."""
+        core = self._core
+        rollouts = [core.rollout(number) for number in range(core.rollouts)]
+        first = next(one for one in rollouts if turn in core.path(one.leaf))
+        state = *first.path, core.node(turn).turns
+        return *state, 1 + max((one.draw for one in rollouts if one.path[:-1] == state), default=0)
+
     def _source(self, rollout: int, trunk: Sequence[int], before: set[int]) -> int | None:
         """Who first came to where a rollout grows from; None at the prompt, where nobody has done anything."""
         core = self._core
@@ -88,6 +119,9 @@ class Journal(Records):
         who = (one for one in range(rollout) for record in self.own(one) if not before.isdisjoint(record.nodes))
         return next(who, None)
 
+
+_BRANCH: Final = 1 << 30
+"""Subgroups of branches begin here, beyond those of any chain."""
 
 _BEFORE: Final = 30
 """Characters that are shown of two texts before the first difference."""

@@ -409,6 +409,14 @@ class PendingTurn(TurnReader):
         assert isinstance(found, Turn), "who waits for a reply gets one or an error"
         return found.choice
 
+    @property
+    def cached(self) -> int | None:
+        """Prompt tokens that the server had cached; None where it does not say."""
+        cached = -1 if self._reply is None else self._reply.cached
+        if self._call is not None:
+            _, _, cached, *_ = self._call[3]
+        return None if cached < 0 else cached
+
     def land(
         self,
         core: CoreTree,

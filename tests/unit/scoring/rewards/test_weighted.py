@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline._internal.serialization import SerializedObject, load, pack
 from trunkline.errors import ConfigError
-from trunkline.rollout.tree_runner import RoundScorer
+from trunkline.rollout.round_scorer import RoundScorer
 from trunkline.scoring.notes import Graded, Verdict, graded, note, read, why_unscored
 from trunkline.scoring.rewards import (
     F1,
