@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 import time
 import webbrowser
 from pathlib import Path
@@ -88,11 +87,9 @@ def events(run: str, follow: bool, kinds: str | None, text: str) -> None:
         raise UsageError(f"--text must be a number of characters, or all, not {short_repr(text)}")
     stream = EventStream(run, follow=follow, kinds=kinds, text=None if text == "all" else int(text))
     for batch in stream.batches():
-        if batch and sys.stdout is not None:
-            # A reader that has left ends the command, as it ends others.
-            sys.stdout.write("".join(f"{event.as_json()}\n" for event in batch))
-            sys.stdout.flush()
-        elif not batch:
+        if batch and not put("\n".join(event.as_json() for event in batch)):
+            return  # the reader has left
+        if not batch:
             time.sleep(POLL)
 
 

@@ -34,6 +34,7 @@ _CALLS = "SELECT task, seq, max(started + micros) FROM calls WHERE {} GROUP BY t
 _USES = "SELECT use, task, seq, rollout, tool, failed, micros, started FROM uses WHERE {} ORDER BY use"
 _ENDED = "SELECT task, ended, rollouts, nodes, digest, error FROM trees WHERE task BETWEEN ? AND ? ORDER BY task"
 _DONE = "SELECT task FROM trees"
+_UNFINISHED = "task NOT IN (SELECT task FROM trees)"
 _EVENTS = "SELECT event, at, kind, task, data FROM events WHERE event > ? ORDER BY event"
 _LAST = "SELECT coalesce((SELECT max(call) FROM calls), 0), coalesce((SELECT max(use) FROM uses), 0)"
 
@@ -85,6 +86,8 @@ class EventReader:
         self._done = set(self._finished(reader))
         for number in self._begun(reader, 0, len(self._names) - 1):
             self._skip[number] = self._top(reader, number)
+        # For the times of what follows.
+        self._load(reader, _UNFINISHED, _UNFINISHED)
         ((self._calls, self._last_use),) = self._rows(reader, list[tuple[int, int]], _LAST)
         self._last_event = max([event for event, *_ in reader.query("SELECT event FROM events")], default=0)
 

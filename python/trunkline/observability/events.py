@@ -74,6 +74,7 @@ class MessageEvent(TaskEvent, frozen=True, kw_only=True, tag="message"):
     Attributes:
         rollout: Number of the rollout on whose path it stands first; None for a message of the prompt.
         node: Number of its node in the tree.
+        parent: The node before it; 0, the empty root, for the first one.
         role: Its role, such as ``user``.
         text: Its text.
         agent: The agent that it is of; empty for none.
@@ -82,6 +83,7 @@ class MessageEvent(TaskEvent, frozen=True, kw_only=True, tag="message"):
 
     rollout: int | None
     node: int
+    parent: int
     role: str
     text: str
     agent: str = ""
@@ -99,10 +101,10 @@ class RolloutEvent(TaskEvent, frozen=True, kw_only=True):
 
 
 class RolloutStarted(RolloutEvent, frozen=True, kw_only=True, tag="rollout_started"):
-    """A rollout begins at the prompt.
+    """A rollout begins before the first turn: at the prompt, or behind messages that follow it.
 
     Attributes:
-        node: The node behind which it begins.
+        node: The node behind which its first turn is asked.
         path: Its fork path, which names it whatever the order of arrival: turn, draw, turn, draw, and so on.
         subgroup: The initial chain that it counts for.
     """
@@ -117,7 +119,8 @@ class RolloutForked(RolloutEvent, frozen=True, kw_only=True, tag="fork"):
 
     Attributes:
         parent: The rollout whose state it continues; None where the tree does not say.
-        node: The node behind which it begins; all nodes up to there are shared.
+        node: The node behind which its next turn is asked: of the state that it shares, or of a message that is put in
+            there, whose event follows.
         turn: Model turns up to there.
         path: As for :class:`RolloutStarted`.
         subgroup: As for :class:`RolloutStarted`.
@@ -149,10 +152,11 @@ class TurnEvent(RolloutEvent, frozen=True, kw_only=True, tag="turn"):
 
     Attributes:
         node: Number of its node; equal turns of several rollouts share one.
+        parent: The node before it.
         turn: Which turn on the rollout's path it is, from 0.
         text: What the model said. Calls of a dialect that writes them into the text are in it.
         reasoning: What it said aside; empty for nothing.
-        calls: The tool calls in its message.
+        tool_calls: The tool calls in its message.
         finish: Why the model stopped, in the server's word.
         agent: The agent or role that asked.
         weights: The version of the weights; None where unknown.
@@ -162,10 +166,11 @@ class TurnEvent(RolloutEvent, frozen=True, kw_only=True, tag="turn"):
     """
 
     node: int
+    parent: int
     turn: int
     text: str
     reasoning: str = ""
-    calls: tuple[RequestedCall, ...] = ()
+    tool_calls: tuple[RequestedCall, ...] = ()
     finish: str = ""
     agent: str = ""
     weights: str | None = None
@@ -195,6 +200,7 @@ class ObservationEvent(RolloutEvent, frozen=True, kw_only=True, tag="observation
 
     Attributes:
         node: Number of its node.
+        parent: The node before it.
         call: The id of the call in the turn before that it answers; empty where it names none.
         text: The result.
         agent: The agent that is shown it.
@@ -202,6 +208,7 @@ class ObservationEvent(RolloutEvent, frozen=True, kw_only=True, tag="observation
     """
 
     node: int
+    parent: int
     call: str
     text: str
     agent: str = ""

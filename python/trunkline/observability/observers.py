@@ -291,7 +291,7 @@ class ObserverHub:
     @property
     def behind(self) -> bool:
         """Whether an observer is so far behind that the run is to wait for it."""
-        return any(observer.behind for observer in self._observers)
+        return bool(self._observers) and any(observer.behind for observer in self._observers)
 
     def grew(self) -> None:
         """Note progress."""

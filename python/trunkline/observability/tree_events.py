@@ -150,24 +150,28 @@ class TreeEvents:
         path, point = view.path, view.point
         self._paths[path] = number
         self._leaves[number] = point
-        for node in self._behind(self._told, point):
+        nodes = self._behind(self._told, point)
+        said = [node for node in nodes if self._core.node(node).kind != PROMPT]
+        for node in nodes[: len(nodes) - len(said)]:
             yield from self._node(number, node)
         turns = self._core.node(point).turns
-        if not turns:
+        if turns:
+            yield RolloutForked(
+                time=self._time,
+                task=self._task,
+                rollout=number,
+                parent=self._paths.get(path[:-2]),
+                node=point,
+                turn=turns,
+                path=path,
+                subgroup=view.subgroup,
+            )
+        else:
             yield RolloutStarted(
                 time=self._time, task=self._task, rollout=number, node=point, path=path, subgroup=view.subgroup
             )
-            return
-        yield RolloutForked(
-            time=self._time,
-            task=self._task,
-            rollout=number,
-            parent=self._paths.get(path[:-2]),
-            node=point,
-            turn=turns,
-            path=path,
-            subgroup=view.subgroup,
-        )
+        for node in said:
+            yield from self._node(number, node)
 
     def _behind(self, stop: Container[int], last: int) -> list[int]:
         """The nodes on a path up to its last one, in order, behind those at which the way back to the root stops."""
@@ -211,10 +215,11 @@ class TreeEvents:
                 task=self._task,
                 rollout=number,
                 node=node,
+                parent=view.parent,
                 turn=view.turns - 1,
                 text=text,
                 reasoning=aside,
-                calls=tuple(calls),
+                tool_calls=tuple(calls),
                 finish=view.finish,
                 agent=view.agent,
                 weights=version_in(view.namespace),
@@ -228,6 +233,7 @@ class TreeEvents:
                 task=self._task,
                 rollout=number,
                 node=node,
+                parent=view.parent,
                 call=self._text(str(said.get("tool_call_id") or ""))[0],
                 text=text,
                 agent=view.agent,
@@ -239,6 +245,7 @@ class TreeEvents:
                 task=self._task,
                 rollout=None if view.kind == PROMPT else number,
                 node=node,
+                parent=view.parent,
                 role=self._text(str(said.get("role") or ""))[0],
                 text=text,
                 agent=view.agent,
