@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
     from trunkline.llm.types import Reply, Request
+    from trunkline.observability.event_stream import events
     from trunkline.rollout import programs
     from trunkline.rollout.budget import Budget
     from trunkline.rollout.external.config import External
@@ -64,6 +65,7 @@ llm.request: Sampling
 llm.token_ids.base: TokenMode
 llm.types: Reply Request
 observability: observability=
+observability.event_stream: events
 rollout.budget: Budget
 rollout.external.config: External
 rollout.programs: programs=
@@ -217,6 +219,7 @@ __all__ = [
     "compare",
     "environments",
     "errors",
+    "events",
     "exact_match",
     "export",
     "filters",

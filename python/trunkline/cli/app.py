@@ -28,6 +28,7 @@ _COMMANDS = {
     "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "view": ("trunkline.cli.view:view", "Show a run as a web page, or write it as one file."),
+    "events": ("trunkline.cli.view:events", "Print what happened in a run as lines of JSON, also while it runs."),
     "ctl": ("trunkline.cli.view:ctl", "Drain or stop a run that is under way."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
     "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),

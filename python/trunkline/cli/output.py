@@ -33,15 +33,18 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-def put(text: str) -> None:
+def put(text: str) -> bool:
     """Print a text and a line break on standard output, and flush it.
 
     Where the reader has left (``| head``) or standard output was closed from the start, nothing is printed, so that the
     exit code still tells how the command ended. Characters that the output's encoding lacks are escaped.
+
+    Returns:
+        Whether there is a reader.
     """
     stream = sys.stdout
     if stream is None or stream.closed:
-        return
+        return False
     try:
         try:
             stream.write(text + "\n")
@@ -51,9 +54,11 @@ def put(text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         silence()
+        return False
     except OSError as problem:
         silence()
         raise InfrastructureError(f"cannot write to standard output: {problem.strerror or problem}") from None
+    return True
 
 
 def tell(line: str) -> None:

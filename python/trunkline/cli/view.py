@@ -1,10 +1,11 @@
-"""The commands ``view`` and ``ctl``."""
+"""The commands ``view``, ``events`` and ``ctl``."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+import time
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from trunkline._internal.text import printable
+from trunkline._internal.validation import short_repr
 from trunkline.cli.output import put, tell, write_json
 from trunkline.errors import UsageError
+from trunkline.observability.event_stream import POLL, TEXT, EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +64,33 @@ async def _serve(paths: Sequence[Path], port: int, *, browse: bool) -> None:
         await ended.wait()
     finally:
         await server.close()
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--follow", "-f", is_flag=True, help="Wait for further events until no process writes RUN any more.")
+@click.option("--kind", "kinds", metavar="KIND,...", help="Print events of these kinds alone, such as turn,score.")
+@click.option(
+    "--text",
+    default=str(TEXT),
+    show_default=True,
+    metavar="N|all",
+    help="The most characters of each text; 'all' for whole texts.",
+)
+def events(run: str, follow: bool, kinds: str | None, text: str) -> None:
+    """Print what happened in RUN, also while it runs: a line of JSON for each event.
+
+    Kinds: run_started, message, rollout_started, fork, turn, tool_call, observation, error, rollout_ended, score,
+    task_ended, run_ended. What looks like a key is taken out of texts; control characters are escaped.
+    """
+    if text != "all" and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"--text must be a number of characters, or all, not {short_repr(text)}")
+    stream = EventStream(run, follow=follow, kinds=kinds, text=None if text == "all" else int(text))
+    for batch in stream.batches():
+        if batch and not put("\n".join(event.as_json() for event in batch)):
+            return  # the reader has left
+        if not batch:
+            time.sleep(POLL)
 
 
 @click.command()

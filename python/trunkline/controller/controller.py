@@ -79,6 +79,7 @@ class Controller:
         self._fatal: TrunklineError | None = None
         self._grace = grace
         self._failed_workers: set[int] = set()
+        self._unacknowledged: list[tuple[int, Ack]] = []
         self._beaten = time.monotonic()
         self.stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -242,6 +243,8 @@ class Controller:
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""
         events = [event for event in events if not self._is_stale(*event)]
+        if self._unacknowledged and not self._waits:
+            self._release()
         self._commit([(worker_id, message) for worker_id, message in events if isinstance(message, Batch)])
         for worker_id, message in events:
             self._supervisor.heartbeats.seen(worker_id)
@@ -252,6 +255,17 @@ class Controller:
         self.progress.workers = len(self._registry.ready)
         self._run_limits.note(self._writer)
         self.observers.show(self._supervisor.heartbeats.silent)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the run waits for an observer; not once it is to end."""
+        return self.observers.behind and not self._ending and self._run_limits.word is None
+
+    def _release(self) -> None:
+        """Acknowledge what was committed while the run waited for an observer."""
+        for worker_id, ack in self._unacknowledged:
+            self._backend.send(worker_id, ack)
+        self._unacknowledged.clear()
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""
@@ -264,8 +278,12 @@ class Controller:
         )
         self.progress.called(rows)
         took = time.monotonic() - begun
+        waits = self._waits
         for worker_id, batch in batches:
-            self._backend.send(worker_id, Ack(batch.batch))
+            if waits:
+                self._unacknowledged.append((worker_id, Ack(batch.batch)))
+            else:
+                self._backend.send(worker_id, Ack(batch.batch))
             self._components.commit(worker_id, batch, took)
 
     def _is_stale(self, worker_id: int, message: Event) -> bool:
@@ -311,6 +329,7 @@ class Controller:
     async def _wind_down(self) -> None:
         """Take the last batches of a run that ends early, and the leases that workers hold."""
         self._run_limits.wind_down()
+        self._release()
         await self._supervisor.close()
         grace = self._grace if self._fatal is None and self.stopped else 0.0
         if grace:

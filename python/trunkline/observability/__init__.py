@@ -1,4 +1,4 @@
-"""How a run is watched (``trunkline.observability``): its progress, logs, Prometheus, OpenTelemetry, sinks."""
+"""How a run is watched (``trunkline.observability``): its events, progress, logs, Prometheus, OpenTelemetry, sinks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,25 @@ from typing import TYPE_CHECKING
 from trunkline._internal.exports import exports
 
 if TYPE_CHECKING:
+    from trunkline.observability.event_stream import EventListener, EventStream
+    from trunkline.observability.events import (
+        ErrorEvent,
+        EventsDropped,
+        MessageEvent,
+        ObservationEvent,
+        RequestedCall,
+        RolloutEnded,
+        RolloutForked,
+        RolloutStarted,
+        RunEnded,
+        RunEvent,
+        RunStarted,
+        ScoreEvent,
+        ScorePart,
+        TaskEnded,
+        ToolCallEvent,
+        TurnEvent,
+    )
     from trunkline.observability.logging import log_to
     from trunkline.observability.observers import Observer, Progress
     from trunkline.observability.opentelemetry import Tracing
@@ -15,14 +34,32 @@ if TYPE_CHECKING:
     from trunkline.observability.sinks import MLflow, Sink, Trackio, Wandb
 
 __all__ = [
+    "ErrorEvent",
+    "EventListener",
+    "EventStream",
+    "EventsDropped",
     "MLflow",
+    "MessageEvent",
+    "ObservationEvent",
     "Observer",
     "Progress",
     "PrometheusServer",
+    "RequestedCall",
+    "RolloutEnded",
+    "RolloutForked",
+    "RolloutStarted",
+    "RunEnded",
+    "RunEvent",
+    "RunStarted",
+    "ScoreEvent",
+    "ScorePart",
     "ServerMetrics",
     "Sink",
+    "TaskEnded",
+    "ToolCallEvent",
     "Tracing",
     "Trackio",
+    "TurnEvent",
     "Wandb",
     "log_to",
 ]
@@ -30,6 +67,10 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     """
+observability.event_stream: EventListener EventStream
+observability.events: ErrorEvent EventsDropped MessageEvent ObservationEvent RequestedCall RolloutEnded
+observability.events: RolloutForked RolloutStarted RunEnded RunEvent RunStarted ScoreEvent
+observability.events: ScorePart TaskEnded ToolCallEvent TurnEvent
 observability.logging: log_to
 observability.observers: Observer Progress
 observability.opentelemetry: Tracing

@@ -57,6 +57,7 @@ class Progress(msgspec.Struct):
         latencies: Seconds of the latest model calls.
         memory: The most bytes that this process and the workers held together, looked at once a second; 0 before.
         servers: What model servers said of themselves, by their URLs; empty unless they are asked.
+        behind: Whether the run waits for an observer, such as a slow ``on_event``.
     """
 
     tasks: int
@@ -83,6 +84,7 @@ class Progress(msgspec.Struct):
     memory: int = 0
     servers: dict[str, ServerUse] = msgspec.field(default_factory=dict)
     retry_causes: dict[str, int] = msgspec.field(default_factory=dict)
+    behind: bool = False
 
     def called(self, rows: CommitRows) -> None:
         """Count the calls of a commit; those answered out of a cache cost nothing and took no time."""
@@ -127,6 +129,11 @@ class Observer:
 
     An observer that raises is told no more, and the run goes on without it.
     """
+
+    @property
+    def behind(self) -> bool:
+        """Whether the run is to wait: workers are not told meanwhile that their turns are in the file, so they stop."""
+        return False
 
     def opened(self, path: Path) -> None:
         """The run file is there, with the run's settings and tasks; the other events come after this one."""
@@ -195,6 +202,8 @@ def explain(progress: Progress) -> str | None:
         return None
     idle = "no request and no tool call is in flight" if progress.engines else "no worker has reported its status yet"
     reasons = list(_reasons(progress)) or [idle]
+    if progress.behind:
+        reasons.insert(0, "an observer, such as on_event, is too far behind, and the run waits for it")
     retries = [state.retry for state in progress.engines.values() if state.retry is not None]
     if retries:
         reasons.append(f"next retry in {max(0.0, min(retries)):.0f} s")
@@ -279,6 +288,11 @@ class ObserverHub:
                 self._observers.remove(observer)
                 logger.warning(_RAISED, type(observer).__name__, exc_info=True)
 
+    @property
+    def behind(self) -> bool:
+        """Whether an observer is so far behind that the run is to wait for it."""
+        return bool(self._observers) and any(observer.behind for observer in self._observers)
+
     def grew(self) -> None:
         """Note progress."""
         self._grown = time.monotonic()
@@ -302,6 +316,7 @@ class ObserverHub:
         """Note the seconds that the run and its silent workers take, and show it."""
         shot, now = self._progress, time.monotonic()
         shot.seconds, shot.quiet, shot.silent = now - self._began, now - self._grown, dict(silent)
+        shot.behind = self.behind
         self._stall_detector.look(shot)
         if self._watch is not None:
             self._watch(shot)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from trunkline.observability.event_stream import EventListener
+    from trunkline.observability.events import RunEvent
     from trunkline.observability.observers import Observer, Progress
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import PrometheusServer
@@ -87,6 +89,8 @@ class Options(TypedDict, total=False):
             turns and tool calls (extra: otel).
         observers: Objects of :class:`trunkline.observability.Observer`, which are told of the run's events, such as
             :class:`trunkline.observability.ServerMetrics`, or sinks, also as texts such as ``"wandb:PROJECT"``.
+        on_event: Called, in a thread, with each event of the run (:func:`trunkline.events`), one after the other; or a
+            :class:`trunkline.observability.EventListener`, which says what happens where the function is slow.
         watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
         progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
             of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
@@ -123,6 +127,7 @@ class Options(TypedDict, total=False):
     metrics: PrometheusServer | None
     tracing: bool | Tracing
     observers: Sequence[Observer | str]
+    on_event: EventListener | Callable[[RunEvent], object] | None
     watch: Callable[[Progress], None] | None
     progress: Literal["auto", False] | Callable[[Progress], None] | None
     fail_on_error: float

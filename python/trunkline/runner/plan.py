@@ -27,6 +27,7 @@ from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.cache import Cache, place
+from trunkline.observability.event_stream import EventListener
 from trunkline.observability.live import check_progress
 from trunkline.observability.logging import conceal
 from trunkline.observability.observers import Observer
@@ -92,7 +93,7 @@ def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
     return BorrowedBackend(pool.backend)
 
 
-def watchers(metrics: object, tracing: object, others: object) -> tuple[str, list[Observer]]:
+def watchers(metrics: object, tracing: object, others: object, on_event: Any = None) -> tuple[str, list[Observer]]:
     """Return ``Job.traced`` and the observers; raise ConfigError for an object of another type."""
     if metrics is not None and not isinstance(metrics, PrometheusServer):
         raise ConfigError(f"metrics must be a trunkline.observability.PrometheusServer, not {short_repr(metrics)}")
@@ -105,6 +106,8 @@ def watchers(metrics: object, tracing: object, others: object) -> tuple[str, lis
         )
     observers: list[Observer] = [] if metrics is None else [metrics]
     observers += [read_sink(one) if isinstance(one, str) else one for one in others]
+    if on_event is not None:
+        observers.append(on_event if isinstance(on_event, EventListener) else EventListener(on_event))
     if tracing is False:
         return "", observers
     tracing = Tracing() if tracing is True else tracing
@@ -148,7 +151,9 @@ class RunSpec:
             self._begin(agent, tasks)
         else:
             self._go_on(agent, tasks, self._resumable)
-        self._job.traced, self._observers = watchers(told["metrics"], told["tracing"], told["observers"])
+        self._job.traced, self._observers = watchers(
+            told["metrics"], told["tracing"], told["observers"], told["on_event"]
+        )
         conceal(*self._job.llms.values())
         self._backend = make_backend(self._job, told["workers"], len(self._tasks), told["pool"])
         self._grace = check_float("grace", told["grace"], 0, unit="seconds")

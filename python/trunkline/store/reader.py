@@ -163,7 +163,8 @@ class RunReader:
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as problem:
-            if problem.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}:
+            # An error without a code comes from Python: a text cannot be decoded.
+            if getattr(problem, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}:
                 raise UsageError(f"{short_repr(statement)}: {printable(str(problem), 200)}") from None
             raise self._unreadable(problem) from None
         except READ_ERRORS as problem:

@@ -43,6 +43,18 @@ def message_text(message: Message) -> str:
     return ""
 
 
+def message_calls(message: Message) -> list[tuple[str, str, str]]:
+    """Return id, name and arguments of each tool call in a chat message; arguments that are no text as JSON."""
+    listed = message.get("tool_calls")
+    calls = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    named = [(one.get("id", ""), one["function"]) for one in calls if isinstance(one.get("function"), dict)]
+    return [(_as_text(own), _as_text(one.get("name", "")), _as_text(one.get("arguments"))) for own, one in named]
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 class NodeTokens(NamedTuple):
     """Tokens of a node; the properties of :class:`Node` say what the columns hold."""
 

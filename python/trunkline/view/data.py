@@ -22,9 +22,9 @@ from trunkline.store.stats.calls import retry_causes
 from trunkline.store.stats.categories import by_category
 from trunkline.store.stats.tasks import each_task
 from trunkline.store.stats.where import compiled, field_reader, fields_of
-from trunkline.tree.views import Kind, message_text
+from trunkline.tree.views import Kind, message_calls, message_text
 from trunkline.types import FAILED, UNSCORED, Termination
-from trunkline.view.texts import tasks_with, tool_calls
+from trunkline.view.texts import tasks_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -417,7 +417,7 @@ def _cut(text: str | None, most: int) -> str | None:
 
 def _node(node: Node, most: int, drawn: int) -> dict[str, Any]:
     message = node.message
-    calls = [{"name": _cut(name, 200), "arguments": _cut(given, most)} for name, given in tool_calls(message)]
+    calls = [{"name": _cut(name, 200), "arguments": _cut(given, most)} for _, name, given in message_calls(message)]
     turn = node.kind is Kind.TURN
     made: dict[str, Any] = {
         "id": node.id,

@@ -7,27 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline.tree.views import message_text
+from trunkline.tree.views import message_calls, message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from trunkline.store.reader import RunReader
     from trunkline.tree.views import Node
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,:;?!()=-]+")
 """Characters that JSON holds as they are."""
-
-
-def tool_calls(message: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The name and the arguments of each tool call in a message; arguments that are no text as JSON."""
-    listed = message.get("tool_calls")
-    functions = [call.get("function") for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
-    return [(_text(one.get("name", "")), _text(one.get("arguments"))) for one in functions if isinstance(one, dict)]
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def tasks_with(reader: RunReader, text: str, *, turns: bool) -> set[int]:
@@ -59,7 +48,7 @@ def _said(node: Node) -> Iterator[str]:
     yield message_text(message)
     yield node.aside or ""
     yield node.compressed_reasoning or ""
-    for name, arguments in tool_calls(message):
+    for _, name, arguments in message_calls(message):
         yield name
         yield arguments
         yield from _leaves(arguments)
