@@ -22,7 +22,7 @@ from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
-from trunkline.tools.tool import Tool, check_environment, load_tools
+from trunkline.tools.tool import Tool, check_environment, environment_for, load_tools
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.records import number_of, versioned
 
@@ -150,8 +150,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
 
     Attributes:
         model: The model's name, as the endpoint knows it.
-        tools: What a turn may call: functions with ``@tool``, or texts as on the command line: ``"module"``,
-            ``"module:name"`` or ``"file.py:name"``.
+        tools: What a turn may call: functions with ``@tool``, tools of ``trunkline.tools``, lists of them, or texts as
+            on the command line: ``"python"``, ``"module"``, ``"module:name"`` or ``"file.py:name"``.
         system: System prompt; none is sent when empty.
         sampling: Sampling parameters of every turn.
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
@@ -168,7 +168,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
             the model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
             :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one; or its
-            name, ``"module:Class"``. In a program all agents share that of the run's agent.
+            name, ``"module:Class"``. In a program all agents share that of the run's agent. None: the sandbox that
+            ``tools.python``, ``tools.shell`` and ``tools.files`` bring along, if one of them is among the tools.
 
     Raises:
         ConfigError: If a field has a value it cannot have.
@@ -197,10 +198,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         check_optional(check_int, "Agent: max_tool_calls", self.max_tool_calls, 0)
         tools = [self.tools] if isinstance(self.tools, str) else self.tools
         check_that(isinstance(tools, list | tuple), "Agent: tools must be a list of tools", self.tools)
-        if any(isinstance(tool, str) for tool in tools):
+        if any(isinstance(tool, str | list | tuple) for tool in tools):
             msgspec.structs.force_setattr(self, "tools", load_tools(tools, "Agent: tools"))
         if isinstance(self.environment, str):
             msgspec.structs.force_setattr(self, "environment", load_named(self.environment, "Agent: environment"))
+        msgspec.structs.force_setattr(self, "environment", environment_for(self.environment, self.tools))
         check_that(self.malformed in {"return", "repair"}, "Agent: malformed must be return or repair", self.malformed)
         check_that(self.on_void_turn in {"tell", "stop"}, "Agent: on_void_turn must be tell or stop", self.on_void_turn)
         Toolbox(self.tools, repair=self.malformed == "repair")

@@ -18,7 +18,7 @@ from trunkline.llm.messages import piece, system
 from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.team.projection import Reader, Reading, Whole
-from trunkline.tools.tool import Tool
+from trunkline.tools.tool import Tool, load_tools
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -121,6 +121,8 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         _check_slots(self.slots)
         if self.sees is not None:
             _listed("sees", "names of roles", self.sees, str)
+        if isinstance(self.tools, list | tuple) and any(isinstance(tool, str | list | tuple) for tool in self.tools):
+            msgspec.structs.force_setattr(self, "tools", load_tools(self.tools, "Role: tools"))
         _listed("tools", "tools, functions with @tool", self.tools, Tool)
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Role: sampling must be a Sampling, not {short_repr(self.sampling)}")

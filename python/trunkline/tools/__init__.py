@@ -8,6 +8,9 @@ from trunkline._internal.exports import exports
 
 if TYPE_CHECKING:
     from trunkline.errors import ToolError
+    from trunkline.tools.builtin.calculator import calculator
+    from trunkline.tools.builtin.http_get import http_get
+    from trunkline.tools.builtin.sandboxed import files, python, shell
     from trunkline.tools.calls import Call, current_call
     from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
@@ -17,7 +20,12 @@ __all__ = [
     "Environment",
     "Tool",
     "ToolError",
+    "calculator",
     "current_call",
+    "files",
+    "http_get",
+    "python",
+    "shell",
     "tool",
 ]
 
@@ -25,6 +33,9 @@ __getattr__ = exports(
     __name__,
     """
 errors: ToolError
+tools.builtin.calculator: calculator
+tools.builtin.http_get: http_get
+tools.builtin.sandboxed: files python shell
 tools.calls: Call current_call
 tools.environment: Environment
 tools.tool: Tool tool
