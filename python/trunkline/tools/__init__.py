@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trunkline.tools.builtin.sandboxed import files, python, shell
     from trunkline.tools.calls import Call, current_call
     from trunkline.tools.environment import Environment
+    from trunkline.tools.review import ToolRequest
     from trunkline.tools.tool import Tool, tool
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Environment",
     "Tool",
     "ToolError",
+    "ToolRequest",
     "calculator",
     "current_call",
     "files",
@@ -38,6 +40,7 @@ tools.builtin.http_get: http_get
 tools.builtin.sandboxed: files python shell
 tools.calls: Call current_call
 tools.environment: Environment
+tools.review: ToolRequest
 tools.tool: Tool tool
 """,
 )

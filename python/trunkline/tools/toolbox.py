@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,6 +18,7 @@ from trunkline._internal.aio import SharedTasks
 from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
+from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
 from trunkline.tools.environment_pool import PooledEnvironment, PoolKeeper
 from trunkline.tools.executor import EAGER, NEXT_PASS, Executor, Raised, UserCodeRunner, started
@@ -27,9 +29,10 @@ from trunkline.tools.tool import Tool
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
 
-    from trunkline.llm.types import ToolCall
     from trunkline.tools.calls import Origin
     from trunkline.tools.environment import Environment
+    from trunkline.tools.review import ToolReview
+    from trunkline.tree.records import DecisionMark
 
 OnBegin: TypeAlias = Callable[[Sequence[tuple[str, Call]]], Awaitable[None]]
 """Awaited with names of tools with side effects and their calls before these begin."""
@@ -216,12 +219,13 @@ class Toolbox:
         environment: Environment | None = None,
         origin: Origin | None = None,
         begin: OnBegin | None = None,
+        review: ToolReview | None = None,
     ) -> Coroutine[Any, Any, list[Observation]]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
-        if len(calls) == 1 and not self._acting and not self._repair:
+        if len(calls) == 1 and not self._acting and not self._repair and review is None:
             (one,) = calls
             return self._alone(one.name, one.arguments, environment, None if origin is None else (origin, 0))
-        return self._together(calls, environment, origin, begin)
+        return self._together(calls, environment, origin, begin, review)
 
     async def _together(
         self,
@@ -229,8 +233,11 @@ class Toolbox:
         environment: Environment | None,
         origin: Origin | None,
         begin: OnBegin | None,
+        review: ToolReview | None,
     ) -> list[Observation]:
         turn = await self._mended(calls)
+        if review is not None and origin is not None:
+            turn = await self._reviewed(turn, origin, review)
         places = [None if origin is None else (origin, index) for index in range(len(turn))]
         if begin is not None and self._acting:
             risky = [
@@ -256,15 +263,31 @@ class Toolbox:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
+    async def _reviewed(self, turn: Sequence[RepairedCall], origin: Origin, review: ToolReview) -> list[RepairedCall]:
+        """Return the calls of a turn as they are to run; raises BeforeToolFailed."""
+        decided: dict[int, DecisionMark] = {}
+        for index, one in enumerate(turn):
+            tool = self._tools.get(one.call.name)
+            if tool is not None and (
+                mark := await review.ask(tool, one.call.arguments, origin, index, self._user_code)
+            ):
+                decided[index] = mark
+        return _decided(turn, decided)
+
     def stateful(self, calls: Iterable[ToolCall]) -> bool:
         """Whether one of some calls takes the environment."""
         return any(call.name in self._stateful_names for call in calls)
 
     async def replay(
-        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None, first: int = 0
+        self,
+        calls: Sequence[ToolCall],
+        environment: Environment,
+        origin: Origin | None = None,
+        first: int = 0,
+        decisions: Mapping[int, DecisionMark] = MappingProxyType({}),
     ) -> list[Observation | None]:
-        """Run the calls of a recorded turn again that take the environment; the others give None."""
-        turn = await self._mended(calls)
+        """Run the calls of a recorded turn again that take the environment, as decided; the others give None."""
+        turn = _decided(await self._mended(calls), decisions)
         stateful = [mended.call.name for mended in turn if self._stateful(mended)]
         fixed = [name for name in stateful if not (environment.replay and self._tools[name].policy.replay)]
         if fixed:
@@ -312,12 +335,12 @@ class Toolbox:
         return await asyncio.to_thread(mend, calls)  # hostile text can take long
 
     def _stateful(self, mended: RepairedCall) -> bool:
-        return mended.call.name in self._stateful_names
+        return mended.call.name in self._stateful_names and mended.refusal is None
 
     def _acts(self, mended: RepairedCall) -> bool:
         """Whether a call will run and has side effects."""
         found = self._tools.get(mended.call.name)
-        if found is None or not found.policy.side_effects:
+        if found is None or not found.policy.side_effects or mended.refusal is not None:
             return False
         try:
             found.schema.decode(mended.call.arguments)
@@ -326,6 +349,8 @@ class Toolbox:
         return True
 
     async def _run(self, mended: RepairedCall, place: CallPlace | None, environment: Environment | None) -> Observation:
+        if mended.refusal is not None:
+            return Observation(bounded(mended.note + mended.refusal, self._limit), False, 0)
         seen = await self.call(mended.call.name, mended.call.arguments, environment, place)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
@@ -341,6 +366,16 @@ class Toolbox:
             return f"Error: the tool call could not be read: {unreadable(arguments)}."
         known = ", ".join(self._tools) or "none"
         return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
+
+
+def _decided(turn: Sequence[RepairedCall], decisions: Mapping[int, DecisionMark]) -> list[RepairedCall]:
+    """Return the calls of a turn as they run by some decisions."""
+    found = list(turn)
+    for index, mark in decisions.items():
+        one = found[index]
+        changed = one.call if mark.refusal is not None else ToolCall(one.call.id, one.call.name, mark.arguments)
+        found[index] = RepairedCall(changed, one.note, mark.refusal)
+    return found
 
 
 def _filled(found: Tool[..., Any], slot: EnvironmentSlot, environment: Environment | None) -> dict[str, Environment]:
