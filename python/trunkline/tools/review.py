@@ -91,7 +91,7 @@ class ToolReview:
             raise BeforeToolFailed(f"{place} raised {what}") from said.error
         where = call.rollout, call.turn, index
         if isinstance(said, str) and said:
-            mark = DecisionMark(where, bounded(str.__str__(said)))
+            mark: DecisionMark | None = DecisionMark(where, bounded(str.__str__(said)))
         elif isinstance(said, ToolRequest) and said.name == tool.name:
             changed = _arguments(said, tool, place)
             mark = None if changed == before else DecisionMark(where, arguments=changed.decode())

@@ -324,7 +324,12 @@ def _load(name: str, what: str) -> list[Tool[..., Any]]:
             raise ConfigError(f"{what} {name!r}: {builtin} takes no value; write {builtin}")
         made = _BUILTIN[builtin](*(hosts.split("+") if equals else ()))
         return list(made) if isinstance(made, list) else [made]
-    found = load_named(name, what)
+    try:
+        found = load_named(name, what)
+    except ConfigError as problem:
+        if ":" in name or "." in name:
+            raise
+        raise ConfigError(f"{problem}; tools of the library are {_BUILTIN}") from None
     if ":" not in name:
         found = [value for value in vars(found).values() if isinstance(value, Tool)]
         if not found:

@@ -235,7 +235,7 @@ class DecisionMark(msgspec.Struct, frozen=True, omit_defaults=True):
     arguments: str = ""
 
 
-class ToolDecision(NamedTuple):
+class ToolDecision(msgspec.Struct, frozen=True):
     """What ``before_tool`` made of a call.
 
     Attributes:
@@ -300,7 +300,7 @@ class EnvironmentRecords:
             if turn < self._core.rollout(rollout).turns and self._taker(rollout, turn) == taker:
                 arguments = msgspec.json.decode(mark.arguments) if mark.refusal is None else None
                 found.append(ToolDecision(turn, index, mark.refusal, arguments))
-        return sorted(found, key=lambda one: one[:2])
+        return sorted(found, key=lambda one: (one.turn, one.index))
 
     def rewards(self, rollout: int) -> list[float]:
         """Return the step reward of each turn on a rollout's path; NaN where none was given."""
