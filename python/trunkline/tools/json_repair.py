@@ -33,14 +33,10 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RepairedCall(NamedTuple):
-    """A call as it runs, and the note about a repair that the model reads before the result; empty without one.
-
-    With a refusal, a text for the model, it does not run.
-    """
+    """A call as it runs, and the note about a repair that the model reads before the result; empty without one."""
 
     call: ToolCall
     note: str = ""
-    refusal: str | None = None
 
 
 def need_library() -> None:

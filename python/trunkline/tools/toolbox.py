@@ -22,7 +22,7 @@ from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
 from trunkline.tools.environment_pool import PooledEnvironment, PoolKeeper
 from trunkline.tools.executor import EAGER, NEXT_PASS, Executor, Raised, UserCodeRunner, started
-from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
+from trunkline.tools.json_repair import mend, need_library, sound
 from trunkline.tools.schema import BadArguments, EnvironmentSlot
 from trunkline.tools.tool import Tool
 
@@ -100,6 +100,14 @@ class Observation(NamedTuple):
     text: str
     ok: bool
     micros: int
+
+
+class PreparedCall(NamedTuple):
+    """A call as it runs, with a note that the model reads before the result; with a refusal it does not run."""
+
+    call: ToolCall
+    note: str = ""
+    refusal: str | None = None
 
 
 class Toolbox:
@@ -251,7 +259,7 @@ class Toolbox:
             return [await self._run(turn[0], places[0], environment)]
         lock, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
-        async def gated(mended: RepairedCall, place: CallPlace | None) -> Observation:
+        async def gated(mended: PreparedCall, place: CallPlace | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
             async with line if self._stateful(mended) else nullcontext(), lock:
                 return await self._run(mended, place, environment)
@@ -263,7 +271,7 @@ class Toolbox:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _reviewed(self, turn: Sequence[RepairedCall], origin: Origin, review: ToolReview) -> list[RepairedCall]:
+    async def _reviewed(self, turn: Sequence[PreparedCall], origin: Origin, review: ToolReview) -> list[PreparedCall]:
         """Return the calls of a turn as they are to run; raises BeforeToolFailed."""
         decided: dict[int, DecisionMark] = {}
         for index, one in enumerate(turn):
@@ -328,16 +336,17 @@ class Toolbox:
         async with place.using() as state:
             return await self.manage(state, method, *given)
 
-    async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
+    async def _mended(self, calls: Sequence[ToolCall]) -> list[PreparedCall]:
         """Return the calls of a turn, repaired where that is needed."""
         if not self._repair or all(map(sound, calls)):
-            return [RepairedCall(call) for call in calls]
-        return await asyncio.to_thread(mend, calls)  # hostile text can take long
+            return [PreparedCall(call) for call in calls]
+        mended = await asyncio.to_thread(mend, calls)  # hostile text can take long
+        return [PreparedCall(one.call, one.note) for one in mended]
 
-    def _stateful(self, mended: RepairedCall) -> bool:
+    def _stateful(self, mended: PreparedCall) -> bool:
         return mended.call.name in self._stateful_names and mended.refusal is None
 
-    def _acts(self, mended: RepairedCall) -> bool:
+    def _acts(self, mended: PreparedCall) -> bool:
         """Whether a call will run and has side effects."""
         found = self._tools.get(mended.call.name)
         if found is None or not found.policy.side_effects or mended.refusal is not None:
@@ -348,7 +357,7 @@ class Toolbox:
             return False
         return True
 
-    async def _run(self, mended: RepairedCall, place: CallPlace | None, environment: Environment | None) -> Observation:
+    async def _run(self, mended: PreparedCall, place: CallPlace | None, environment: Environment | None) -> Observation:
         if mended.refusal is not None:
             return Observation(bounded(mended.note + mended.refusal, self._limit), False, 0)
         seen = await self.call(mended.call.name, mended.call.arguments, environment, place)
@@ -368,13 +377,13 @@ class Toolbox:
         return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
 
 
-def _decided(turn: Sequence[RepairedCall], decisions: Mapping[int, DecisionMark]) -> list[RepairedCall]:
+def _decided(turn: Sequence[PreparedCall], decisions: Mapping[int, DecisionMark]) -> list[PreparedCall]:
     """Return the calls of a turn as they run by some decisions."""
     found = list(turn)
     for index, mark in decisions.items():
         one = found[index]
         changed = one.call if mark.refusal is not None else ToolCall(one.call.id, one.call.name, mark.arguments)
-        found[index] = RepairedCall(changed, one.note, mark.refusal)
+        found[index] = PreparedCall(changed, one.note, mark.refusal)
     return found
 
 
