@@ -22,13 +22,14 @@ from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
-from trunkline.tools.tool import Tool, check_environment, load_tools
+from trunkline.tools.review import ToolReview, check_before_tool
+from trunkline.tools.tool import Tool, check_environment, environment_for, load_tools
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.records import number_of, versioned
 
 if TYPE_CHECKING:
     from trunkline.llm.types import ReplyChoice
-    from trunkline.types import Message
+    from trunkline.types import Message, Task
 
 T = TypeVar("T")
 
@@ -150,8 +151,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
 
     Attributes:
         model: The model's name, as the endpoint knows it.
-        tools: What a turn may call: functions with ``@tool``, or texts as on the command line: ``"module"``,
-            ``"module:name"`` or ``"file.py:name"``.
+        tools: What a turn may call: functions with ``@tool``, tools of ``trunkline.tools``, lists of them, or texts as
+            on the command line: ``"python"``, ``"module"``, ``"module:name"`` or ``"file.py:name"``.
         system: System prompt; none is sent when empty.
         sampling: Sampling parameters of every turn.
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
@@ -168,7 +169,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
             the model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
             :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one; or its
-            name, ``"module:Class"``. In a program all agents share that of the run's agent.
+            name, ``"module:Class"``. In a program all agents share that of the run's agent. None: the sandbox that
+            ``tools.python``, ``tools.shell`` and ``tools.files`` bring along, if one of them is among the tools.
+        before_tool: A function, ``async`` or not, that is given each call of the model before it runs, as a
+            :class:`trunkline.tools.ToolRequest`, or its name, ``"module:function"``. It returns the call, the call with
+            other arguments, or a text that the model reads in place of a result. The calls of a turn come in call
+            order, before any of them runs; 60 seconds each. An exception in it ends the rollout as ``tool_error``.
 
     Raises:
         ConfigError: If a field has a value it cannot have.
@@ -186,6 +192,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
     malformed: Literal["return", "repair"] = "return"
     on_void_turn: Literal["tell", "stop"] = msgspec.field(default="tell", name="void")
     environment: Any = None
+    before_tool: Any = None
 
     def __post_init__(self) -> None:
         request.head(self.model)
@@ -197,10 +204,15 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         check_optional(check_int, "Agent: max_tool_calls", self.max_tool_calls, 0)
         tools = [self.tools] if isinstance(self.tools, str) else self.tools
         check_that(isinstance(tools, list | tuple), "Agent: tools must be a list of tools", self.tools)
-        if any(isinstance(tool, str) for tool in tools):
+        if any(isinstance(tool, str | list | tuple) for tool in tools):
             msgspec.structs.force_setattr(self, "tools", load_tools(tools, "Agent: tools"))
         if isinstance(self.environment, str):
             msgspec.structs.force_setattr(self, "environment", load_named(self.environment, "Agent: environment"))
+        msgspec.structs.force_setattr(self, "environment", environment_for(self.environment, self.tools))
+        if isinstance(self.before_tool, str):
+            msgspec.structs.force_setattr(self, "before_tool", load_named(self.before_tool, "Agent: before_tool"))
+        if self.before_tool is not None:
+            check_before_tool(self.before_tool)
         check_that(self.malformed in {"return", "repair"}, "Agent: malformed must be return or repair", self.malformed)
         check_that(self.on_void_turn in {"tell", "stop"}, "Agent: on_void_turn must be tell or stop", self.on_void_turn)
         Toolbox(self.tools, repair=self.malformed == "repair")
@@ -227,6 +239,10 @@ class CompiledAgent:
         self.greedy = self.dialect.sampling.temperature == 0
         self._sampled: dict[bytes, CompiledAgent] = {}
         self._under: CompiledAgent | None = None  # of the version that was asked for last
+
+    def review(self, task: Task) -> ToolReview | None:
+        """Return what asks ``before_tool`` about the calls of one turn; None without one."""
+        return None if self.agent.before_tool is None else ToolReview(self.agent.before_tool, task)
 
     def under(self, version: str | None) -> CompiledAgent:
         """The same agent under a version of the weights."""

@@ -17,6 +17,7 @@ TrunklineError
 |   |   + ContentFiltered        the provider withheld the reply
 |   + ToolError                  raised by a tool to say something to the model
 |   |   + EnvironmentFailed      the state that tools work on could not be made
+|   |   + BeforeToolFailed       the hook that may refuse a call of a tool failed
 |   + ForkRefused                the state that tools had at a fork point cannot be had again
 |   + ProgramError               a program used its rollout in a way that cannot be
 |   |   + ReplayDiverged         run again, a program did something else than its record says
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentError",
     "BadRequest",
+    "BeforeToolFailed",
     "BrokenRolloutsWarning",
     "CallFailed",
     "ConfigError",
@@ -250,6 +252,12 @@ class EnvironmentFailed(ToolError):
     """The environment of a rollout could not be made or restored: it failed, or took too long."""
 
     blame = "environment"
+
+
+class BeforeToolFailed(ToolError):
+    """The hook ``before_tool`` raised, took too long, or returned neither a call nor a text. It ends the rollout."""
+
+    blame = "before_tool"
 
 
 class ForkRefused(RolloutError):

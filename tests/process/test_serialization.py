@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from atlas import agent, lookup, tasks
 from foreign import capital_cities, serving
+from handy import decided
 from nbclient import NotebookClient
 
 import trunkline._internal.serialization as crossing
@@ -192,7 +193,11 @@ def test_a_live_client_cannot_be_told_to_use_processes():
 def test_every_field_of_an_agent_reaches_the_worker_and_the_run_file():
     """A field added to Agent later must not be dropped on the way."""
     sent = agent(
-        system="s", name="n", max_tool_calls=7, sampling=Sampling(temperature=0.5, stop=("x",), extra={"top_k": 3})
+        system="s",
+        name="n",
+        max_tool_calls=7,
+        sampling=Sampling(temperature=0.5, stop=("x",), extra={"top_k": 3}),
+        before_tool=decided,
     )
     job = Job(agent=sent, strategy=Chain(3), reward=exact_match, llm=LLM("http://127.0.0.1:9/v1"), seed=4)
     there = unpack_job(pack_job(job))

@@ -33,7 +33,10 @@ _state = {"importing": False}
 
 
 class SerializedObject(msgspec.Struct, frozen=True):
-    """One object as it crosses: by module, script or pickle; a struct by its class and its fields in msgpack."""
+    """One object as it crosses: by module, script or pickle; a struct by its class and its fields in msgpack.
+
+    With ``calls``, the object is what a call of that struct makes.
+    """
 
     what: str
     module: str = ""
@@ -41,6 +44,7 @@ class SerializedObject(msgspec.Struct, frozen=True):
     qualname: str = ""
     fields: bytes | None = None
     pickled: bytes | None = None
+    calls: bool = False
 
 
 def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
@@ -48,6 +52,8 @@ def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
     named = _by_name(value, what)
     if named is not None:
         return named
+    if isinstance(made_by := getattr(value, "made_by", None), msgspec.Struct):
+        return msgspec.structs.replace(pack(made_by, what, by_value=by_value), calls=True)
     if isinstance(value, msgspec.Struct):
         kind = _by_name(type(value), what)
         if kind is not None:
@@ -83,7 +89,8 @@ def load(serialized: SerializedObject) -> Any:
             f"{serialized.what}: {serialized.script or serialized.module} has no {serialized.qualname!r} in the worker"
         )
     if serialized.fields is not None:
-        return _filled(found, serialized)
+        made = _filled(found, serialized)
+        return made() if serialized.calls else made
     return found
 
 

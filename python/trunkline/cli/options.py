@@ -57,7 +57,9 @@ class FileCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-_CODE: Final = frozenset(("tools", "environment", "rewards", "program", "team", "strategy", "dialect", "filters"))
+_CODE: Final = frozenset(
+    ("tools", "environment", "before_tool", "rewards", "program", "team", "strategy", "dialect", "filters")
+)
 """Options whose values may name a file of Python."""
 
 _TABLES: Final = frozenset(("budget", "task_budget", "price", "field", "llms", "role", "set"))

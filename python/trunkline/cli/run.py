@@ -72,7 +72,7 @@ _AS_GIVEN: Final = (
 
 _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
-    "Agent": "--system --tools --environment --dialect --malformed --on-void-turn --max-turns",
+    "Agent": "--system --tools --environment --before-tool --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
     "Agents of other frameworks": AGENT_OPTION_NAMES,
     "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
@@ -95,8 +95,17 @@ _GROUPS: Final = {
 @BASE_URL
 @click.option("--llm", "llms", multiple=True, metavar="NAME=URL[,OPTION=VALUE,...]", help=HELP)
 @API_KEY_ENV
-@click.option("--tools", multiple=True, metavar="MODULE[:ATTR]|FILE.py[:ATTR]", help="Tools of the agent; repeatable.")
+@click.option(
+    "--tools",
+    multiple=True,
+    metavar="NAME|MODULE[:ATTR]|FILE.py[:ATTR]",
+    help="Tools of the agent: python, shell, files, calculator, http_get=HOST+HOST, or your own; repeatable, or with "
+    "commas.",
+)
 @click.option("--environment", metavar="MODULE:ATTR", help="Class or pool of the environments that the tools work on.")
+@click.option(
+    "--before-tool", metavar="MODULE:FUNCTION", help="Function that may refuse or change each call of a tool."
+)
 @click.option("--system", default="", help="System prompt.")
 @click.option(
     "--rollouts", "--num-rollouts", "--epochs", "-r", type=int, help="Tries of each question, as chains.  [default: 1]"
@@ -342,6 +351,7 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
         tools=load_tools(given["tools"], "--tools"),
         dialect=_dialect(given["dialect"]),
         environment=given["environment"] and load_named(given["environment"], "--environment"),
+        before_tool=given["before_tool"] and load_named(given["before_tool"], "--before-tool"),
         sampling=sampling,
         **{name: given[name] for name in ("model", "system", "malformed", "on_void_turn", "max_turns")},
     )

@@ -121,6 +121,7 @@ _OF_CODE: Final = ("name", "slots", "reads")
 _NOT_HERE: Final = {
     "program": "a team is a program: leave --program out",
     "system": "--system is for one agent; the roles of a team have theirs: --role NAME.system=TEXT",
+    "before_tool": "--before-tool is for one agent; the roles of a team have theirs: --role NAME.before_tool=MODULE:FN",
     "dialect": "--dialect is for one agent; the roles of a team have theirs: --role NAME.dialect=VALUE",
     "malformed": "--malformed is for one agent's own loop, which a team does not have",
     "on_void_turn": "--on-void-turn is for one agent's own loop, which a team does not have",

@@ -342,6 +342,7 @@ class EncodedJob(msgspec.Struct):
     parties: int
     traced: str
     path: list[str]
+    before_tool: SerializedObject | None = None
 
     def load_agent(self) -> Agent:
         """Return the agent with its tools, dialect and environment, importing user code from the job's path."""
@@ -351,6 +352,7 @@ class EncodedJob(msgspec.Struct):
             tools=[load(tool) for tool in self.tools],
             dialect=self.dialect if isinstance(self.dialect, str) else load(self.dialect),
             environment=None if self.environment is None else load(self.environment),
+            before_tool=None if self.before_tool is None else load(self.before_tool),
         )
 
 
@@ -376,9 +378,9 @@ def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
     def serialized(value: object, what: str) -> SerializedObject:
         return pack(value, what, by_value=by_value)
 
-    dialect, environment = job.agent.dialect, job.agent.environment
+    dialect, environment, hook = job.agent.dialect, job.agent.environment, job.agent.before_tool
     return EncodedJob(
-        agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None),
+        agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None, before_tool=None),
         tools=[serialized(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
         dialect=dialect if isinstance(dialect, str) else serialized(dialect, f"dialect {type(dialect).__name__}"),
         environment=None if environment is None else serialized(environment, f"environment {_named(environment)}"),
@@ -389,6 +391,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
         filters=[serialized(one, f"filter {name_of(one)}") for one in job.filters],
         program=None if job.program is None else serialized(job.program, f"program {_named(job.program)}"),
         path=import_path(),
+        before_tool=None if hook is None else serialized(hook, f"before_tool {_named(hook)}"),
         **{name: getattr(job, name) for name in _PLAIN},
     )
 
@@ -414,9 +417,12 @@ def from_packed(packed: EncodedJob) -> Job:
 def settings(job: Job) -> dict[str, Any]:
     """Describe a job for the run file: everything that gives its results meaning, and no key."""
     agent = job.agent
+    fields = dict(zip(Agent.__struct_encode_fields__, msgspec.structs.astuple(agent), strict=True))
+    if fields.pop("before_tool") is not None:  # left out where there is no hook, as in earlier run files
+        fields["before_tool"] = _program_name(agent.before_tool)
     return {
         "agent": {
-            **dict(zip(Agent.__struct_encode_fields__, msgspec.structs.astuple(agent), strict=True)),
+            **fields,
             "llm": agent.llm or None,
             "sampling": msgspec.to_builtins(agent.sampling),
             "tools": [tool.definition for tool in agent.tools],

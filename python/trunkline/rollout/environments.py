@@ -27,12 +27,13 @@ from trunkline.tree.views import message_text
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.llm.batch.activity import RolloutActivity, UnreadActivity
     from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.tools.toolbox import Toolbox
+    from trunkline.tree.records import DecisionMark
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
@@ -198,9 +199,18 @@ class EnvironmentManager:
         mark = StepMark((rollout, turn)) if said is None else _read_step(environment, said, rollout, turn)
         return mark if mark.reward is not None or mark.ended else None
 
-    async def again(self, recorded: RecordedCalls, environment: Environment, rollout: int) -> int:
+    async def again(
+        self,
+        recorded: RecordedCalls,
+        environment: Environment,
+        rollout: int,
+        decisions: Mapping[tuple[int, int, int], DecisionMark],
+    ) -> int:
         """Run recorded calls again that take the environment, compare with the record, and return how many ran."""
-        seen = await recorded.toolbox.replay(recorded.calls, environment, recorded.origin, recorded.first)
+        origin, first = recorded.origin, recorded.first
+        places = {index: (origin.rollout, origin.turn, first + index) for index in range(len(recorded.calls))}
+        decided = {index: decisions[place] for index, place in places.items() if place in decisions}
+        seen = await recorded.toolbox.replay(recorded.calls, environment, origin, first, decided)
         for index, (call, was, one) in enumerate(zip(recorded.calls, recorded.messages, seen, strict=True)):
             if one is not None and recorded.message(index, one.text) != was:
                 differs = _difference(message_text(msgspec.json.decode(was)), one.text)
@@ -323,8 +333,11 @@ class EnvironmentHandle:
         else:
             await manager.compiled.toolbox.manage(environment, "restore", self._kept.snapshot)
         start, replayed = time.perf_counter(), 0
+        decisions: Mapping[tuple[int, int, int], DecisionMark] | None = None
         for recorded in missed:
-            replayed += await manager.again(recorded, environment, number)
+            if decisions is None:
+                decisions = EnvironmentRecords(manager.tree.core).decisions
+            replayed += await manager.again(recorded, environment, number, decisions)
         if replayed:
             note(manager.tree.core, number, noted(replayed))
             logger.debug("rollout %d: %d calls replayed in %.3f s", number, replayed, time.perf_counter() - start)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import Turn
     from trunkline.tools.calls import Call
+    from trunkline.tools.review import ToolReview
 
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
@@ -191,6 +192,7 @@ class Rollout(msgspec.Struct, eq=False):
             await self.task_budget.tools(self.id, len(calls))
         environment = None if self.environment is None else self.environment.environment
         origin = Origin(self.seed, self.task.id, self.id, self._path, self.turn - 1)
+        review = compiled.review(self.task)
         gate = self.sampler.client.turn_gate
         if gate.shut:
             await gate.enter()
@@ -198,7 +200,7 @@ class Rollout(msgspec.Struct, eq=False):
         gate.calls[self] = calls, began
         step: StepMark | EnvironmentFailed | None = None
         try:
-            observations = await compiled.toolbox.call_all(calls, environment, origin, self._begin)
+            observations = await compiled.toolbox.call_all(calls, environment, origin, self._begin, review)
             if self.environment is not None:
                 step = await self.environment.stepped(origin.turn)
         finally:
@@ -219,14 +221,21 @@ class Rollout(msgspec.Struct, eq=False):
         self.tool_calls += len(calls)
         if self.side_effects is not None:
             self.side_effects.known(origin.turn, range(len(calls)))
-        if step is not None and isinstance(step, StepMark):
-            self.core.mark(msgspec.json.encode(step).decode())
+        self._mark(review, step)
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)
         if self.environment is not None:
             self.activity.leave()
             await self.environment.passed(step)
             self.activity.run()
+
+    def _mark(self, review: ToolReview | None, step: StepMark | EnvironmentFailed | None) -> None:
+        """Put on record what was decided of the calls of a step, and what the environment says of it."""
+        if review is not None:
+            for mark in review.marks():
+                self.core.mark(mark)
+        if isinstance(step, StepMark):
+            self.core.mark(msgspec.json.encode(step).decode())
 
     def tell(self, compiled: CompiledAgent, problem: str) -> None:
         """Tell the model what is wrong with its turn, as a user message and a failed tool call."""

@@ -127,7 +127,15 @@ def _pack(job: Job) -> tuple[EncodedJob | None, str]:
 
 def _openly(packed: EncodedJob) -> tuple[EncodedJob | None, str]:
     """Return a job as data, or why it may not be in a file."""
-    parts = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
+    parts = [
+        packed.strategy,
+        packed.program,
+        packed.reward,
+        packed.environment,
+        packed.before_tool,
+        *packed.tools,
+        *packed.filters,
+    ]
     fields = [fields_of(part) for part in parts if part is not None]
     # As the file would hold it, with the bytes of serialized objects decoded.
     seen = msgspec.json.decode(msgspec.json.encode([packed, fields]))

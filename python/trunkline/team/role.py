@@ -18,7 +18,7 @@ from trunkline.llm.messages import piece, system
 from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.team.projection import Reader, Reading, Whole
-from trunkline.tools.tool import Tool
+from trunkline.tools.tool import Tool, load_tools
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -94,6 +94,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         sampling: Sampling parameters.
         dialect: As of an :class:`~trunkline.Agent`.
         tools: What it may call; see ``use``.
+        before_tool: As of an :class:`~trunkline.Agent`, for calls that ``use`` runs.
         name: What its turns are called in trees and profiles.
 
     Raises:
@@ -113,6 +114,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Any = "native"
     tools: Sequence[Tool[..., Any]] = ()
     name: str = ""
+    before_tool: Any = None
 
     def __post_init__(self) -> None:
         check_text("Role: system", self.system)
@@ -121,6 +123,8 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         _check_slots(self.slots)
         if self.sees is not None:
             _listed("sees", "names of roles", self.sees, str)
+        if isinstance(self.tools, list | tuple) and any(isinstance(tool, str | list | tuple) for tool in self.tools):
+            msgspec.structs.force_setattr(self, "tools", load_tools(self.tools, "Role: tools"))
         _listed("tools", "tools, functions with @tool", self.tools, Tool)
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Role: sampling must be a Sampling, not {short_repr(self.sampling)}")
@@ -157,6 +161,7 @@ class Member:
                 dialect=role.dialect,
                 tools=tuple(role.tools),
                 environment=environment,
+                before_tool=role.before_tool,
             )
         except ConfigError as problem:
             raise ConfigError(f"role {short_repr(name)}: {problem}") from None
@@ -197,6 +202,8 @@ class Member:
             "tools": [tool.definition for tool in self.role.tools],
             "dialect": dialects.describe(dialects.find(self.role.dialect)),
         }
+        if own.pop("before_tool") is not None:  # left out where there is no hook, as in earlier run files
+            own["before_tool"] = described(self.agent.before_tool)
         found: dict[str, Any] = msgspec.to_builtins(own)
         return found
 

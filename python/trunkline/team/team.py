@@ -21,7 +21,7 @@ from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.team.prompts import Prompts, by_characters, question_of
 from trunkline.team.role import Member, Role, described
-from trunkline.tools.tool import Tool
+from trunkline.tools.tool import Tool, environment_for
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -395,6 +395,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
                     raise ConfigError(
                         f"role {name} sees {short_repr(other)}; the roles of {type(self).__name__} are {', '.join(own)}"
                     )
+        tools = [tool for role in self._roles.values() for tool in role.tools]
+        msgspec.structs.force_setattr(self, "environment", environment_for(self.environment, tools))
 
     def _check_program(self) -> None:
         if type(self).play is Team.play:

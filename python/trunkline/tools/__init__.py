@@ -8,8 +8,12 @@ from trunkline._internal.exports import exports
 
 if TYPE_CHECKING:
     from trunkline.errors import ToolError
+    from trunkline.tools.builtin.calculator import calculator
+    from trunkline.tools.builtin.http_get import http_get
+    from trunkline.tools.builtin.sandboxed import files, python, shell
     from trunkline.tools.calls import Call, current_call
     from trunkline.tools.environment import Environment
+    from trunkline.tools.review import ToolRequest
     from trunkline.tools.tool import Tool, tool
 
 __all__ = [
@@ -17,7 +21,13 @@ __all__ = [
     "Environment",
     "Tool",
     "ToolError",
+    "ToolRequest",
+    "calculator",
     "current_call",
+    "files",
+    "http_get",
+    "python",
+    "shell",
     "tool",
 ]
 
@@ -25,8 +35,12 @@ __getattr__ = exports(
     __name__,
     """
 errors: ToolError
+tools.builtin.calculator: calculator
+tools.builtin.http_get: http_get
+tools.builtin.sandboxed: files python shell
 tools.calls: Call current_call
 tools.environment: Environment
+tools.review: ToolRequest
 tools.tool: Tool tool
 """,
 )

@@ -141,6 +141,15 @@ class Schema:
                 named[name] = value
         return positional, named
 
+    def as_json(self, arguments: str) -> dict[str, Any]:
+        """Read the JSON text of a call's arguments, and return those it gives, converted, as JSON holds them."""
+        try:
+            values = self._decoder.decode(arguments)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            values = self._read_odd(arguments)
+        found: dict[str, Any] = msgspec.to_builtins(values)
+        return found
+
     def _read_odd(self, arguments: str) -> msgspec.Struct:
         """Read arguments that are blank, hold what no text can, or are wrong."""
         text = scrub(arguments) if arguments.strip() else "{}"

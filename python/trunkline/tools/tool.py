@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overload
 
 import msgspec
 
-from trunkline._internal.registry import load_named
+from trunkline._internal.registry import Registry, load_named
 from trunkline._internal.validation import check_bool, check_float, check_int, check_size, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tools.environment import make
@@ -102,7 +103,12 @@ class Tool(Generic[P, R]):
         schema: Reads and converts the arguments of a call.
         policy: How its calls are run.
         is_async: Whether calling the function gives an awaitable.
+        environment: What makes the environment of an agent that has the tool and names none; None for most tools.
+        made_by: Settings whose call makes the tool, by which it reaches other processes; None for most tools.
     """
+
+    environment: Callable[[], Any] | None = None
+    made_by: msgspec.Struct | None = None
 
     def __init__(
         self,
@@ -242,6 +248,14 @@ def gives_awaitable(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
 
 
+def environment_for(environment: Any, tools: Iterable[Any]) -> Any:
+    """Return an environment that was given, or else one that tools bring along; None where none do."""
+    if environment is not None:
+        return environment
+    bring = [tool.environment for tool in tools if isinstance(tool, Tool) and tool.environment is not None]
+    return bring[0]() if bring else None
+
+
 def check_environment(environment: Any, tools: Iterable[Tool], owner: str = "agent") -> None:
     """Refuse an environment, a class or function that makes one, which does not fit the tools."""
     wanted = [(tool.name, tool.schema.slot.kind) for tool in tools if tool.schema.slot is not None]
@@ -270,23 +284,58 @@ def check_environment_used(environment: Any, tools: Iterable[Tool]) -> None:
         )
 
 
+_BUILTIN: Final[Registry[Any]] = Registry(
+    "tools",
+    {
+        "python": "trunkline.tools.builtin.sandboxed:python",
+        "shell": "trunkline.tools.builtin.sandboxed:shell",
+        "files": "trunkline.tools.builtin.sandboxed:files",
+        "calculator": "trunkline.tools.builtin.calculator:calculator",
+        "http_get": "trunkline.tools.builtin.http_get:http_get",
+    },
+)
+"""Tools of the library by the names that texts give them."""
+
+
 def load_tools(given: str | Sequence[Any], what: str = "tools") -> list[Any]:
-    """Return tools, where each text leads to a tool, a list of tools, or a module whose tools are all taken."""
+    """Return tools, also those within lists; a text names one of the library, a tool, a list, or a module of tools."""
     tools: list[Any] = []
-    for name in [given] if isinstance(given, str) else given:
-        if not isinstance(name, str):
-            tools.append(name)
-            continue
-        found = load_named(name, what)
-        if ":" not in name:
-            found = [value for value in vars(found).values() if isinstance(value, Tool)]
-            if not found:
-                raise ConfigError(f"{what} {name!r}: the module defines no tool; decorate its functions with @tool")
-        listed = list(found) if isinstance(found, list | tuple) else [found]
-        for item in listed:
-            if not isinstance(item, Tool):
-                raise ConfigError(
-                    f"{what} {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
-                )
-        tools += listed
+    for item in [given] if isinstance(given, str) else given:
+        if isinstance(item, str):
+            for name in item.split(",") if _all_named(item) else [item]:
+                tools += _load(name.strip(), what)
+        elif isinstance(item, list | tuple):
+            tools += load_tools(item, what)
+        else:
+            tools.append(item)
     return tools
+
+
+def _all_named(text: str) -> bool:
+    """Whether a text with commas is several names, and not the path of a file with commas in it."""
+    return not Path(text.rpartition(":")[0] or text).exists()
+
+
+def _load(name: str, what: str) -> list[Tool[..., Any]]:
+    """Return the tools that a name leads to."""
+    builtin, equals, hosts = name.partition("=")
+    if builtin in _BUILTIN:
+        if equals and builtin != "http_get":
+            raise ConfigError(f"{what} {name!r}: {builtin} takes no value; write {builtin}")
+        made = _BUILTIN[builtin](*(hosts.split("+") if equals else ()))
+        return list(made) if isinstance(made, list) else [made]
+    try:
+        found = load_named(name, what)
+    except ConfigError as problem:
+        if ":" in name or "." in name:
+            raise
+        raise ConfigError(f"{problem}; tools of the library are {_BUILTIN}") from None
+    if ":" not in name:
+        found = [value for value in vars(found).values() if isinstance(value, Tool)]
+        if not found:
+            raise ConfigError(f"{what} {name!r}: the module defines no tool; decorate its functions with @tool")
+    listed = list(found) if isinstance(found, list | tuple) else [found]
+    for item in listed:
+        if not isinstance(item, Tool):
+            raise ConfigError(f"{what} {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool")
+    return listed

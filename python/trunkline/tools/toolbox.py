@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,19 +18,21 @@ from trunkline._internal.aio import SharedTasks
 from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
+from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import CURRENT, LIMIT, Call, CallPlace, bounded, unreadable
 from trunkline.tools.environment_pool import PooledEnvironment, PoolKeeper
 from trunkline.tools.executor import EAGER, NEXT_PASS, Executor, Raised, UserCodeRunner, started
-from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
+from trunkline.tools.json_repair import mend, need_library, sound
 from trunkline.tools.schema import BadArguments, EnvironmentSlot
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
 
-    from trunkline.llm.types import ToolCall
     from trunkline.tools.calls import Origin
     from trunkline.tools.environment import Environment
+    from trunkline.tools.review import ToolReview
+    from trunkline.tree.records import DecisionMark
 
 OnBegin: TypeAlias = Callable[[Sequence[tuple[str, Call]]], Awaitable[None]]
 """Awaited with names of tools with side effects and their calls before these begin."""
@@ -97,6 +100,14 @@ class Observation(NamedTuple):
     text: str
     ok: bool
     micros: int
+
+
+class PreparedCall(NamedTuple):
+    """A call as it runs, with a note that the model reads before the result; with a refusal it does not run."""
+
+    call: ToolCall
+    note: str = ""
+    refusal: str | None = None
 
 
 class Toolbox:
@@ -216,12 +227,13 @@ class Toolbox:
         environment: Environment | None = None,
         origin: Origin | None = None,
         begin: OnBegin | None = None,
+        review: ToolReview | None = None,
     ) -> Coroutine[Any, Any, list[Observation]]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in order."""
-        if len(calls) == 1 and not self._acting and not self._repair:
+        if len(calls) == 1 and not self._acting and not self._repair and review is None:
             (one,) = calls
             return self._alone(one.name, one.arguments, environment, None if origin is None else (origin, 0))
-        return self._together(calls, environment, origin, begin)
+        return self._together(calls, environment, origin, begin, review)
 
     async def _together(
         self,
@@ -229,8 +241,11 @@ class Toolbox:
         environment: Environment | None,
         origin: Origin | None,
         begin: OnBegin | None,
+        review: ToolReview | None,
     ) -> list[Observation]:
         turn = await self._mended(calls)
+        if review is not None and origin is not None:
+            turn = await self._reviewed(turn, origin, review)
         places = [None if origin is None else (origin, index) for index in range(len(turn))]
         if begin is not None and self._acting:
             risky = [
@@ -244,7 +259,7 @@ class Toolbox:
             return [await self._run(turn[0], places[0], environment)]
         lock, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
-        async def gated(mended: RepairedCall, place: CallPlace | None) -> Observation:
+        async def gated(mended: PreparedCall, place: CallPlace | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
             async with line if self._stateful(mended) else nullcontext(), lock:
                 return await self._run(mended, place, environment)
@@ -256,15 +271,31 @@ class Toolbox:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
+    async def _reviewed(self, turn: Sequence[PreparedCall], origin: Origin, review: ToolReview) -> list[PreparedCall]:
+        """Return the calls of a turn as they are to run; raises BeforeToolFailed."""
+        decided: dict[int, DecisionMark] = {}
+        for index, one in enumerate(turn):
+            tool = self._tools.get(one.call.name)
+            if tool is not None and (
+                mark := await review.ask(tool, one.call.arguments, origin, index, self._user_code)
+            ):
+                decided[index] = mark
+        return _decided(turn, decided)
+
     def stateful(self, calls: Iterable[ToolCall]) -> bool:
         """Whether one of some calls takes the environment."""
         return any(call.name in self._stateful_names for call in calls)
 
     async def replay(
-        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None, first: int = 0
+        self,
+        calls: Sequence[ToolCall],
+        environment: Environment,
+        origin: Origin | None = None,
+        first: int = 0,
+        decisions: Mapping[int, DecisionMark] = MappingProxyType({}),
     ) -> list[Observation | None]:
-        """Run the calls of a recorded turn again that take the environment; the others give None."""
-        turn = await self._mended(calls)
+        """Run the calls of a recorded turn again that take the environment, as decided; the others give None."""
+        turn = _decided(await self._mended(calls), decisions)
         stateful = [mended.call.name for mended in turn if self._stateful(mended)]
         fixed = [name for name in stateful if not (environment.replay and self._tools[name].policy.replay)]
         if fixed:
@@ -305,19 +336,20 @@ class Toolbox:
         async with place.using() as state:
             return await self.manage(state, method, *given)
 
-    async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
+    async def _mended(self, calls: Sequence[ToolCall]) -> list[PreparedCall]:
         """Return the calls of a turn, repaired where that is needed."""
         if not self._repair or all(map(sound, calls)):
-            return [RepairedCall(call) for call in calls]
-        return await asyncio.to_thread(mend, calls)  # hostile text can take long
+            return [PreparedCall(call) for call in calls]
+        mended = await asyncio.to_thread(mend, calls)  # hostile text can take long
+        return [PreparedCall(one.call, one.note) for one in mended]
 
-    def _stateful(self, mended: RepairedCall) -> bool:
-        return mended.call.name in self._stateful_names
+    def _stateful(self, mended: PreparedCall) -> bool:
+        return mended.call.name in self._stateful_names and mended.refusal is None
 
-    def _acts(self, mended: RepairedCall) -> bool:
+    def _acts(self, mended: PreparedCall) -> bool:
         """Whether a call will run and has side effects."""
         found = self._tools.get(mended.call.name)
-        if found is None or not found.policy.side_effects:
+        if found is None or not found.policy.side_effects or mended.refusal is not None:
             return False
         try:
             found.schema.decode(mended.call.arguments)
@@ -325,7 +357,9 @@ class Toolbox:
             return False
         return True
 
-    async def _run(self, mended: RepairedCall, place: CallPlace | None, environment: Environment | None) -> Observation:
+    async def _run(self, mended: PreparedCall, place: CallPlace | None, environment: Environment | None) -> Observation:
+        if mended.refusal is not None:
+            return Observation(bounded(mended.note + mended.refusal, self._limit), False, 0)
         seen = await self.call(mended.call.name, mended.call.arguments, environment, place)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
@@ -341,6 +375,16 @@ class Toolbox:
             return f"Error: the tool call could not be read: {unreadable(arguments)}."
         known = ", ".join(self._tools) or "none"
         return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
+
+
+def _decided(turn: Sequence[PreparedCall], decisions: Mapping[int, DecisionMark]) -> list[PreparedCall]:
+    """Return the calls of a turn as they run by some decisions."""
+    found = list(turn)
+    for index, mark in decisions.items():
+        one = found[index]
+        changed = one.call if mark.refusal is not None else ToolCall(one.call.id, one.call.name, mark.arguments)
+        found[index] = PreparedCall(changed, one.note, mark.refusal)
+    return found
 
 
 def _filled(found: Tool[..., Any], slot: EnvironmentSlot, environment: Environment | None) -> dict[str, Environment]:

@@ -246,33 +246,80 @@ class InfoMark(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-_KINDS: dict[str, type[StepMark | InfoMark]] = {"step": StepMark, "info": InfoMark}
+class DecisionMark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``before_tool`` made of a call, by rollout, turn and index: a text that refuses it, or other arguments."""
+
+    before_tool: tuple[int, int, int]
+    refusal: str | None = None
+    arguments: str = ""
+
+
+class ToolDecision(msgspec.Struct, frozen=True):
+    """What ``before_tool`` made of a call.
+
+    Attributes:
+        turn: The turn that makes the call, from 0.
+        index: Its place among the calls of that turn, from 0.
+        refusal: The text that the model read; None for a call that was changed.
+        arguments: The arguments with which it ran; None for a call that was refused.
+    """
+
+    turn: int
+    index: int
+    refusal: str | None
+    arguments: dict[str, Any] | None
+
+
+_KINDS: dict[str, type[StepMark | InfoMark | DecisionMark]] = {
+    "step": StepMark,
+    "info": InfoMark,
+    "before_tool": DecisionMark,
+}
 
 
 class EnvironmentRecords:
-    """Reads what the environments of a tree's rollouts said; TreeError for a damaged mark."""
+    """Reads what environments said of a tree's rollouts, and ``before_tool`` of their calls.
+
+    Raises:
+        TreeError: A mark is damaged.
+    """
 
     def __init__(self, core: CoreTree) -> None:
         self.info: dict[int, dict[str, Any]] = {}
+        self.decisions: dict[tuple[int, int, int], DecisionMark] = {}
         self._core = core
         self._steps: dict[tuple[int, int], StepMark] = {}
         for _, mark in read_marks(core, _KINDS, "an environment"):
             if isinstance(mark, StepMark):
                 before = self._steps.get(mark.step)
                 self._steps[mark.step] = mark if before is None else before.and_then(mark)
+            elif isinstance(mark, DecisionMark):
+                self.decisions[mark.before_tool] = mark
             else:
                 self.info[mark.info] = mark.facts
-        paths = (core.rollout(number).path for number in range(core.rollouts)) if self._steps else ()
+        marked = self._steps or self.decisions
+        paths = (core.rollout(number).path for number in range(core.rollouts)) if marked else ()
         self._numbers = {path: number for number, path in enumerate(paths)}
 
     def step(self, rollout: int, turn: int) -> StepMark | None:
         """Return what was said of a rollout's turn, by the environment of the rollout that took it."""
-        if not self._steps:
-            return None
+        return self._steps.get((self._taker(rollout, turn), turn)) if self._steps else None
+
+    def _taker(self, rollout: int, turn: int) -> int:
+        """Return the rollout that took a turn on the path of another."""
         path = self._core.rollout(rollout).path
         while len(path) > 2 and turn < path[-2]:
             path = path[:-2]
-        return self._steps.get((self._numbers.get(path, -1), turn))
+        return self._numbers.get(path, -1)
+
+    def decided(self, rollout: int) -> list[ToolDecision]:
+        """Return the decisions on calls of a rollout's path, in call order."""
+        found = []
+        for (taker, turn, index), mark in sorted(self.decisions.items()):
+            if turn < self._core.rollout(rollout).turns and self._taker(rollout, turn) == taker:
+                arguments = msgspec.json.decode(mark.arguments) if mark.refusal is None else None
+                found.append(ToolDecision(turn, index, mark.refusal, arguments))
+        return sorted(found, key=lambda one: (one.turn, one.index))
 
     def rewards(self, rollout: int) -> list[float]:
         """Return the step reward of each turn on a rollout's path; NaN where none was given."""

@@ -12,7 +12,7 @@ from trunkline import _core
 from trunkline._internal.validation import check_choice
 from trunkline.tree.answers import majority
 from trunkline.tree.html import MOST_ROWS, number, table
-from trunkline.tree.records import EnvironmentRecords, Failure, usage_of, version_in
+from trunkline.tree.records import EnvironmentRecords, Failure, ToolDecision, usage_of, version_in
 from trunkline.tree.tokens import Seconds, Tokens, count, generated
 from trunkline.types import UNSCORED, Termination, Usage
 
@@ -333,6 +333,11 @@ class Trajectory:
     def step_rewards(self) -> list[float]:
         """What its environment gave for each turn on its path, shared ones included; NaN where nothing was given."""
         return EnvironmentRecords(self.tree.core).rewards(self.id)
+
+    @property
+    def tool_decisions(self) -> list[ToolDecision]:
+        """The calls on its path that ``before_tool`` refused or changed, shared turns included."""
+        return EnvironmentRecords(self.tree.core).decided(self.id)
 
     @property
     def final_info(self) -> dict[str, Any] | None:

@@ -139,6 +139,7 @@ def check_external(program: External, agent: Agent, strategy: Strategy) -> None:
         "tools": bool(agent.tools),
         "a system prompt": bool(agent.system),
         "an environment": agent.environment is not None,
+        "before_tool": agent.before_tool is not None,
         "max_tool_calls": agent.max_tool_calls is not None,
         f"dialect={short_repr(agent.dialect)}": agent.dialect != "native",
         f"on_void_turn={agent.on_void_turn}": agent.on_void_turn != "tell",

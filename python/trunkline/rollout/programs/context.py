@@ -12,7 +12,15 @@ import msgspec
 from trunkline._core import Transcript
 from trunkline._internal.old_names import old_method
 from trunkline._internal.text import format_error, without_secrets
-from trunkline.errors import CallFailed, ConfigError, EnvironmentFailed, LLMError, ProgramError, ReplayDiverged
+from trunkline.errors import (
+    BeforeToolFailed,
+    CallFailed,
+    ConfigError,
+    EnvironmentFailed,
+    LLMError,
+    ProgramError,
+    ReplayDiverged,
+)
 from trunkline.llm.messages import encode
 from trunkline.rollout.programs.environment import NO_STEP
 from trunkline.rollout.programs.replay import as_json, difference, failed, shown
@@ -295,6 +303,7 @@ class ProgramContext(ReplayState):
             What each call said, as the model is told; nothing for a turn that calls none.
 
         Raises:
+            BeforeToolFailed: The agent's ``before_tool`` failed, which ends the rollout.
             EnvironmentFailed: The rollout's environment failed, which ends the rollout.
             LLMError: The calls cannot be read.
         """
@@ -318,7 +327,10 @@ class ProgramContext(ReplayState):
                 return self._seen(record.nodes, oks)
             place.ordered = concerned
             number = self._core.node(reply.node).turns - 1
-            seen, said = await self._turn(place, partial(self._executor.run, compiled, calls, number, place))
+            try:
+                seen, said = await self._turn(place, partial(self._executor.run, compiled, calls, number, place))
+            except BeforeToolFailed as problem:
+                raise self._ended(problem) from None
             nodes = self._executor.observed(compiled, calls, seen, number)
             oks = [one.ok for one in seen]
             told = self._told(said)

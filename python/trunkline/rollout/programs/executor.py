@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.turns import AppendedTurn, AskRecord, PendingTurn
     from trunkline.rollout.task_budget import Reservation
     from trunkline.tools.environment import Environment
+    from trunkline.tools.review import ToolReview
     from trunkline.tools.tool import Tool
     from trunkline.tools.toolbox import Observation, Toolbox
     from trunkline.tree.records import Record
@@ -73,6 +74,7 @@ class ProgramExecutor:
         self._gate = asyncio.Lock()
         # When tool calls began that are not on record yet, by their turn, or their number beyond those of turns.
         self._started: dict[int, int] = {}
+        self._reviews: dict[int, ToolReview] = {}  # by turn, of calls that are not on record yet
         self._out: list[str] = []
         self._end: Exception | None = None
         self.has_grown = False
@@ -208,19 +210,26 @@ class ProgramExecutor:
             place: Their place in line.
 
         Raises:
+            BeforeToolFailed: The agent's ``before_tool`` failed.
             EnvironmentFailed: There is no environment, and they take one.
             Finished: The budget does not allow them.
             ForkRefused: The environment cannot be brought to its state.
             InfrastructureError: That one with side effects will begin cannot be written down.
         """
-        begin, origin = self._rollout.effects.begin, self._origin(turn)
+        begin, origin, review = self._rollout.effects.begin, self._origin(turn), compiled.review(self._rollout.task)
+        if review is not None:
+            self._reviews[turn] = review
         if self.environment is None:
-            work = compiled.toolbox.call_all(list(calls), None, origin, begin)
+            work = compiled.toolbox.call_all(list(calls), None, origin, begin, review)
             self._started[turn] = TraceRecorder.now()
             return await self._away(calls, work), NO_STEP
         call_all = compiled.toolbox.call_all
         return await self._beside(
-            self.environment, calls, turn, lambda environment: call_all(list(calls), environment, origin, begin), place
+            self.environment,
+            calls,
+            turn,
+            lambda environment: call_all(list(calls), environment, origin, begin, review),
+            place,
         )
 
     async def direct(
@@ -370,6 +379,9 @@ class ProgramExecutor:
             nodes.append(self.core.observe(self._rollout.id, message, agent, one.micros, not one.ok))
             self._rollout.tool_calls += 1
         self._rollout.leaf = nodes[-1]
+        if (review := self._reviews.pop(turn, None)) is not None:
+            for mark in review.marks():
+                self.core.mark(mark)
         self._rollout.effects.known(turn, range(len(calls)))
         return nodes
 

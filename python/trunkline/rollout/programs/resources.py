@@ -161,4 +161,4 @@ def _same(agent: Agent) -> tuple[Any, ...]:
     """What agents have in common that are asked in the same way."""
     dialect = agent.dialect if isinstance(agent.dialect, str) else id(agent.dialect)
     said = agent.model, agent.llm, agent.name, agent.system, agent.malformed, dialect
-    return *said, msgspec.json.encode(agent.sampling), tuple(map(id, agent.tools))
+    return *said, msgspec.json.encode(agent.sampling), id(agent.before_tool), tuple(map(id, agent.tools))

@@ -12,12 +12,16 @@ import json
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
 import time
 from contextlib import suppress
 from pathlib import Path
+
+LISTED = 500
+"""Files and folders that are listed at most."""
 
 
 def run(command: str, seconds: float, most: int) -> tuple[bytes, int | None]:
@@ -46,20 +50,104 @@ def run(command: str, seconds: float, most: int) -> tuple[bytes, int | None]:
     return bytes(kept), code
 
 
+class PathRefused(Exception):
+    """A path or a change is not allowed; the message says why."""
+
+
+def opened(path: str, flags: int, *, make: bool = False) -> int:
+    """Open a path below this folder without following any link, making its folders on demand."""
+    root = os.getcwd()  # noqa: PTH109
+    parts = [part for part in path.removeprefix(root).split("/") if part not in {"", "."}]
+    if (path.startswith("/") and path != root and not path.startswith(root + "/")) or ".." in parts:
+        raise PathRefused("it is outside of the working folder")
+    place = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if make and not last:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=place)
+        wanted = flags if last else os.O_RDONLY | os.O_DIRECTORY
+        try:
+            inner = os.open(part, wanted | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=place)
+        except OSError:
+            if stat.S_ISLNK(os.stat(part, dir_fd=place, follow_symlinks=False).st_mode):
+                raise PathRefused("it is a link, or below one, and links are not followed") from None
+            raise
+        finally:
+            os.close(place)
+        place = inner
+    return place
+
+
+def regular(path: str, flags: int, *, make: bool = False) -> int:
+    """Open a regular file."""
+    descriptor = opened(path, flags, make=make)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        raise PathRefused("it is a folder" if stat.S_ISDIR(mode) else "it is no regular file")
+    return descriptor
+
+
+def read(path: str, most: int) -> bytes:
+    """Return the beginning of a file."""
+    with open(regular(path, os.O_RDONLY), "rb") as file:
+        return file.read(most)
+
+
+def write(path: str, content: bytes) -> None:
+    """Replace a file, or make it with its folders."""
+    with open(regular(path, os.O_WRONLY | os.O_CREAT, make=True), "wb") as file:
+        file.truncate()
+        file.write(content)
+
+
+def edit(path: str, old: bytes, new: bytes, most: int) -> None:
+    """Replace the one place where a text stands in a file."""
+    content = read(path, most + 1)
+    if len(content) > most:
+        raise PathRefused(f"it has more than {most:,} bytes")
+    if (count := content.count(old)) != 1:
+        raise PathRefused(f"the text to replace occurs {count} times in it, and must occur once")
+    write(path, content.replace(old, new))
+
+
+def listed(path: str, most: int) -> bytes:
+    """Return what is in a folder and in those below it: folders with a slash, files with their bytes."""
+    top, lines = opened(path, os.O_RDONLY | os.O_DIRECTORY), []
+    for folder, folders, names, place in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        folders.sort()
+        for name in sorted((*folders, *names)):
+            facts = os.stat(name, dir_fd=place, follow_symlinks=False)
+            shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in os.path.normpath(f"{folder}/{name}"))
+            kind = "/" if name in folders and stat.S_ISDIR(facts.st_mode) else f"  {facts.st_size:,} bytes"
+            kind = kind if stat.S_ISREG(facts.st_mode) or kind == "/" else "  (no regular file)"
+            lines.append(shown + kind)
+            if len(lines) > most:
+                return "\n".join([*lines[:most], f"[more than {most:,}: list a folder]"]).encode("utf-8", "replace")
+    return ("\n".join(lines) or "[empty]").encode("utf-8", "replace")
+
+
 def act(request: dict[str, object]) -> tuple[bytes, int | None]:
     """Do what is asked for; return output and exit code."""
     path, most = str(request.get("path")), int(str(request["output"]))
+    content, old, new = (str(request.get(name)).encode("utf-8", "replace") for name in ("content", "old", "new"))
     try:
-        if request["do"] == "read":
-            with Path(path).open("rb") as file:
-                return file.read(most), 0
-        if request["do"] == "write":
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(str(request["content"]), "utf-8", "replace", newline="")
-            return b"", 0
+        match request["do"]:
+            case "read":
+                return read(path, most), 0
+            case "write":
+                write(path, content)
+            case "edit":
+                edit(path, old, new, most)
+            case "list":
+                return listed(path, LISTED), 0
+            case _:
+                return run(str(request["command"]), float(str(request["seconds"])), most)
+    except PathRefused as refused:
+        return str(refused).encode(), 1
     except OSError as error:
         return (error.strerror or type(error).__name__).encode(), 1
-    return run(str(request["command"]), float(str(request["seconds"])), most)
+    return b"", 0
 
 
 def packed(most: int) -> bytes | None:

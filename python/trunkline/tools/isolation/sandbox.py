@@ -31,6 +31,8 @@ _START: Final = 120.0
 _SLACK: Final = 60.0
 """Seconds beyond its limit that a program may take to be reported: a loaded machine is slow to start and end them."""
 _LEAVE: Final = 30.0
+_END: Final = 10.0
+"""Seconds for a program that has hung up to be reported."""
 
 _ROOT: Final = str(Path(__file__).parents[3])
 _BOOT: Final = (
@@ -88,11 +90,16 @@ class ProgramResult(NamedTuple):
 
 
 class Sandbox:
-    """Runs programs in turn; all that they started is gone when the context is left, or when this process dies."""
+    """Runs programs in turn; all that they started is gone when the context is left, or when this process dies.
 
-    def __init__(self, limits: ResourceLimits, ways: tuple[str, ...] = WAYS) -> None:
+    One made for ``talking`` runs a single program instead, which answers requests as long as it lives.
+    """
+
+    def __init__(self, limits: ResourceLimits, ways: tuple[str, ...] = WAYS, *, talking: bool = False) -> None:
         self._limits = limits
         self._ways = ways
+        self._talking = talking
+        self._channel: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._process: Child | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -119,12 +126,40 @@ class Sandbox:
         out, err = (base64.b64decode(said[name]) for name in ("out", "err"))
         return ProgramResult(said["ended"], said["status"], out, err, said["many"])
 
+    async def begin(self, source: str) -> None:
+        """Start the program that is talked to: it reads and writes frames at its standard input, a socket."""
+        assert self._process is not None
+        self._channel = await asyncio.open_connection(sock=self._process.sockets[1])
+        self._write({"source": scrub(source), "stdin": ""})
+
+    async def ask(self, request: bytes, seconds: float, most: int) -> bytes:
+        """Return what the program answers to a request; NoSandbox where it ended, or gives no answer in time."""
+        assert self._channel is not None
+        reader, writer = self._channel
+        try:
+            async with asyncio.timeout(seconds):
+                writer.write(frame(request))
+                return await read_frame(reader, most)
+        except TimeoutError:
+            raise NoSandbox("the program gave no answer in time") from None
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        except EOFError:
+            raise NoSandbox("the program answered more than it may") from None
+        said = await self._read(_END)
+        if said["refused"]:
+            raise NoSandbox(printable(said["refused"], 300))
+        out, err = (base64.b64decode(said[name]) for name in ("out", "err"))
+        ended = ProgramResult(said["ended"], said["status"], out, err, said["many"])
+        raise NoSandbox(f"the program {ended.how(self._limits)}")
+
     async def _start(self) -> None:
         # The supervisor gets nothing of this process's environment but where to put files and find libraries.
         env = {name: os.environ[name] for name in ("TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
         silent = subprocess.DEVNULL
         try:
-            self._process = Child(("-I", "-S", "-c", _BOOT, _ROOT), env, sockets=1, stdout=silent, stderr=silent)
+            sockets = 2 if self._talking else 1
+            self._process = Child(("-I", "-S", "-c", _BOOT, _ROOT), env, sockets=sockets, stdout=silent, stderr=silent)
         except OSError as error:
             raise NoSandbox(f"no process can be started: {error.strerror}") from None
         self._reader, self._writer = await asyncio.open_connection(sock=self._process.sockets[0])
@@ -171,6 +206,11 @@ class Sandbox:
             self._process.close_sockets()
         else:
             self._writer.transport.abort()
+        for sock in self._process.sockets[1:]:
+            if self._channel is None:
+                sock.close()
+            else:
+                self._channel[1].transport.abort()
         if await self._process.wait(_LEAVE) and self._folder:
             # It was killed, and has not tidied up.
             await off_the_loop(self._tidy)

@@ -152,12 +152,16 @@ class _Over(Exception):
 
 
 class SandboxSupervisor:
-    """Serves one parent over a socket; ``alarm`` becomes readable when the parent has died."""
+    """Serves one parent over a socket; ``alarm`` becomes readable when the parent has died.
 
-    def __init__(self, line: int, alarm: int, folder: str) -> None:
+    With a channel, another socket, it runs one program, which has that as its input and output.
+    """
+
+    def __init__(self, line: int, alarm: int, folder: str, channel: int | None = None) -> None:
         self._line = line
         self._alarm = alarm
         self._folder = folder
+        self._channel = channel
 
     def serve(self) -> None:
         setup = self._next()
@@ -172,7 +176,8 @@ class SandboxSupervisor:
         self._send({"way": place.way, "python": place.python, "folder": self._folder, "uid": uid})
         while True:
             request = self._next()
-            self._send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
+            text = request["stdin"].encode("utf-8", "replace")
+            self._send(self.run(place, limits, request["source"], text, self._channel))
 
     def _next(self) -> dict[str, Any]:
         payload = processes.receive(self._read)
@@ -216,12 +221,18 @@ class SandboxSupervisor:
                 problems.append(f"{way.value}: {why}")
         raise ConfinementError("; ".join(dict.fromkeys(problems)))
 
-    def run(self, place: ProgramPlace, limits: ResourceLimits, source: str, text: bytes) -> dict[str, Any]:
-        """Run a program with some input to its end."""
+    def run(
+        self, place: ProgramPlace, limits: ResourceLimits, source: str, text: bytes, channel: int | None = None
+    ) -> dict[str, Any]:
+        """Run a program with some input to its end; one with a channel reads and writes there."""
         others = 0 if place.way.uid else confinement.taken(os.getuid())
         folder = tempfile.mkdtemp(dir=self._folder)
         ours, theirs = pipes_of_a_program()
         parent = os.getpid()
+        if channel is not None:
+            for end in (theirs.stdin, theirs.stdout):
+                os.dup2(channel, end, inheritable=False)
+            os.close(channel)  # so that it ends with the program
         try:
             child = os.fork()
             if not child:
@@ -329,8 +340,10 @@ def _fed(stdin: int, rest: memoryview) -> memoryview:
 
 def main() -> None:
     """Serve until the socket ends; leave at once when the parent dies."""
-    line, parent = map(int, sys.argv[1:3])
-    os.set_inheritable(line, False)
+    *sockets, parent = map(int, sys.argv[1:])
+    for number in sockets:
+        os.set_inheritable(number, False)
+    line, *channel = sockets
     alarm, raised = os.pipe()
     os.set_blocking(raised, False)
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -343,6 +356,6 @@ def main() -> None:
         sweep()
         Path(folder).chmod(0o711)  # for a user who owns a folder in it
         with contextlib.suppress(_Over, ConnectionError):
-            SandboxSupervisor(line, alarm, folder).serve()
+            SandboxSupervisor(line, alarm, folder, *channel).serve()
     finally:
         remove_folder(folder)
