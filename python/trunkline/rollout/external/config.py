@@ -37,11 +37,14 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
             question on standard input, or where ``{question}`` stands in it; ``"python:MODULE:FUNCTION"`` or
             ``"python:FILE.py:FUNCTION"``, a function that is called with the question in a process of its own, forked
             from one that has imported the module, and returns the answer; or ``async def agent(client, task)``, which
-            is called in the worker, is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None.
+            is called in the worker, is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None; or
+            ``(answer, facts)``, a dict of at most 64 KiB of JSON that stays with the rollout as ``final_info``.
         effects: What its tools change: ``"none"``; ``"folder"``: its working folder, of which each start has a fresh
             copy; ``"external"``: something else, so that it is not started twice for one rollout.
         masks: Regular expressions of what may differ in its requests when it is started again, such as times. Its
             folder and its endpoint's address are covered in any case.
+        roles: Names of agents in it, where there are several: a request for a model of such a name is a turn of that
+            role. All of them ask the run's model.
         process: How the process is started, and its limits: fields of
             :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command`` and ``function``.
 
@@ -52,6 +55,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     agent: Any
     effects: Literal["none", "folder", "external"] = "external"
     masks: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
     process: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -69,6 +73,10 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         check_that(isinstance(masks, list | tuple), "External: masks must be a list of regular expressions", masks)
         msgspec.structs.force_setattr(self, "masks", tuple(masks))
         RequestMasks(self.masks)
+        roles: Any = self.roles
+        named = isinstance(roles, list | tuple) and all(isinstance(one, str) and one for one in roles)
+        check_that(named, "External: roles must be a list of names", roles)
+        msgspec.structs.force_setattr(self, "roles", tuple(roles))
         check_that(isinstance(self.process, dict), "External: process must be options by their names", self.process)
         if self.command is None and self.process:
             raise ConfigError(
@@ -107,7 +115,8 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         if command is not None:
             process = msgspec.structs.asdict(command)
             process["env"] = [one.partition("=")[0] for one in command.env]  # values may be secret
-        return {"effects": self.effects, "masks": list(self.masks), "process": process or None}
+        roles = {"roles": list(self.roles)} if self.roles else {}
+        return {"effects": self.effects, "masks": list(self.masks), **roles, "process": process or None}
 
     @property
     def repeatable(self) -> bool:
