@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import verifiers.v1 as vf
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAIError
+from verifiers.v1.dialects.chat import message_to_wire
 
 __all__ = ["SumsHarness", "SumsTaskset"]
 
@@ -84,7 +85,7 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
         if isinstance(prompt, str):
             messages.append({"role": "user", "content": prompt})
         else:
-            messages += [one.model_dump(exclude_none=True) for one in prompt or ()]
+            messages += [message_to_wire(one) for one in prompt or ()]
         try:
             async with AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
                 while True:
@@ -96,5 +97,5 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
                     for call in said.tool_calls:
                         place = json.loads(call.function.arguments)["place"]
                         messages.append({"role": "tool", "tool_call_id": call.id, "content": f"There is {place**2}"})
-        except Exception as error:  # as a program does
+        except OpenAIError as error:
             return vf.ProgramResult(exit_code=1, stdout="", stderr=repr(error))

@@ -142,6 +142,11 @@ def _filled(vf: Any, config: Any, name: str, agent: Any) -> Any:
 def _check(vf: Any, made: Any) -> None:
     """Refuse an environment that needs a container, a sandbox or a tunnel."""
     config, kind = made.config, type(made.taskset).task_type()
+    if config.max_concurrent_agents != 1:
+        raise ConfigError(
+            f"from_verifiers: max_concurrent_agents is {config.max_concurrent_agents}: leave it at 1, since which agent "
+            "gets which of several replies at once is a matter of time. Episodes run side by side in any case"
+        )
     tools = [*made.taskset.toolsets(config.taskset), *kind.toolsets(config.taskset.task)]
     for tool in tools:
         runtime = getattr(tool.config, "runtime", None)
