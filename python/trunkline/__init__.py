@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trunkline.rollout import programs
     from trunkline.rollout.budget import Budget
     from trunkline.rollout.external.config import External
+    from trunkline.rollout.external.verifiers import from_verifiers
     from trunkline.runner.amend import arescore, rescore
     from trunkline.runner.dynamic_sampling import asample_groups, sample_groups
     from trunkline.runner.plan import plan
@@ -68,6 +69,7 @@ observability: observability=
 observability.event_stream: events
 rollout.budget: Budget
 rollout.external.config: External
+rollout.external.verifiers: from_verifiers
 rollout.programs: programs=
 runner: runs=
 runner.amend: arescore rescore
@@ -224,6 +226,7 @@ __all__ = [
     "export",
     "filters",
     "from_gym",
+    "from_verifiers",
     "llms",
     "load_tasks",
     "metrics",

@@ -228,7 +228,8 @@ class EnvironmentManager:
         if type(environment).final_info is Environment.final_info:
             return None
         said = await self.compiled.toolbox.manage(environment, "final_info")
-        return None if said is None else InfoMark(rollout, _read_info(environment, said))
+        place = f"final_info() of the environment {type(environment).__name__} returned"
+        return None if said is None else InfoMark(rollout, read_info(said, place))
 
     async def close(self, environment: Environment, bringing: asyncio.Task[None] | None = None) -> None:
         """Close an environment, after what brings it to its state; cancelling the caller does not interrupt that."""
@@ -397,9 +398,8 @@ _MOST_INFO: Final = 1 << 16  # bytes of the facts of a final state
 _DEEPEST: Final = 64
 
 
-def _read_info(environment: Environment, said: object) -> dict[str, Any]:
-    """Read what ``final_info()`` returned; raises EnvironmentFailed."""
-    place = f"final_info() of the environment {type(environment).__name__} returned"
+def read_info(said: object, place: str) -> dict[str, Any]:
+    """Return facts of a final state as the record holds them; raises EnvironmentFailed that begins with ``place``."""
     if not isinstance(said, dict):
         raise EnvironmentFailed(f"{place} {short_repr(said)}: return a dict that JSON can hold, or None")
     try:

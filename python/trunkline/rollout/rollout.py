@@ -22,7 +22,7 @@ from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.rollout.task_budget import TaskBudget
 from trunkline.rollout.types import KeptPrefix, TurnSink
 from trunkline.tools.calls import Origin
-from trunkline.tree.records import StepMark
+from trunkline.tree.records import InfoMark, StepMark
 from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Rollout(msgspec.Struct, eq=False):
     _last_turn: ReplyChoice | None = None
     side_effects: SideEffectLog | None = None
     environment: EnvironmentHandle | None = None
+    facts: InfoMark | None = None
     done: Termination | None = None
 
     @classmethod

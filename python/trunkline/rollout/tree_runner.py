@@ -31,7 +31,8 @@ from trunkline.scoring.rewards.grading import Grader, cancelled
 from trunkline.strategies.base import TOOK, Fork, View
 from trunkline.strategies.stopping import Stopping
 from trunkline.tree.records import EnvironmentRecords
-from trunkline.types import UNSCORED, Termination
+from trunkline.tree.views import Tree
+from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -616,8 +617,11 @@ class TreeRunner:
         if running.over and running.kept(number):
             running.leave(rollout)
             return None
-        if rollout.environment is not None and rollout.environment.facts is not None:
-            self.tree.core.mark(msgspec.json.encode(rollout.environment.facts).decode())
+        facts = None if end.termination in FAILED else rollout.facts
+        if rollout.environment is not None:
+            facts = rollout.environment.facts
+        if facts is not None:
+            self.tree.core.mark(msgspec.json.encode(facts).decode())
         self.tree.core.close(number, end.termination, end.answer, end.failure)
         running.left(rollout)
         if recorder is not None:

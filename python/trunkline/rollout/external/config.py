@@ -37,7 +37,8 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
             question on standard input, or where ``{question}`` stands in it; ``"python:MODULE:FUNCTION"`` or
             ``"python:FILE.py:FUNCTION"``, a function that is called with the question in a process of its own, forked
             from one that has imported the module, and returns the answer; or ``async def agent(client, task)``, which
-            is called in the worker, is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None.
+            is called in the worker, is given an ``openai.AsyncOpenAI`` and returns its answer, a text, or None; or
+            ``(answer, facts)``, a dict of at most 64 KiB of JSON that stays with the rollout as ``final_info``.
         effects: What its tools change: ``"none"``; ``"folder"``: its working folder, of which each start has a fresh
             copy; ``"external"``: something else, so that it is not started twice for one rollout.
         masks: Regular expressions of what may differ in its requests when it is started again, such as times. Its
@@ -47,6 +48,8 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
             forks a rollout of its own goes on from the last turn before the difference; that one is in a subgroup of
             its own, and ends as ``filtered`` too, without a reward, so that it is in no metric and no group that is
             trained. ``"count"``: the same, but it is scored and counts as any rollout of its task.
+        roles: Names of agents in it, where there are several: a request for a model of such a name is a turn of that
+            role. All of them ask the run's model.
         process: How the process is started, and its limits: fields of
             :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command`` and ``function``.
 
@@ -58,6 +61,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     effects: Literal["none", "folder", "external"] = "external"
     masks: tuple[str, ...] = ()
     on_divergence: Literal["fail", "branch", "count"] = "fail"
+    roles: tuple[str, ...] = ()
     process: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -81,6 +85,10 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         check_that(isinstance(masks, list | tuple), "External: masks must be a list of regular expressions", masks)
         msgspec.structs.force_setattr(self, "masks", tuple(masks))
         RequestMasks(self.masks)
+        roles: Any = self.roles
+        named = isinstance(roles, list | tuple) and all(isinstance(one, str) and one for one in roles)
+        check_that(named, "External: roles must be a list of names", roles)
+        msgspec.structs.force_setattr(self, "roles", tuple(roles))
         check_that(isinstance(self.process, dict), "External: process must be options by their names", self.process)
         if self.command is None and self.process:
             raise ConfigError(
@@ -119,9 +127,11 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         if command is not None:
             process = msgspec.structs.asdict(command)
             process["env"] = [one.partition("=")[0] for one in command.env]  # values may be secret
-        said = {"effects": self.effects, "masks": list(self.masks), "process": process or None}
-        # Run files of earlier versions do not have it.
-        return said if self.on_divergence == "fail" else said | {"on_divergence": self.on_divergence}
+        said: dict[str, Any] = {"effects": self.effects, "masks": list(self.masks), "process": process or None}
+        # Run files of earlier versions do not have these.
+        if self.on_divergence != "fail":
+            said["on_divergence"] = self.on_divergence
+        return said | ({"roles": list(self.roles)} if self.roles else {})
 
     @property
     def repeatable(self) -> bool:

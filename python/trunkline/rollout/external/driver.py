@@ -13,6 +13,7 @@ from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import describe_error, without_key, without_secrets
 from trunkline._internal.validation import short_repr
 from trunkline.errors import (
+    EnvironmentFailed,
     ForkRefused,
     InfrastructureError,
     ProgramError,
@@ -20,6 +21,7 @@ from trunkline.errors import (
     RolloutError,
     UsageError,
 )
+from trunkline.rollout.environments import read_info
 from trunkline.rollout.external.process import AgentResult
 from trunkline.rollout.external.session import AgentSession
 from trunkline.rollout.programs.executor import ProgramExecutor
@@ -29,6 +31,7 @@ from trunkline.rollout.types import Finished, ending_of
 from trunkline.scoring.answers import extract_answer
 from trunkline.scoring.notes import ExternalCalls, note
 from trunkline.tools.calls import Origin
+from trunkline.tree.records import InfoMark
 from trunkline.tree.views import message_text
 from trunkline.types import UNSCORED, Termination
 
@@ -197,6 +200,9 @@ class ExternalDriver:
 
         async def hiding(work: Coroutine[Any, Any, Any]) -> Any:
             answer = await work
+            if isinstance(answer, tuple) and len(answer) == 2:
+                answer, facts = answer
+                rollout.facts = InfoMark(rollout.id, facts_of(facts, secret))
             return without_key(answer, secret) if isinstance(answer, str) else answer
 
         try:
@@ -261,6 +267,16 @@ class ExternalDriver:
         if answer is not None and not isinstance(answer, str):
             raise ProgramError(f"the agent returned {short_repr(answer)}; it must return its answer, a text, or None")
         return answer
+
+
+def facts_of(given: object, secret: str) -> dict[str, Any]:
+    """Return the facts that an agent returned beside its answer, without the secret of its base URL."""
+    try:
+        facts = read_info(given, "the agent's facts are")
+    except EnvironmentFailed as problem:
+        raise ProgramError(f"{problem}; it must return (answer, facts)") from None
+    kept: dict[str, Any] = msgspec.json.decode(without_key(msgspec.json.encode(facts).decode(), secret))
+    return kept
 
 
 def question_of(task: Task) -> str:

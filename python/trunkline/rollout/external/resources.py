@@ -76,7 +76,8 @@ class ExternalProgram:
 
     def asking(self, request: AgentRequest) -> CompiledAgent:
         """Return the agent that asks for a request: its sampling parameters, but for those that the run says."""
-        key = encoded([request.tools, msgspec.to_builtins(request.sampling)])
+        role = request.model if request.model in self.external.roles else self.compiled.agent.name
+        key = encoded([role, request.tools, msgspec.to_builtins(request.sampling)])
         known = self._agents.pop(key, None)
         if known is None:
             if len(self._agents) >= _KEPT:
@@ -84,7 +85,7 @@ class ExternalProgram:
             own, run = request.sampling, self.compiled.agent.sampling
             given = {name: value for name, value in msgspec.structs.asdict(run).items() if value is not None}
             merged = msgspec.structs.replace(own, **{**given, "extra": own.extra | run.extra})
-            agent = msgspec.structs.replace(self.compiled.agent, sampling=merged)
+            agent = msgspec.structs.replace(self.compiled.agent, sampling=merged, name=role)
             known = CompiledAgent(agent, DeclaredTools(request.tools))
             if known.greedy and self._several:
                 self._several = False  # said once

@@ -223,7 +223,9 @@ class AgentSession:
         except ConfigError as problem:
             self.refused += 1
             raise RequestRefused(without_secrets(str(problem))) from None
-        key = digest([asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()])
+        said = [asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()]
+        roles = self._program.external.roles
+        key = digest([*said, compiled.agent.name.encode("utf-8", "surrogatepass")] if roles else said)
         exchange = self._repeated(key, repetition)
         if exchange is None:
             exchange = self._begin(key, request, asked, compiled, repetition)
@@ -473,7 +475,7 @@ class AgentSession:
         assert self._path is not None
         exchange.observed = True
         core, rollout, asked, micros = self._core, self._rollout, exchange.asked, exchange.micros
-        agent = self._executor.name(self._program.compiled.agent.name)
+        agent = self._executor.name(exchange.draws[0].compiled.agent.name)
         for place in self._missing(asked):
             message = asked.encoded[place - asked.known]
             if asked.messages[place]["role"] == "tool":
