@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scored_runs import BROKE, RIGHT, write
 
@@ -92,6 +92,7 @@ def test_a_task_that_broke_as_a_whole_counts_and_says_why():
     assert "of the strategy" in lines[1]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.one_of(st.floats(0, 0.99), st.integers(0, 12)))
 def test_a_share_is_below_one_and_a_count_is_from_one_on(tmp_path_factory, broke: list[bool], most: float):
     path = tmp_path_factory.mktemp("r") / "a.run"
