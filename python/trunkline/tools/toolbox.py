@@ -136,7 +136,9 @@ class Toolbox:
         self.pool: PoolKeeper | None = None  # of environments, once one was asked for
         for item in tools:
             if not isinstance(item, Tool):
-                raise ConfigError(f"{short_repr(item)} in tools is not a tool; decorate the function with @tool")
+                ours = str(getattr(item, "__module__", "")).startswith("trunkline.tools.builtin.")
+                what = f"call it: tl.tools.{item.__name__}()" if ours else "decorate the function with @tool"
+                raise ConfigError(f"{short_repr(item)} in tools is not a tool; {what}")
             if item.name in self._tools:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
