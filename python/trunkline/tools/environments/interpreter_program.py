@@ -47,7 +47,8 @@ def interpret(code: int, done: int, output: int, seed: int) -> None:
         for target in (1, 2):  # whatever the last call made of them
             os.dup2(output, target)
         streams = [io.TextIOWrapper(io.FileIO(target, "w", closefd=False), **options) for target in (1, 2)]
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = streams
+        out, err = streams
+        vars(sys).update(stdout=out, stderr=err, __stdout__=out, __stderr__=err)
         execute(source.decode("utf-8", "replace"), f"<call {number}>", main.__dict__)
         if os.getpid() != this:
             os._exit(0)  # a fork that came back from the code, as its parent does
