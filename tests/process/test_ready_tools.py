@@ -94,6 +94,7 @@ HOSTILE = [
     ("import os; os.chmod('.', 0)", "the interpreter is gone"),
     ("import os\nfor n in range(3, 99):\n  try: os.write(n, b'.' * 99)\n  except OSError: pass", ""),
     ("import os\nfor n in range(99):\n  try: os.close(n)\n  except OSError: pass", "the variables are gone"),
+    ("import os, sys; sys.stdout.close(); sys.stderr = None; os.close(1); os.close(2)", ""),
     ("this is no code", "SyntaxError"),
     ("raise SystemExit(3)", "SystemExit: 3"),
 ]

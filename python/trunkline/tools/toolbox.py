@@ -136,7 +136,7 @@ class Toolbox:
         self.pool: PoolKeeper | None = None  # of environments, once one was asked for
         for item in tools:
             if not isinstance(item, Tool):
-                raise ConfigError(f"{short_repr(item)} in tools is not a tool; decorate the function with @tool")
+                raise _not_a_tool(item)
             if item.name in self._tools:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
@@ -375,6 +375,13 @@ class Toolbox:
             return f"Error: the tool call could not be read: {unreadable(arguments)}."
         known = ", ".join(self._tools) or "none"
         return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
+
+
+def _not_a_tool(item: object) -> ConfigError:
+    what, name = "decorate the function with @tool", getattr(item, "__name__", "")
+    if str(getattr(item, "__module__", "")).startswith("trunkline.tools.builtin."):
+        what = f"call it: tl.tools.{name}()"
+    return ConfigError(f"{short_repr(item)} in tools is not a tool; {what}")
 
 
 def _decided(turn: Sequence[PreparedCall], decisions: Mapping[int, DecisionMark]) -> list[PreparedCall]:

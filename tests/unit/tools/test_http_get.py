@@ -174,6 +174,8 @@ def test_texts_name_tools_of_the_library():
     agent = tl.Agent(model="m", tools=["calculator", ["http_get=a.org+*.b.org"]])
     assert [tool.name for tool in agent.tools] == ["calculator", "http_get"]
     assert agent.tools[1].made_by.hosts == ("a.org", "*.b.org")
+    with pytest.raises(ConfigError, match=r"call it: tl.tools.python\(\)"):
+        tl.Agent(model="m", tools=[tl.tools.python])
     for text, words in (("calculator=3", "takes no value"), ("nix", "tools of the library are python"), ("a,b", "'a'")):
         with pytest.raises(ConfigError, match=words):
             tl.Agent(model="m", tools=text)

@@ -33,20 +33,26 @@ from trunkline.tools.environments.sandbox_program import packed, unpack
 HEAD = struct.Struct("<I")
 
 
-def interpret(code: int, done: int, seed: int) -> None:
+def interpret(code: int, done: int, output: int, seed: int) -> None:
     """Run code that comes in frames, one after the other, with variables that last; say after each one that it is."""
     random.seed(seed)
     sys.path[0] = ""
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "write_through": True}
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     number, this = 0, os.getpid()
     while source := read(code):
         number += 1
         importlib.invalidate_caches()
+        for target in (1, 2):  # whatever the last call made of them
+            os.dup2(output, target)
+        streams = [io.TextIOWrapper(io.FileIO(target, "w", closefd=False), **options) for target in (1, 2)]
+        out, err = streams
+        vars(sys).update(stdout=out, stderr=err, __stdout__=out, __stderr__=err)
         execute(source.decode("utf-8", "replace"), f"<call {number}>", main.__dict__)
         if os.getpid() != this:
             os._exit(0)  # a fork that came back from the code, as its parent does
-        for stream in (sys.stdout, sys.stderr):
+        for stream in (*streams, sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         os.write(done, b"\n%d\n" % number)
@@ -109,17 +115,11 @@ class Interpreter:
                 null = os.open(os.devnull, os.O_RDONLY)
                 for source, target in ((null, 0), (output, 1), (output, 2)):
                     os.dup2(source, target)
-                code, done = (os.dup(descriptor) for descriptor in (code, done))
                 for descriptor in range(3, 256):
-                    if descriptor not in {code, done}:
+                    if descriptor not in {code, done, output}:
                         with suppress(OSError):
                             os.close(descriptor)
-                options = {"encoding": "utf-8", "errors": "backslashreplace", "line_buffering": True}
-                sys.stdout, sys.stderr = (
-                    io.TextIOWrapper(io.FileIO(number, "w"), write_through=number == 2, **options)  # type: ignore[arg-type]
-                    for number in (1, 2)
-                )
-                interpret(code, done, seed)
+                interpret(code, done, output, seed)
             os._exit(1)
         for descriptor in (code, done, output):
             os.close(descriptor)
