@@ -245,13 +245,18 @@ class TreeRunner:
             waiting = await self._rest()
             ended, self._ended = self._ended, []
             wanted = self._next(ended, waiting)
-        # Branches grow when the strategy is done, so that no hook sees more rollouts than it asked for.
-        while (driver := self._external) is not None and not (self._running.over or self._running.sealed):
+        if self._external is not None:
+            await self._grow_branches(self._external)
+
+    async def _grow_branches(self, driver: ExternalDriver) -> None:
+        """Continue what diverged, now that the strategy is done: no hook is shown more rollouts than it asked for."""
+        running, budget = self._running, self._task_budget
+        while not (running.over or running.sealed):
             diverged = driver.diverged(self._first_own)
-            if diverged and self._task_budget is not None:
-                paid = await self._task_budget.paid([Fork(n=len(diverged))], self._running.refuse)
+            if diverged and budget is not None:
+                paid = await budget.paid([Fork(n=len(diverged))], running.refuse)
                 diverged = diverged[: sum(fork.n for fork in paid)]
-            if not diverged or self._running.over:
+            if not diverged or running.over:
                 break
             self._begin_branches(driver, diverged)
             await self._rest()
