@@ -81,7 +81,6 @@ def test_a_killed_run_has_events_up_to_the_kill_and_a_resumed_one_those_behind(t
     joined = by_task(before)
     for task, events in by_task(told).items():
         joined.setdefault(task, []).extend(events)
-    # A worker that died is of no task; a task that was lost with it is in both.
     assert joined == whole
     assert told[-1].state == "done"
 
@@ -134,7 +133,7 @@ def test_one_that_raises_is_told_no_more_and_its_run_continues(tmp_path: Path, c
         run = play(server.url, tmp_path / "r", EventListener(breaks, most_behind=1))
         assert run.summary().finished == 5
         assert [event.kind for event in told].count("turn") == 1
-        assert caplog.text.count("on_event failed, is told no more, and the run goes on without it: SystemExit") == 1
+        assert caplog.text.count("on_event is told no more, and the run continues without it: SystemExit") == 1
         assert "sk-a-key" not in caplog.text
         assert "\x1b" not in caplog.text
         # A run that has nothing of its own in it has left no file.

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+import re
 import sqlite3
 import time
 from collections import defaultdict
@@ -17,12 +18,13 @@ from groves import said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from old_runs import names, unpack
+from places import ROOT
 
 import trunkline as tl
 from trunkline._core import MESSAGE, OBSERVATION, PROMPT, TURN, CoreTree
 from trunkline.errors import DamagedRunFile
 from trunkline.observability.event_reader import EventReader
-from trunkline.observability.events import RunEvent
+from trunkline.observability.events import KINDS, RunEvent
 from trunkline.scoring.notes import Graded, encode
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
@@ -240,3 +242,17 @@ def test_a_damaged_file_is_one_clear_error_behind_what_is_whole(tmp_path: Path, 
     with pytest.raises(DamagedRunFile, match=r"is damaged: .*`trunkline check") as caught:
         list(events)
     assert str(caught.value).isprintable()
+
+
+def test_the_guide_lists_each_kind_with_its_fields():
+    table = re.findall(
+        r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/guide/events.md").read_text("utf-8"), re.MULTILINE
+    )
+    public = [getattr(tl.observability, name) for name in tl.observability.__all__]
+    structs = [one for one in public if isinstance(one, type) and issubclass(one, RunEvent) and one is not RunEvent]
+    fields = {str(one.__struct_config__.tag): one.__struct_fields__ for one in structs}
+    assert tuple(kind for kind, _ in table) == KINDS
+    assert {kind: ("version", "time", *re.findall(r"`(\w+)`", listed)) for kind, listed in table} == fields
+    for one in structs:
+        documented = "".join(base.__doc__ or "" for base in one.__mro__)
+        assert all(f"        {field}: " in documented for field in one.__struct_fields__)

@@ -266,7 +266,7 @@ class _ListenerThread:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer ends no run
             self._failed = True
             logger.warning(
-                "on_event failed, is told no more, and the run goes on without it: %s", safe(describe_error(error), 500)
+                "on_event is told no more, and the run continues without it: %s", safe(describe_error(error), 500)
             )
         finally:
             self._over.set_result(None)

@@ -268,7 +268,7 @@ class TreeEvents:
         """Tell what is new of the end of a rollout and of its score."""
         known = self._scores.get(number)
         parts = tuple(ScorePart(one.reward, one.value, one.weight, one.why) for one in graded(view.note))
-        score = _Score(termination, None if math.isnan(view.reward) else view.reward, parts)
+        score = _Score(termination, view.reward if math.isfinite(view.reward) else None, parts)
         if score == known:
             return
         self._scores[number] = score
