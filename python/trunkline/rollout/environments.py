@@ -14,7 +14,7 @@ import msgspec
 from trunkline._core import base_seed
 from trunkline._internal.text import describe_error, excerpt, format_error, from_difference, without_secrets
 from trunkline._internal.validation import short_repr
-from trunkline.errors import EnvironmentFailed, ForkRefused
+from trunkline.errors import EnvironmentFailed, ForkRefused, UnknownEffect
 from trunkline.llm import messages
 from trunkline.llm.response import RecordedStep, steps
 from trunkline.rollout.types import Finished
@@ -200,6 +200,11 @@ class EnvironmentManager:
 
     async def again(self, recorded: RecordedCalls, environment: Environment, rollout: int) -> int:
         """Run recorded calls again that take the environment, compare with the record, and return how many ran."""
+        if recorded.origin.rollout == rollout and recorded.toolbox.acts(recorded.calls):
+            raise UnknownEffect(
+                f"calls of {recorded.name} have side effects and are not made again, and the state that they left in "
+                f"{type(environment).__name__} ended with the rollout's worker or run"
+            )
         seen = await recorded.toolbox.replay(recorded.calls, environment, recorded.origin, recorded.first)
         for index, (call, was, one) in enumerate(zip(recorded.calls, recorded.messages, seen, strict=True)):
             if one is not None and recorded.message(index, one.text) != was:
