@@ -20,7 +20,10 @@ def tool(name: str, schema: Any = EMPTY, **more: Any) -> dict[str, Any]:
 
 
 TOOLS = [tool("add", NUMBER), tool("look", annotations={"readOnlyHint": True})]
-HOSTILE = "flood notify ask line garbage silent die signal wrong deep binary escape fork refuse late".split()
+HOSTILE = [
+    *("flood", "notify", "ask", "line", "garbage", "silent", "die", "signal"),
+    *("wrong", "deep", "binary", "escape", "fork", "refuse"),
+]
 LISTS = {
     "plain": TOOLS,
     "hostile": [*TOOLS, *map(tool, HOSTILE)],
@@ -70,7 +73,7 @@ def attack(name: str, number: Any) -> str:
         case "wrong":
             say({"jsonrpc": "2.0", "id": number, "result": {"content": "no list"}})
         case "deep":
-            say('{"jsonrpc": "2.0", "id": %s, "result": {"content": %s}}' % (number, "[" * 500 + "]" * 500))
+            say({"jsonrpc": "2.0", "id": number, "result": {"content": json.loads("[" * 500 + "]" * 500)}})
         case "binary":
             sys.stdout.buffer.write(b"\xff\xfe\x00{}\n")
         case "fork":

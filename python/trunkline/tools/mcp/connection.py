@@ -278,18 +278,22 @@ class ServerConnection:
 
     def _message(self, line: bytes) -> Any:
         """Read a line; None for what is no message, and for notifications, which nothing here needs."""
-        try:
-            peek = msgspec.json.decode(line, type=_Peek)
-            if bytes(peek.id) == b"null":
-                return None
-            self._asked += bytes(peek.method) != b"null"
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        peek = _peek(line) or _peek(line := _mended(line))
+        if peek is None or bytes(peek.id) == b"null":
             return None
-        read = load_extra("mcp_types", "mcp", "tl.MCP").jsonrpc_message_adapter
+        self._asked += bytes(peek.method) != b"null"
         refusal = b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32700,"message":"its answer is no message"}}'
-        for text in (line, _mended(line), refusal % bytes(peek.id)):
+        read = load_extra("mcp_types", "mcp", "tl.MCP").jsonrpc_message_adapter
+        for text in (line, refusal % bytes(peek.id)):
             with suppress(ValueError, RecursionError):
                 return read.validate_json(text, by_name=False)
+        return None
+
+
+def _peek(line: bytes) -> _Peek | None:
+    try:
+        return msgspec.json.decode(line, type=_Peek)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
