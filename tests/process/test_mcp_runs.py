@@ -13,6 +13,7 @@ from resuming import digests, environment, kill, wait_for
 
 pytest.importorskip("mcp", reason="mcp is not installed")
 
+from mcp_http import sums
 from mcp_runs import check, loop, played, raw, reply
 
 import trunkline as tl
@@ -48,7 +49,7 @@ def test_forks_workers_and_kills_change_nothing_and_each_rollout_has_a_process(t
         usual = len(server.bodies)
         killed(server, tmp_path / "killed", "none", usual + usual // 2)
         resumed = played(server.url, servers, 2, tmp_path / "killed", resume=True)
-        program = played(server.url, servers, 0, tmp_path / "program", program=loop)
+        program = played(server.url, servers, 0, tmp_path / "program", 1, program=loop)
     assert calm.summary().replayed > 0, "forks ran calls again"
     assert any(len(rollout.path) > 2 and rollout.turns > 2 for tree in calm for rollout in tree.rollouts)
     for run in (calm, resumed, program):
@@ -80,9 +81,19 @@ def test_servers_with_effects_elsewhere_are_called_once_and_never_forked(tmp_pat
 def test_results_that_differ_refuse_a_fork_unless_the_server_is_stateless(tmp_path: Path):
     with serving(reply) as server:
         clock = raw(RAW_CLOCK="1")
-        fixed = played(server.url, tl.MCP(clock, effects="none"), 0, tmp_path / "0")
-        free = played(server.url, tl.MCP(clock, stateless=True), 0, tmp_path / "1")
+        fixed = played(server.url, tl.MCP(clock, effects="none"), 0, tmp_path / "0", 1)
+        free = played(server.url, tl.MCP(clock, stateless=True), 0, tmp_path / "1", 1)
     assert fixed.summary().terminations["cancelled"] > 0
     assert fixed.summary().refusals
     assert set(free.summary().terminations) <= {"answer", "max_turns"}
     assert free.summary().replayed == 0
+
+
+def test_sessions_of_a_server_by_its_address_are_played_again_for_forks(tmp_path: Path):
+    with serving(reply) as server, sums() as served:
+        run = played(server.url, tl.MCP(served.url, effects="none"), 0, tmp_path / "0", 1)
+    assert run.summary().replayed > 0
+    assert set(run.summary().terminations) <= {"answer", "max_turns"}
+    for tree in run:
+        check(tree)
+    assert served.ended == set(served.totals), "each session is ended"

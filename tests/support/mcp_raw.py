@@ -79,7 +79,7 @@ def attack(name: str, number: Any) -> str:
         case "fork":
             subprocess.Popen(["sleep", "1000"], start_new_session=True)
         case "refuse":
-            say({"jsonrpc": "2.0", "id": number, "error": {"code": -32000, "message": "no\n\x1b[31m<b>" * 500}})
+            say({"jsonrpc": "2.0", "id": number, "error": {"code": -32001, "message": "no\n\x1b[31m<b>" * 500}})
     return f"{name} \x1b[31m<script>\0\ud800" + os.environ.get("RAW_KEY", "")
 
 

@@ -178,6 +178,7 @@ class ServerConnection:
             if not opened.done():
                 opened.set_exception(InfrastructureError(await self._reason(problem)))
                 opened.exception()  # retrieved
+            self._why = self._why or ("" if self._process else "lost the connection")
             logger.debug("MCP server %s: the session ended with %s", self.name, type(problem).__name__)
             if isinstance(problem, asyncio.CancelledError):
                 raise
@@ -215,10 +216,12 @@ class ServerConnection:
         if self._why:
             return f"Error: the MCP server {self.name} {self._why}."
         said: Any = getattr(problem, "error", None)
+        if getattr(said, "code", None) == load_extra("mcp_types", "mcp", "tl.MCP").CONNECTION_CLOSED:
+            return f"Error: the MCP server {self.name} gave no answer: {self._excerpt(str(said.message))}"
         if isinstance(getattr(said, "code", None), int):
             return f"Error: the MCP server {self.name} refused the call: {self._excerpt(str(said.message))}"
         if type(problem).__name__ == "ValidationError":
-            return f"Error: the MCP server {self.name} answered with something that is no result of a tool."
+            return f"Error: the MCP server {self.name} answered with what the protocol does not have."
         return f"Error: the MCP server {self.name} cannot be asked: {type(problem).__name__}"
 
     def _excerpt(self, text: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class MCPEnvironment(Environment):
     """One process or session of each server that a rollout calls.
 
-    A server that has ended stays so, as its state is gone; a stateless one is started again by the next call.
+    A server that has ended stays so, as its state is gone; one without a state is opened again by the next call.
     """
 
     snapshots = 0
@@ -52,7 +52,7 @@ class MCPEnvironment(Environment):
         server = self._servers.get(name)
         if server is None or self._closed:
             raise ToolError(f"Error: the rollout has no MCP server {name}.")
-        if found is None or (found.ended and server.stateless):
+        if found is None or (found.ended and not server.replayed):
             if found is not None:
                 await found.close()
             relist = not server.sessions and any("x-mcp-header" in tool.definition for tool in server.tools)
