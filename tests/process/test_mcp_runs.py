@@ -27,7 +27,7 @@ from mcp_runs import played, raw
 if __name__ == "__main__":
     url, out, log, effects = sys.argv[1:]
     more = {} if effects == "none" else {"strategy": tl.strategies.Chain(3)}
-    played(url, tl.MCP(raw(RAW_LOG=log), effects=effects), 2, out, resume=True, **more)
+    played(url, tl.MCP(raw(RAW_LOG=log), effects=effects), 2 if effects == "none" else 1, out, resume=True, **more)
 """
 
 
@@ -48,7 +48,7 @@ def test_forks_workers_and_kills_change_nothing_and_each_rollout_has_a_process(t
         calm = played(server.url, servers, 0, tmp_path / "0")
         usual = len(server.bodies)
         killed(server, tmp_path / "killed", "none", usual + usual // 2)
-        resumed = played(server.url, servers, 2, tmp_path / "killed", resume=True)
+        resumed = played(server.url, servers, 1, tmp_path / "killed", resume=True)
         program = played(server.url, servers, 0, tmp_path / "program", 1, program=loop)
     assert calm.summary().replayed > 0, "forks ran calls again"
     assert any(len(rollout.path) > 2 and rollout.turns > 2 for tree in calm for rollout in tree.rollouts)
@@ -69,7 +69,7 @@ def test_servers_with_effects_elsewhere_are_called_once_and_never_forked(tmp_pat
         with pytest.raises(ConfigError, match=r"TreeGRPO forks rollouts, and the MCP server raw .*--effects"):
             played(server.url, servers, 0, tmp_path / "forked")
         killed(server, tmp_path / "run", "external", 8)
-        run = played(server.url, servers, 2, tmp_path / "run", strategy=tl.strategies.Chain(3), resume=True)
+        run = played(server.url, servers, 0, tmp_path / "run", strategy=tl.strategies.Chain(3), resume=True)
     endings = run.summary().terminations
     assert endings["unknown_effect"] > 0
     assert set(endings) <= {"answer", "max_turns", "unknown_effect"}
