@@ -40,6 +40,13 @@ def say(value: Any) -> None:
     sys.stdout.flush()
 
 
+def log(line: str) -> None:
+    """Note the number of a process, and what it does."""
+    if path := os.environ.get("RAW_LOG"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
 def attack(name: str, number: Any) -> str:
     """Do something that no server may."""
     match name:
@@ -77,7 +84,7 @@ def attack(name: str, number: Any) -> str:
         case "binary":
             sys.stdout.buffer.write(b"\xff\xfe\x00{}\n")
         case "fork":
-            subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            log(f"{subprocess.Popen(['sleep', '1000'], start_new_session=True).pid} sleep")
         case "refuse":
             say({"jsonrpc": "2.0", "id": number, "error": {"code": -32001, "message": "no\n\x1b[31m<b>" * 500}})
     return f"{name} \x1b[31m<script>\0\ud800" + os.environ.get("RAW_KEY", "")
@@ -95,9 +102,7 @@ def main() -> None:
             result = {"tools": LISTS[kind]}
         elif method == "tools/call":
             name, given = params["name"], params.get("arguments") or {}
-            if log := os.environ.get("RAW_LOG"):
-                with Path(log).open("a", encoding="utf-8") as file:
-                    file.write(f"{os.getpid()} {name}\n")
+            log(f"{os.getpid()} {name}")
             if name == "add":
                 total += given.get("number", 0)
             text = f"total {total}" if name in {"add", "look"} else attack(name, number)

@@ -9,6 +9,7 @@ import msgspec
 
 from trunkline._internal.validation import check_bool, check_choice, check_float, check_that
 from trunkline.errors import ConfigError
+from trunkline.tools.mcp.connection import sdk
 from trunkline.tools.mcp.environment import MCPEnvironment
 from trunkline.tools.mcp.listing import list_tools
 from trunkline.tools.mcp.servers import EFFECTS, MCPServer, ServerSetup, fill_in, read_server, read_servers
@@ -92,6 +93,7 @@ class MCP(msgspec.Struct, frozen=True, dict=True, metaclass=_ReadsServers):
 
     def __call__(self) -> MCPEnvironment:
         """Return the environment of one rollout, which holds nothing yet."""
+        sdk()  # here, as an agent is checked before a run, and not while other rollouts wait for the import
         return MCPEnvironment({server.name: server for server in self.servers}, self.setup)
 
     @property

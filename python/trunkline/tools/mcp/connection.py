@@ -151,6 +151,8 @@ class ServerConnection:
     async def close(self) -> None:
         """End the session, and the server's process."""
         self._closing.set()
+        if self._task is not None and self._client is not None and not self._client.done():
+            self._task.cancel()
         if self._task is not None:
             ending = asyncio.get_running_loop().create_task(self._end(self._task))
             await wait_uninterrupted(ending)

@@ -52,7 +52,7 @@ def list_tools(servers: Sequence[MCPServer], setups: Mapping[str, ServerSetup]) 
 async def _listed(server: MCPServer, setup: ServerSetup) -> MCPServer:
     connection = ServerConnection(server.name, setup)
     try:
-        async with asyncio.timeout(2 * setup.timeout + 60):
+        async with asyncio.timeout(setup.timeout + 60):
             version, tools = await connection.tools()
     except ToolError as problem:
         raise ConfigError(str(problem).removeprefix("Error: ")) from None

@@ -233,11 +233,11 @@ def fill_in(server: MCPServer, private: dict[str, dict[str, str]]) -> ServerSetu
     """Fill in variables and values that are in no encoding; raises ConfigError."""
     place, keys = f"MCP server {server.name}", set[str]()
 
-    def text(value: str) -> str:
+    def text(value: str, *, secret: bool = False) -> str:
         def value_of(found: re.Match[str]) -> str:
             if found[1] not in os.environ:
                 raise ConfigError(f"{place}: ${{{found[1]}}} is not set in this environment: set {found[1]}")
-            if is_secret(found[1]):
+            if secret or is_secret(found[1]):
                 keys.add(os.environ[found[1]])
             return os.environ[found[1]]
 
@@ -274,7 +274,7 @@ def fill_in(server: MCPServer, private: dict[str, dict[str, str]]) -> ServerSetu
         command=tuple(command),
         env=env,
         folder=(server.folder or "") if server.effects == "folder" else None,
-        url=text(server.url),
+        url=text(server.url, secret=True),
         headers=headers,
         timeout=server.timeout,
         secrets=tuple(sorted(words, key=len, reverse=True)),
