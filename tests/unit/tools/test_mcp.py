@@ -97,15 +97,17 @@ def test_a_server_of_the_sdk_has_a_folder_that_is_fresh_and_an_environment_of_li
     servers = tl.MCP({"notes": given}, effects="folder", folder=str(tmp_path / "work"))
     keep = ("keep", {"name": "a.txt", "text": "new"})
     told = [("tell", {"name": "THEIR_TOKEN"}), ("tell", {"name": "OF_THE_RUN"}), ("show", {})]
-    one, other = called(servers, [keep, *told], [keep, ("note", {"text": "x"}), ("read", {}), ("keep", {"text": "x"})])
-    assert [seen.text for seen in one] == [
+    written = [("note", {"text": "x"}), ("read", {}), ("keep", {"text": "x"})]
+    (seen,) = called(servers, [keep, *told, *written])
+    assert [each.text for each in seen[:-1]] == [
         "./a.txt: old new",
         "[key]",
         "unset",
         "a text\n[image, image/png, about 300 bytes]\na document",
+        "1: x",
+        "x",
     ]
-    assert [seen.text for seen in other[:3]] == ["./a.txt: old new", "1: x", "x"]
-    assert not other[3].ok, "an argument is missing"
+    assert not seen[-1].ok, "an argument is missing"
     assert (tmp_path / "work" / "a.txt").read_text("utf-8") == "old "
     assert servers.settings()["notes"]["tools"]["read"] == {"says_read_only": True}
     assert KEY not in repr(servers) + json.dumps(servers.settings())
