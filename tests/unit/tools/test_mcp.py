@@ -142,7 +142,7 @@ def test_a_server_by_its_address_has_a_session_for_each_rollout():
         assert seen.text.endswith(": x")
 
 
-def test_servers_and_tools_cross_without_their_values(tmp_path: Path, monkeypatch):
+def test_servers_and_tools_cross_without_their_values(tmp_path: Path):
     path = tmp_path / "servers.json"
     path.write_text(json.dumps({"mcpServers": raw(RAW_KEY=KEY)}), "utf-8")
     servers = tl.MCP(path, effects="none")
@@ -161,8 +161,7 @@ def test_servers_and_tools_cross_without_their_values(tmp_path: Path, monkeypatc
     assert again.setup("raw").env["RAW_KEY"] == KEY
     assert servers.stored
     assert not tl.MCP(raw(RAW_KEY=KEY)).stored
-    monkeypatch.setenv("A_KEY", KEY)
-    assert tl.MCP(raw(RAW_KEY="${A_KEY}")).stored
+    assert tl.MCP(raw()).stored
 
 
 def test_servers_of_several_are_one_environment_and_names_must_differ():
@@ -200,7 +199,8 @@ COMMAND = {"command": RAW[0], "args": [*RAW[1:], "plain"]}
         ({"raw": COMMAND | {"type": "sse"}}, "type is 'sse', which does not go with command"),
         ({"raw": COMMAND | {"env": {"A": 1}}}, "env, A: give a printable text"),
         ({"raw": COMMAND | {"env": {"A": "${NO_SUCH_VARIABLE}"}}}, "NO_SUCH_VARIABLE} is not set"),
-        ({"raw": COMMAND | {"args": ["--api-key", KEY]}}, "args hold what looks like a key"),
+        ({"raw": COMMAND | {"args": ["--api-key", KEY, "${HOME}"]}}, "args hold what looks like a key"),
+        ({"raw": {"url": f"http://x/?a=${{HOME}}&key={KEY}"}}, "its url holds what looks like a key"),
         ({"raw": COMMAND | {"effects": "some"}}, "effects must be"),
         ({"raw": COMMAND | {"stateless": 1}}, "stateless must be"),
         ({"raw": COMMAND | {"tools": ["other"]}}, "has no tool 'other', which its tools name; it lists add, look"),

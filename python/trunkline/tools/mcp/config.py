@@ -46,7 +46,7 @@ class _ReadsServers(msgspec.StructMeta):
         more: dict[str, Any] = {"stateless": stateless, "folder": folder, "timeout": timeout, "file": file}
         read = [read_server(name, one, {"effects": effects, **more}) for name, one in given.items()]
         made = super().__call__(tuple(server for server, _ in read))
-        made.__dict__["private"] = {server.name: values for server, values in read}
+        made.__dict__["values"] = {server.name: values for server, values in read}
         made.__dict__["setups"] = {server.name: made.setup(server.name) for server, _ in read}
         listed = tuple(list_tools(made.servers, made.__dict__["setups"]))
         msgspec.structs.force_setattr(made, "servers", listed)
@@ -149,9 +149,7 @@ class MCP(msgspec.Struct, frozen=True, dict=True, metaclass=_ReadsServers):
     @property
     def stored(self) -> bool:
         """Whether a run file, with the files that it names, has all that is needed to start the servers."""
-        return all(
-            server.file or None not in (*server.env.values(), *server.headers.values()) for server in self.servers
-        )
+        return all(server.file or not server.names for server in self.servers)
 
     def settings(self) -> dict[str, Any]:
         """Describe the servers for the run file."""
@@ -168,12 +166,10 @@ class MCP(msgspec.Struct, frozen=True, dict=True, metaclass=_ReadsServers):
             return found[name]
         server = self.server(name)
         assert server is not None
-        private: dict[str, dict[str, str]] | None = self.__dict__.get("private", {}).get(name)
-        if private is None and None in (*server.env.values(), *server.headers.values()):
-            private = (
-                read_server(name, read_servers(server.file)[0].get(name), {"effects": None})[1] if server.file else {}
-            )
-        return fill_in(server, private or {})
+        values: dict[str, str] | None = self.__dict__.get("values", {}).get(name)
+        if values is None and server.names and server.file:
+            values = read_server(name, read_servers(server.file)[0].get(name), {"effects": None})[1]
+        return fill_in(server, values or {})
 
 
 def merged(several: list[MCP]) -> MCP:

@@ -1,8 +1,7 @@
 """MCP servers as data that crosses to workers, read from a file in the usual form.
 
-Values of ``env`` and ``headers`` are in no encoding. A text with ``${NAME}`` is stored as it is written, and filled in
-when a run begins or is resumed; others stay in memory, cross to workers by ``MCP.secret``, and are read from their file
-again on resume.
+Values of ``env`` and ``headers`` are in no encoding: they stay in memory, cross to workers by ``MCP.secret``, and are
+read from their file again when a run is resumed.
 """
 
 from __future__ import annotations
@@ -63,13 +62,12 @@ class ListedTool(msgspec.Struct, frozen=True):
 
 
 class MCPServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as its file has it; a value of ``env`` or ``headers`` that is None stands in the file alone."""
+    """A server as its file has it, with the names of ``env`` and ``headers`` alone."""
 
     name: str
     command: tuple[str, ...] = ()
-    env: dict[str, str | None] = {}
     url: str = ""
-    headers: dict[str, str | None] = {}
+    names: tuple[str, ...] = ()
     file: str = ""
     folder: str | None = None
     wanted: tuple[str, ...] | None = None
@@ -106,9 +104,8 @@ class MCPServer(msgspec.Struct, frozen=True, kw_only=True):
         """Describe the server for the run file, without a value of ``env`` or ``headers``."""
         return {
             "command": redact_command([*self.command]),
-            "env": sorted(self.env),
             "url": without_secrets(self.url),
-            "headers": sorted(self.headers),
+            "names": [*self.names],
             "folder": self.folder,
             "effects": self.effects,
             "stateless": self.stateless,
@@ -147,8 +144,8 @@ def read_servers(servers: Any) -> tuple[dict[str, Any], str]:
     return dict(servers), file
 
 
-def read_server(name: Any, given: Any, more: dict[str, Any]) -> tuple[MCPServer, dict[str, dict[str, str]]]:
-    """Read one server; return it, and its values that are in no encoding."""
+def read_server(name: Any, given: Any, more: dict[str, Any]) -> tuple[MCPServer, dict[str, str]]:
+    """Read one server; return it, and its values of ``env`` or ``headers``."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"MCP: a server's name must be 1 to 64 of a-z, A-Z, 0-9, _, . and -, not {short_repr(name)}")
     place = f"MCP server {name}"
@@ -156,12 +153,9 @@ def read_server(name: Any, given: Any, more: dict[str, Any]) -> tuple[MCPServer,
         raise ConfigError(f'{place} must be {{"command": ...}} or {{"url": ...}}, not {short_repr(given)}')
     kind = _kind(place, given)
     values = _texts(place, given, "headers" if kind == "url" else "env")
-    fields: dict[str, Any] = {"name": name, **{key: value for key, value in more.items() if key != "effects"}}
-    shown = {key: value if _REFERENCE.search(value) else None for key, value in values.items()}
-    if kind == "url":
-        fields |= {"url": _address(place, given["url"]), "headers": shown}
-    else:
-        fields |= {"command": _words(place, given), "env": shown}
+    fields: dict[str, Any] = {"name": name, "names": tuple(sorted(values))}
+    fields |= {key: value for key, value in more.items() if key != "effects"}
+    fields[kind] = _address(place, given["url"]) if kind == "url" else _words(place, given)
     if "stateless" in given:
         fields["stateless"] = check_bool(f"{place}: stateless", given["stateless"])
     if "tools" in given:
@@ -177,7 +171,7 @@ def read_server(name: Any, given: Any, more: dict[str, Any]) -> tuple[MCPServer,
         raise ConfigError(f"{place}: effects is 'folder', and a server by its address has no folder here: say none")
     if fields.get("effects") != "folder":
         fields["folder"] = None
-    return MCPServer(**fields), {"headers" if kind == "url" else "env": values}
+    return MCPServer(**fields), values
 
 
 def _kind(place: str, given: Mapping[str, Any]) -> str:
@@ -211,7 +205,8 @@ def _texts(place: str, given: Mapping[str, Any], key: str) -> dict[str, str]:
 
 def _address(place: str, url: Any) -> str:
     fits = isinstance(url, str) and url.isprintable() and _URL.fullmatch(url)
-    if isinstance(url, str) and without_secrets(url) != url and "${" not in url:
+    parts = re.split("(?=[?&])", url) if isinstance(url, str) else []
+    if any(without_secrets(part) != part and "${" not in part for part in parts):
         raise ConfigError(f"{place}: its url holds what looks like a key, which would be stored: write ${{NAME}} there")
     check_that(fits, f"{place}: url must be http://... or https://...", url)
     return str(url)
@@ -224,13 +219,17 @@ def _words(place: str, given: Mapping[str, Any]) -> tuple[str, ...]:
     if not fits:
         raise ConfigError(f"{place}: args must be a list of texts")
     words = [command, *arguments]
-    if redact_command(words) != words and not any(_REFERENCE.search(word) for word in words):
+    if any(safe != word and "${" not in word for safe, word in zip(redact_command(words), words, strict=True)):
         raise ConfigError(f"{place}: args hold what looks like a key, which would be stored: write ${{NAME}} there")
     return tuple(words)
 
 
-def fill_in(server: MCPServer, private: dict[str, dict[str, str]]) -> ServerSetup:
-    """Fill in variables and values that are in no encoding; raises ConfigError."""
+def fill_in(server: MCPServer, values: Mapping[str, str]) -> ServerSetup:
+    """Fill in variables, and the values of ``env`` or ``headers``.
+
+    Raises:
+        ConfigError: A variable or a value is missing, or there is no such command.
+    """
     place, keys = f"MCP server {server.name}", set[str]()
 
     def text(value: str, *, secret: bool = False) -> str:
@@ -241,41 +240,36 @@ def fill_in(server: MCPServer, private: dict[str, dict[str, str]]) -> ServerSetu
                 keys.add(os.environ[found[1]])
             return os.environ[found[1]]
 
-        filled = _REFERENCE.sub(value_of, value)
         if "${" in _REFERENCE.sub("", value):
             raise ConfigError(f"{place}: ${{ begins no reference of the form ${{NAME}}")
-        return filled
+        return _REFERENCE.sub(value_of, value)
 
-    def texts(which: str, written: dict[str, str | None]) -> dict[str, str]:
-        there = private.get(which, {})
-        for name, value in written.items():
-            if value is None and name not in there:
-                raise ConfigError(
-                    f"{place}: the value of {name} in {which} is in no file: run the script that began the run again, "
-                    f'or write "${{NAME}}" in its place'
-                )
-        found = {name: text(there[name] if value is None else value) for name, value in written.items()}
-        keys.update(value for name, value in found.items() if which == "headers" or is_secret(name))
-        return found
-
-    env, headers = texts("env", server.env), texts("headers", server.headers)
-    command = [text(word) for word in server.command]
+    for name in server.names:
+        if name not in values:
+            raise ConfigError(
+                f"{place}: the value of {printable(name, 60)} is in no file: begin the run again as it was begun, with "
+                "resume=True"
+            )
+    given = {name: text(values[name]) for name in server.names}
+    keys.update(value for name, value in given.items() if server.url or is_secret(name))
+    command, env = [text(word) for word in server.command], dict[str, str]()
     if command:
         own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        env = {**own, **_PLAIN_ENV, **env}
+        env = {**own, **_PLAIN_ENV, **given}
         if shutil.which(command[0], path=env.get("PATH")) is None:
             raise ConfigError(
                 f"{place}: there is no command {short_repr(server.command[0])}: install it, or give its path"
             )
         if server.effects == "folder":
-            command = [_whole(word, server.folder, first=not place_) for place_, word in enumerate(command)]
+            command = [_whole(word, server.folder, first=not index) for index, word in enumerate(command)]
+    url = text(server.url, secret=True)
     words = {word for key in keys for word in (key, *key.split())}
     return ServerSetup(
         command=tuple(command),
         env=env,
         folder=(server.folder or "") if server.effects == "folder" else None,
-        url=text(server.url, secret=True),
-        headers=headers,
+        url=url,
+        headers=given if url else {},
         timeout=server.timeout,
         secrets=tuple(sorted(words, key=len, reverse=True)),
     )
