@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from trunkline.tools.environment import Environment
     from trunkline.tools.environment_pool import EnvironmentPool
     from trunkline.tools.gym import from_gym
+    from trunkline.tools.mcp.config import MCP
     from trunkline.tools.tool import tool
     from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination
@@ -100,6 +101,7 @@ tools.environment: Environment
 tools.environment_pool: EnvironmentPool
 tools.environments: environments=
 tools.gym: from_gym
+tools.mcp.config: MCP
 tools.tool: tool
 train: train=
 tree.views: Node Trajectory Tree
@@ -187,6 +189,7 @@ _RENAMED: Final = {
 
 __all__ = [
     "LLM",
+    "MCP",
     "Agent",
     "BatchLLM",
     "Budget",

@@ -22,6 +22,7 @@ from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
+from trunkline.tools.mcp.config import MCP, merged
 from trunkline.tools.review import ToolReview, check_before_tool
 from trunkline.tools.tool import Tool, check_environment, environment_for, load_tools
 from trunkline.tools.toolbox import Toolbox
@@ -152,7 +153,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
     Attributes:
         model: The model's name, as the endpoint knows it.
         tools: What a turn may call: functions with ``@tool``, tools of ``trunkline.tools``, lists of them, or texts as
-            on the command line: ``"python"``, ``"module"``, ``"module:name"`` or ``"file.py:name"``.
+            on the command line: ``"python"``, ``"module"``, ``"module:name"`` or ``"file.py:name"``; and
+            :class:`trunkline.MCP`, for the tools of MCP servers.
         system: System prompt; none is sent when empty.
         sampling: Sampling parameters of every turn.
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
@@ -208,6 +210,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
             msgspec.structs.force_setattr(self, "tools", load_tools(tools, "Agent: tools"))
         if isinstance(self.environment, str):
             msgspec.structs.force_setattr(self, "environment", load_named(self.environment, "Agent: environment"))
+        if servers := [tool for tool in self.tools if isinstance(tool, MCP)]:
+            self._take_servers(servers)
         msgspec.structs.force_setattr(self, "environment", environment_for(self.environment, self.tools))
         if isinstance(self.before_tool, str):
             msgspec.structs.force_setattr(self, "before_tool", load_named(self.before_tool, "Agent: before_tool"))
@@ -218,6 +222,18 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         Toolbox(self.tools, repair=self.malformed == "repair")
         BoundDialect(self.dialect, self.tools, self.sampling)
         check_environment(self.environment, self.tools)
+
+    def _take_servers(self, servers: list[MCP]) -> None:
+        """Replace MCP servers among the tools by theirs, and let them be the environment."""
+        if self.environment is not None:
+            raise ConfigError(
+                "Agent: tl.MCP among the tools is the environment of each rollout, which has one: leave "
+                f"environment={short_repr(self.environment)} out"
+            )
+        all_servers = merged(servers)
+        own = [tool for tool in self.tools if not isinstance(tool, MCP)]
+        msgspec.structs.force_setattr(self, "tools", [*own, *all_servers.tools])
+        msgspec.structs.force_setattr(self, "environment", all_servers)
 
 
 class CompiledAgent:

@@ -365,8 +365,8 @@ _AGENT_OPTIONS: Final = (
     click.option(
         "--effects",
         type=click.Choice(["none", "folder", "external"]),
-        help="What the agent's tools change: none or its own folder, so that it may be started again for forks and "
-        "after a kill; or external.  [default: external]",
+        help="What the tools of an agent, or of MCP servers, change: none or its own folder, so that it may be started "
+        "again for forks and after a kill; or external.  [default: external]",
     ),
     click.option(
         "--mask",

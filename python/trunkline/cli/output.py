@@ -394,6 +394,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
     yield from ((f"llm {name}", _where(other)) for name, other in others.items())
     yield from [("tools", _tools(agent) or "none")] if team is None else _team(plan.settings["program"], team)
+    yield from ((f"mcp {name}", _mcp(server)) for name, server in plan.settings.get("mcp", {}).items())
     yield "strategy", strategy["kind"] + _options(strategy["options"])
     yield "rollouts per task", plan.formula
     yield "rollouts", f"{plan.tasks * plan.rollouts:,} at most"
@@ -430,6 +431,14 @@ def _options(options: Mapping[str, Any] | str) -> str:
     if isinstance(options, str):
         return ""
     return f" ({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
+
+
+def _mcp(server: Mapping[str, Any]) -> str:
+    """What is known of an MCP server; what it says of its tools is shown, and counts for nothing."""
+    hints = [name for name, hint in server["tools"].items() if hint["says_read_only"]]
+    said = f"; says that these only read: {', '.join(hints)}" if hints else ""
+    state = "stateless" if server["stateless"] else f"effects {server['effects']}"
+    return f"{counted(len(server['tools']), 'tool')}, {state}, protocol {server['version']}{said}"
 
 
 def _tools(agent: Mapping[str, Any]) -> str:

@@ -29,7 +29,16 @@ from trunkline.cli.options import (
     reward_option,
 )
 from trunkline.cli.output import print_plan, tell
-from trunkline.cli.targets import HELP, changed_llms, find_run, make_external, make_team, read_llms, run_file_status
+from trunkline.cli.targets import (
+    HELP,
+    changed_llms,
+    find_run,
+    load_servers,
+    make_external,
+    make_team,
+    read_llms,
+    run_file_status,
+)
 from trunkline.cli.watch import drive, watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.config import LLM
@@ -72,7 +81,7 @@ _AS_GIVEN: Final = (
 
 _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
-    "Agent": "--system --tools --environment --before-tool --dialect --malformed --on-void-turn --max-turns",
+    "Agent": "--system --tools --mcp --environment --before-tool --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
     "Agents of other frameworks": AGENT_OPTION_NAMES,
     "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
@@ -101,6 +110,14 @@ _GROUPS: Final = {
     metavar="NAME|MODULE[:ATTR]|FILE.py[:ATTR]",
     help="Tools of the agent: python, shell, files, calculator, http_get=HOST+HOST, or your own; repeatable, or with "
     "commas.",
+)
+@click.option(
+    "--mcp",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE.json",
+    help='Servers of the Model Context Protocol whose tools the agent gets, as {"mcpServers": {...}}; repeatable. '
+    "--effects says what they change.",
 )
 @click.option("--environment", metavar="MODULE:ATTR", help="Class or pool of the environments that the tools work on.")
 @click.option(
@@ -348,7 +365,7 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
     if given["role"]:
         raise click.UsageError(f"--role {given['role'][0]} changes a role of a team: name one with --team")
     return Agent(
-        tools=load_tools(given["tools"], "--tools"),
+        tools=[*load_tools(given["tools"], "--tools"), *load_servers(given)],
         dialect=_dialect(given["dialect"]),
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         before_tool=given["before_tool"] and load_named(given["before_tool"], "--before-tool"),

@@ -22,6 +22,7 @@ from trunkline.runner.resume import ResumableRun
 from trunkline.team import TEAMS
 from trunkline.team.role import Role
 from trunkline.team.team import GUIDE_NAMES, Team, change
+from trunkline.tools.mcp.config import MCP, merged
 from trunkline.tools.tool import load_tools
 
 if TYPE_CHECKING:
@@ -135,12 +136,17 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
         if option in told:
             raise ConfigError(why)
 
+    servers = merged(several) if (several := load_servers(given)) else None
+    if servers is not None and "environment" in told:
+        raise ConfigError("--mcp and --environment: a rollout has one environment, and MCP servers are one")
+
     def beside(kind: type) -> dict[str, Any]:
-        own: dict[str, Any] = {"model": given["model"]} | _tools(kind, given["tools"])
+        more = () if servers is None else servers.tools
+        own: dict[str, Any] = {"model": given["model"]} | _tools(kind, given["tools"], more)
         for option in ("max_turns", "environment"):
             if option in told:
                 own[option] = given[option]
-        return own
+        return own | ({"environment": servers} if servers is not None else {})
 
     made = TEAMS.make(given["team"], "--team", lambda kind: {"roles": {}} | beside(kind), _guide_names)
     if not isinstance(made, Team):
@@ -161,11 +167,18 @@ def _guide_names(kind: type) -> dict[str, Any]:
     return {**dict.fromkeys(GUIDE_NAMES, bool), "performance": str} if issubclass(kind, Team) else {}
 
 
-def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
+def load_servers(given: Mapping[str, Any]) -> list[MCP]:
+    """Start the MCP servers of a command line, and list their tools; raises ConfigError."""
+    if given.get("mcp") and given.get("agent") is not None:
+        raise click.UsageError("--mcp and --agent: an agent of another framework brings its own tools")
+    return [MCP(path, effects=given.get("effects")) for path in given.get("mcp") or ()]
+
+
+def _tools(kind: type, names: tuple[str, ...], more: Sequence[Tool[..., Any]]) -> dict[str, Any]:
     """The setting of a team that takes the tools: ``tools``, or ``tool`` where it takes one."""
-    if not names or not issubclass(kind, Team):
+    if not (names or more) or not issubclass(kind, Team):
         return {}
-    tools: Sequence[Tool[..., Any]] = load_tools(names, "--tools")
+    tools: Sequence[Tool[..., Any]] = [*load_tools(names, "--tools"), *more]
     takes = {field.name for field in msgspec.structs.fields(kind)}
     if "tools" in takes:
         return {"tools": tools}
@@ -294,13 +307,13 @@ def make_external(given: Mapping[str, Any]) -> External | None:
     if given["agent_env"]:
         process["env"] = given["agent_env"]
     if given["agent"] is None:
-        for option, value in (
-            ("--effects", given["effects"]),
-            ("--mask", given["masks"]),
-            ("--on-divergence", given["on_divergence"]),
-        ):
+        for option, value in (("--mask", given["masks"]), ("--on-divergence", given["on_divergence"])):
             if value:
                 raise click.UsageError(f"{option} is of an agent of another framework: name it with --agent")
+        if given["effects"] and not given.get("mcp"):
+            raise click.UsageError(
+                "--effects is of an agent of another framework, or of MCP servers: name them with --agent or --mcp"
+            )
         if process:
             raise click.UsageError(f"--agent-{next(iter(process))} is of an agent: name it with --agent")
         return None

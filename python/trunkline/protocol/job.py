@@ -34,6 +34,7 @@ from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.tools.environment import rewards_steps
 from trunkline.tools.environment_pool import EnvironmentPool
+from trunkline.tools.mcp.config import MCP
 from trunkline.tools.tool import check_environment_used
 from trunkline.tree.records import check_version
 
@@ -241,6 +242,8 @@ class Job(msgspec.Struct, kw_only=True):
                 raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("policy_version", self.weights)
         self._check_pool(self.agent.environment)
+        if isinstance(self.agent.environment, MCP):
+            self.agent.environment.check_forks(self.strategy)
         self._check_program()
         self.stopping.check(self.strategy, scored=self.reward is not None)
 
@@ -257,6 +260,10 @@ class Job(msgspec.Struct, kw_only=True):
 
     def _check_pool(self, pool: Any) -> None:
         """Refuse a pool whose environments would be held by rollouts that wait for others, which wait for these."""
+        if isinstance(pool, EnvironmentPool) and isinstance(pool.cls, MCP):
+            raise ConfigError(
+                "an EnvironmentPool cannot keep MCP servers, which each rollout starts anew: leave it out"
+            )
         stepwise_name = type(self.strategy).__name__ if stepwise(self.strategy) else ""
         paid = self.task_budget is not None and self.task_budget.limits.keys() - {"rollouts"}
         if isinstance(pool, EnvironmentPool) and (stepwise_name or paid) and not pool.movable:
@@ -343,6 +350,7 @@ class EncodedJob(msgspec.Struct):
     traced: str
     path: list[str]
     before_tool: SerializedObject | None = None
+    mcp: str = ""
 
     def load_agent(self) -> Agent:
         """Return the agent with its tools, dialect and environment, importing user code from the job's path."""
@@ -365,6 +373,8 @@ def pack_job(job: Job) -> bytes:
     """Encode a job with its secrets for worker processes; raises as :func:`as_packed`."""
     packed = as_packed(job)
     packed.secrets = {name: llm.secret for name, llm in packed.llms.items() if llm.secret is not None}
+    if isinstance(job.agent.environment, MCP):
+        packed.mcp = job.agent.environment.secret
     return msgspec.msgpack.encode(packed)
 
 
@@ -403,8 +413,11 @@ def unpack_job(data: bytes) -> Job:
 
 def from_packed(packed: EncodedJob) -> Job:
     """Return the job of its encoding; CrossingError if user code in it cannot be imported here."""
+    agent = packed.load_agent()
+    if packed.mcp:
+        agent.environment.receive(packed.mcp)
     return Job(
-        agent=packed.load_agent(),
+        agent=agent,
         strategy=load(packed.strategy),
         reward=None if packed.reward is None else load(packed.reward),
         llm={name: llm.with_secret(packed.secrets.get(name)) for name, llm in packed.llms.items()},
@@ -444,6 +457,7 @@ def settings(job: Job) -> dict[str, Any]:
         "stopping": msgspec.to_builtins(job.stopping),
         "timing_dependent": job.timing,
         **({"external": job.program.settings()} if isinstance(job.program, External) else {}),
+        **({"mcp": agent.environment.settings()} if isinstance(agent.environment, MCP) else {}),
     }
 
 

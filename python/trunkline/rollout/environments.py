@@ -14,7 +14,7 @@ import msgspec
 from trunkline._core import base_seed
 from trunkline._internal.text import describe_error, excerpt, format_error, from_difference, without_secrets
 from trunkline._internal.validation import short_repr
-from trunkline.errors import EnvironmentFailed, ForkRefused
+from trunkline.errors import EnvironmentFailed, ForkRefused, UnknownEffect
 from trunkline.llm import messages
 from trunkline.llm.response import RecordedStep, steps
 from trunkline.rollout.types import Finished
@@ -207,6 +207,11 @@ class EnvironmentManager:
         decisions: Mapping[tuple[int, int, int], DecisionMark],
     ) -> int:
         """Run recorded calls again that take the environment, compare with the record, and return how many ran."""
+        if recorded.origin.rollout == rollout and recorded.toolbox.acts(recorded.calls):
+            raise UnknownEffect(
+                f"calls of {recorded.name} have side effects and are not made again, and the state that they left in "
+                f"{type(environment).__name__} ended with the rollout's worker or run"
+            )
         origin, first = recorded.origin, recorded.first
         places = {index: (origin.rollout, origin.turn, first + index) for index in range(len(recorded.calls))}
         decided = {index: decisions[place] for index, place in places.items() if place in decisions}

@@ -20,6 +20,7 @@ from trunkline.llm.config import LLM
 from trunkline.protocol.job import EncodedJob, as_packed, from_packed, import_path, live
 from trunkline.scoring.filters.base import check
 from trunkline.scoring.rewards.base import full_name
+from trunkline.tools.mcp.config import MCP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,6 +119,8 @@ def _pack(job: Job) -> tuple[EncodedJob | None, str]:
         return None, f"its LLM is a live {stays}"
     if any(isinstance(llm, LLM) and llm.secret is not None for llm in job.llms.values()):
         return None, "the endpoint's key or headers were given directly, and are in no file"
+    if isinstance(job.agent.environment, MCP) and not job.agent.environment.stored:
+        return None, "values of env or headers of an MCP server were given directly, and are in no file"
     try:
         packed = as_packed(job, by_value=False)
     except CrossingError as problem:

@@ -169,6 +169,11 @@ class Tool(Generic[P, R]):
         }
 
     @property
+    def replayed(self) -> bool:
+        """Whether recorded calls run again to bring a fresh environment to its state."""
+        return self.schema.slot is not None
+
+    @property
     def module(self) -> str:
         """Module that defines the function; with :attr:`qualname` it finds the tool in another process."""
         return str(getattr(self.__wrapped__, "__module__", ""))

@@ -143,6 +143,7 @@ class Toolbox:
             self._executors[item.name] = Executor(item, self._user_code, timeout, limit)
         self.names = list(self._tools)
         self._stateful_names = {item.name for item in self._tools.values() if item.schema.slot is not None}
+        self._replayed_names = {item.name for item in self._tools.values() if item.replayed}
         self._acting = any(item.policy.side_effects for item in self._tools.values())
         self._limit = limit
         self._parallel = parallel
@@ -286,6 +287,10 @@ class Toolbox:
         """Whether one of some calls takes the environment."""
         return any(call.name in self._stateful_names for call in calls)
 
+    def acts(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether one of some calls has side effects and would have to run again for its environment."""
+        return any(call.name in self._replayed_names and self._tools[call.name].policy.side_effects for call in calls)
+
     async def replay(
         self,
         calls: Sequence[ToolCall],
@@ -294,10 +299,10 @@ class Toolbox:
         first: int = 0,
         decisions: Mapping[int, DecisionMark] = MappingProxyType({}),
     ) -> list[Observation | None]:
-        """Run the calls of a recorded turn again that take the environment, as decided; the others give None."""
+        """Run the calls of a recorded turn again that made the environment's state, as decided; others give None."""
         turn = _decided(await self._mended(calls), decisions)
-        stateful = [mended.call.name for mended in turn if self._stateful(mended)]
-        fixed = [name for name in stateful if not (environment.replay and self._tools[name].policy.replay)]
+        again = [one.call.name for one in turn if one.call.name in self._replayed_names and one.refusal is None]
+        fixed = [name for name in again if not (environment.replay and self._tools[name].policy.replay)]
         if fixed:
             raise ForkRefused(
                 f"there is no snapshot to go back to, and calls of {fixed[0]} on {type(environment).__name__} must not "
@@ -305,7 +310,7 @@ class Toolbox:
             )
         return [
             await self._run(one, None if origin is None else (origin, first + index), environment)
-            if self._stateful(one)
+            if one.call.name in self._replayed_names
             else None
             for index, one in enumerate(turn)
         ]
