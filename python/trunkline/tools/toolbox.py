@@ -310,7 +310,7 @@ class Toolbox:
             )
         return [
             await self._run(one, None if origin is None else (origin, first + index), environment)
-            if one.call.name in self._replayed_names
+            if one.call.name in self._replayed_names and one.refusal is None
             else None
             for index, one in enumerate(turn)
         ]
