@@ -26,6 +26,9 @@ _START: Final = 60.0
 _CLOSE: Final = 10.0
 """Seconds for the end of a session, a process excepted."""
 
+_MOST_SAID: Final = 16 << 20
+"""Bytes that a server may say between two requests of ours."""
+
 _REQUESTS: Final = 100
 """Requests of a server, such as pings, that are answered between two of ours."""
 
@@ -276,7 +279,7 @@ class ServerConnection:
         except (OSError, asyncio.LimitOverrunError):
             line = b""
         self._said += len(line)
-        if not line or self._said > LONGEST or self._asked > _REQUESTS:
+        if not line or self._said > _MOST_SAID or self._asked > _REQUESTS:
             self._why = "was stopped, as it said too much"
             return None
         return line
