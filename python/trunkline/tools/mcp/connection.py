@@ -124,8 +124,10 @@ class ServerConnection:
                 result = await client.session.send_request(request, types.CallToolResult)
         except Exception as problem:  # noqa: BLE001 - what a server says can break anything in the SDK
             if limit.expired():
-                said = f"Error: {printable(tool, 80)} gave no result within {self._setup.timeout:g} s, and its call was given up."
-                raise ToolError(said) from None
+                seconds = f"{self._setup.timeout:g} s"
+                raise ToolError(
+                    f"Error: {printable(tool, 80)} gave no result within {seconds}, and its call was given up."
+                ) from None
             raise ToolError(await self._failed(problem)) from None
         if result.result_type == "input_required":
             raise ToolError(f"Error: the MCP server {self.name} asks a person for something, and none is here.")
