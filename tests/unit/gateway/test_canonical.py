@@ -6,13 +6,17 @@ import copy
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline._core import CoreTree
 from trunkline.errors import ConfigError
-from trunkline.gateway.canonical import RequestMasks, forms
+from trunkline.gateway.canonical import RequestMasks, digest, forms
 from trunkline.gateway.formats.chat import ChatFormat
+from trunkline.gateway.types import SeenMessages
+from trunkline.rollout.external.conversations import Conversations
 
+MASKS = RequestMasks(["[ab]"])
 TEXT = st.text(max_size=8)
 ARGUMENTS = st.dictionaries(TEXT, st.integers() | TEXT | st.none() | st.lists(st.booleans(), max_size=2), max_size=3)
 
@@ -76,6 +80,24 @@ def test_the_forms_of_the_first_messages_do_not_depend_on_the_others(messages):
     assert [forms(messages[:end]) for end in range(len(messages) + 1)] == [
         whole[:end] for end in range(len(messages) + 1)
     ]
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(), min_size=1, max_size=3), st.data())
+def test_what_is_read_of_a_request_does_not_depend_on_earlier_ones(listed, data):
+    together, seen, form = Conversations(CoreTree(), MASKS), SeenMessages(), ChatFormat()
+    for _ in range(5):
+        messages = copy.deepcopy(data.draw(st.sampled_from(listed)))
+        messages = messages[: data.draw(st.integers(0, len(messages)))] + data.draw(conversations())
+        if data.draw(st.booleans()):
+            listed.append(messages)
+        body = {"model": "m", "messages": [{"role": "user", "content": "a"}, *messages]}
+        read = form.read(body, seen).messages
+        assert read == form.read(copy.deepcopy(body)).messages
+        here, alone = together.read(read), Conversations(CoreTree(), MASKS).read(read)
+        assert here._replace(fragments=[]) == alone._replace(fragments=[])
+        assert here.forms == forms(read, MASKS)
+        assert here.raw == digest(forms(read))
 
 
 def test_which_call_is_answered_counts():
