@@ -142,27 +142,18 @@ def _begins(messages: Sequence[Message], earlier: Sequence[Message]) -> bool:
         return False
 
 
-class PartsHash:
-    """Hashes byte strings in their order, each with its length."""
-
-    def __init__(self, size: int = 16) -> None:
-        self._hashed = hashlib.blake2b(digest_size=size)
-
-    def add(self, part: bytes) -> None:
-        self._hashed.update(len(part).to_bytes(8, "little"))
-        self._hashed.update(part)
-
-    def digest(self) -> bytes:
-        """Return the hash of the parts so far."""
-        return self._hashed.digest()
-
-
 def digest(parts: Iterable[bytes], size: int = 16) -> bytes:
     """Return the hash of some byte strings in their order."""
-    hashed = PartsHash(size)
-    for part in parts:
-        hashed.add(part)
+    hashed = hashlib.blake2b(digest_size=size)
+    add_parts(hashed, parts)
     return hashed.digest()
+
+
+def add_parts(hashed: hashlib.blake2b, parts: Iterable[bytes]) -> None:
+    """Add byte strings to a hash, each with its length."""
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
 
 
 def encoded(value: Any) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trunkline.gateway.canonical import FormReader, LatestRequests, PartsHash, digest, forms
+from trunkline.gateway.canonical import FormReader, LatestRequests, add_parts, digest, forms
 from trunkline.llm.messages import encode
 
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ class ReadConversation:
         self.keys = [b""]
         self._masked = FormReader(masks)
         self._raw = FormReader()
-        self._hash = PartsHash()
+        self._hash = hashlib.blake2b(digest_size=16)
 
     def add(self, message: Message) -> None:
         form = self._masked.read(message)
         self.messages.append(message)
         self.forms.append(form)
         self.keys.append(_next(self.keys[-1], form))
-        self._hash.add(self._raw.read(message))
+        add_parts(self._hash, [self._raw.read(message)])
 
     @property
     def raw(self) -> bytes:
