@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from external_agents import PAGES
@@ -30,6 +32,8 @@ from trunkline.rollout.external.config import External
 from trunkline.rollout.external.process import AgentRunner
 from trunkline.runner.broken import judge
 from trunkline.runner.run import run
+from trunkline.store.reader import RunReader
+from trunkline.store.stats.summary import Summary
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.partial import Partial
 from trunkline.strategies.tree_grpo import TreeGRPO
@@ -59,12 +63,14 @@ STRATEGIES: dict[str, Any] = {
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[6])
-from test_agents import play
+sys.path.insert(0, sys.argv[7])
+from test_agents import play, timed
 
 if __name__ == "__main__":
-    url, out, agent, folder, strategy, _ = sys.argv[1:]
-    play(url, Path(out), Path(agent), Path(folder), strategy, workers=2, resume=True)
+    url, out, agent, folder, strategy, workers, _ = sys.argv[1:]
+    with timed() as walls:
+        play(url, Path(out), Path(agent), Path(folder), strategy, int(workers), resume=True)
+    print(sum(walls))
 """
 
 STAMPING = """
@@ -127,55 +133,68 @@ def play(url: str, out: Path, agent: Path, folder: Path, strategy: str, workers:
     return run(model, tasks, llm=llm, program=program, out=out, **given)
 
 
-@pytest.fixture
-def walls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """How long each start of an agent in this process took, in seconds."""
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """How long each start of an agent in this process takes, in seconds."""
     found: list[float] = []
     usual = AgentRunner.run
 
-    async def timed(self: AgentRunner, *arguments: Any) -> Any:
+    async def run_timed(self: AgentRunner, *arguments: Any) -> Any:
         start = time.monotonic()
         try:
             return await usual(self, *arguments)
         finally:
             found.append(time.monotonic() - start)
 
-    monkeypatch.setattr(AgentRunner, "run", timed)
+    with mock.patch.object(AgentRunner, "run", run_timed):
+        yield found
+
+
+def begin(url: str, out: Path, agent: Path, folder: Path, strategy: str, workers: int = 0) -> subprocess.Popen[str]:
+    """Begin a run in processes of its own; it prints how long agents took, unless it has workers."""
+    given = [url, str(out), str(agent), str(folder), strategy, str(workers), str(Path(__file__).parent)]
+    command, own = [sys.executable, "-c", SCRIPT, *given], environment() | {MARK: str(out)}
+    said = subprocess.DEVNULL if workers else subprocess.PIPE
+    return subprocess.Popen(command, env=own, stdout=said, stderr=subprocess.PIPE, text=True)
+
+
+def play_at_once(agent: Path, folder: Path) -> dict[str, tuple[Summary, float]]:
+    """Run under all strategies at the same time, so that the machine is the same for all; with the agents' time."""
+    found = {}
+    with ExitStack() as servers:
+        urls = {strategy: servers.enter_context(serving(reply)).url for strategy in STRATEGIES}
+        begun = {name: begin(url, folder / f"{name}-calm", agent, folder, name) for name, url in urls.items()}
+        for strategy, process in begun.items():
+            said, error = process.communicate(timeout=3000)
+            assert process.returncode == 0, error
+            with RunReader.open(folder / f"{strategy}-calm") as reader:
+                found[strategy] = reader.summary(), float(said)
     return found
 
 
-def kill_half_way(server: Server, usual: int, out: Path, agent: Path, folder: Path, strategy: str) -> None:
-    """Begin a run in processes of its own, and kill all of them once half of its usual requests came."""
-    given = [server.url, str(out), str(agent), str(folder), strategy, str(Path(__file__).parent)]
-    command, mark = [sys.executable, "-c", SCRIPT, *given], {MARK: str(out)}
-    process = subprocess.Popen(command, env=environment() | mark, stderr=subprocess.PIPE, text=True)
-    due = len(server.bodies) + usual // 2
-    wait_for(lambda: len(server.bodies) > due or process.poll() is not None, 1200)
+def kill_half_way(server: Server, usual: int, *given: Any) -> None:
+    """Begin a run in two workers, and kill all of its processes once half of its usual requests came."""
+    process = begin(server.url, *given, workers=2)
+    wait_for(lambda: len(server.bodies) > usual // 2 or process.poll() is not None, 1200)
     assert process.poll() is None, process.communicate()[1]
     kill(process)
-    wait_for(lambda: not marked(str(out)))
+    wait_for(lambda: not marked(str(given[0])))
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_chains_forks_and_kills(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], walls: list[float]
-) -> None:
+def test_chains_forks_and_kills(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = EXAMPLES / f"{name}.py"
-    for strategy in STRATEGIES:
-        walls.clear()
+    for strategy, (calm, wall) in play_at_once(agent, tmp_path).items():
+        calls, usage, out = calm.agent_calls, calm.usage, tmp_path / strategy
+        assert calm.terminations == {"answer": 2 * TASKS}, calm.failures
+        assert calls is not None
+        assert calls.diverged == calls.refused == 0
+        assert (calls.again > 0) == (strategy != "chains")
         with serving(reply) as server:
-            calm = play(server.url, tmp_path / f"{strategy}-calm", agent, tmp_path, strategy).summary()
-            assert calm.terminations == {"answer": 2 * TASKS}, calm.failures
-            assert calm.agent_calls.diverged == calm.agent_calls.refused == 0
-            wall, usual = sum(walls), len(server.bodies)
-            out = tmp_path / strategy
-            kill_half_way(server, usual, out, agent, tmp_path, strategy)
+            kill_half_way(server, usage.calls, out, agent, tmp_path, strategy)
             resumed = play(server.url, out, agent, tmp_path, strategy, resume=True).summary()
         assert resumed.agent_calls.diverged == 0
         assert digests(out) == digests(tmp_path / f"{strategy}-calm")
-        calls, usage = calm.agent_calls, calm.usage
-        if strategy != "chains":
-            assert calls.again > 0
         figures = [
             f"{usage.calls} requests and {calls.replayed} replayed in {calls.again} starts",
             f"{calls.diverged} diverged, {calls.rewritten} rewritten",
