@@ -116,6 +116,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.timeout(600)  # three processes that import verifiers, on a machine that may be busy
 def test_trees_are_the_same_in_workers_and_after_a_kill(tmp_path: Path):
     out = tmp_path / "killed"
     path = environment()["PYTHONPATH"] + f":{Path(__file__).parent}"
@@ -126,7 +127,7 @@ def test_trees_are_the_same_in_workers_and_after_a_kill(tmp_path: Path):
         process = subprocess.Popen(
             command, env=environment() | {MARK: str(out), "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
         )
-        wait_for(lambda: len(server.bodies) > usual * 3 // 2 or process.poll() is not None, 120)
+        wait_for(lambda: len(server.bodies) > usual * 3 // 2 or process.poll() is not None, 300)
         assert process.poll() is None
         kill(process)
         wait_for(lambda: not marked(str(out)))
@@ -217,6 +218,41 @@ def test_forks_and_foreign_tasks_are_refused():
             tl.run(tl.Agent(model="m"), [tl.Task.ask("?")], program=world.program, llm=server.url, workers=0)
 
 
+def tool_reply(body: dict[str, Any]) -> dict[str, Any]:
+    seen = [one for one in body["messages"] if one["role"] == "tool"]
+    (tool,) = body["tools"]
+    if len(seen) < 2:
+        return message(None, [(tool["function"]["name"], json.dumps({"place": body["seed"] % 7}))])
+    return message(f"It is {body['seed'] % 10}")
+
+
+def test_tools_that_run_in_a_container_are_refused():
+    with pytest.raises(ConfigError, match="tools Counter run in docker"):
+        tl.from_verifiers({"taskset": {"id": "vf_tools", "task": {"counter": {"runtime": {"type": "docker"}}}}})
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_tool_servers_begin_anew_with_each_start():
+    few = tl.TreeGRPO(trees=1, forks=1, rounds=1)
+    with serving(tool_reply) as server:
+        first, again = (play(server.url, "vf_tools", strategy=few) for _ in range(2))
+    assert first.summary().terminations == {"answer": 2}
+    assert first.summary().agent_calls.replayed > 0
+    assert named(first) == named(again)
+    for rollout in first["vf_tools:0"].rollouts:
+        seen = [node.text for node in rollout.nodes if node.kind.name == "OBSERVATION"]
+        places = [
+            json.loads(call["function"]["arguments"])["place"]
+            for node in rollout.nodes
+            for call in node.message.get("tool_calls") or ()
+        ]
+        sums = [100 + sum(places[:number]) for number in (1, 2)]
+        assert seen == [f"There is {place**2}, and so far {so_far}" for place, so_far in zip(places, sums, strict=True)]
+        assert rollout.reward == 2
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
 def test_the_chat_loop_of_the_package_is_a_program_of_its_own():
     given = {"taskset": {"id": "vf_sums", "size": 1}, "agent": {"harness": {"id": "null"}}}

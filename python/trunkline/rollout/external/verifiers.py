@@ -144,8 +144,8 @@ def _check(vf: Any, made: Any) -> None:
     config, kind = made.config, type(made.taskset).task_type()
     if config.max_concurrent_agents != 1:
         raise ConfigError(
-            f"from_verifiers: max_concurrent_agents is {config.max_concurrent_agents}: leave it at 1, since which agent "
-            "gets which of several replies at once is a matter of time. Episodes run side by side in any case"
+            f"from_verifiers: max_concurrent_agents is {config.max_concurrent_agents}: leave it at 1, since which of "
+            "several agents gets which reply is a matter of time. Episodes run side by side in any case"
         )
     tools = [*made.taskset.toolsets(config.taskset), *kind.toolsets(config.taskset.task)]
     for tool in tools:
