@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from foreign import message, serving
 from havoc import MARK, marked
+from places import ROOT
 from resuming import digests, environment, kill, wait_for
 
 import trunkline as tl
@@ -263,3 +265,26 @@ def test_the_chat_loop_of_the_package_is_a_program_of_its_own():
         )
     assert first.summary().terminations == {"answer": 2}
     assert named(first) == named(again)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_the_guide(tmp_path: Path):
+    script, module = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/guide/verifiers.md").read_text("utf-8"), re.DOTALL
+    )
+    (tmp_path / "counting.py").write_text(module, "utf-8")
+    with serving(lambda body: message(str(body["seed"] % 3))) as server:
+        script = script.replace("http://localhost:8000/v1", server.url).replace("limit=100", "limit=1")
+        (tmp_path / "play.py").write_text(script.replace("trees=2, forks=2", "trees=1, forks=1"), "utf-8")
+        path = environment()["PYTHONPATH"] + f":{tmp_path}"
+        done = subprocess.run(
+            [sys.executable, "play.py"],
+            cwd=tmp_path,
+            env=environment() | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "words" in done.stdout, "a metric of the environment"

@@ -12,14 +12,14 @@ import msgspec
 
 from trunkline._internal.registry import load_extra
 from trunkline._internal.text import describe_error, excerpt, redact
-from trunkline._internal.validation import check_int, check_optional, short_repr
+from trunkline._internal.validation import check_int, check_optional, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.rollout.external.config import External
 from trunkline.scoring.rewards.base import Scored
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from trunkline.scoring.rewards.base import Reward
     from trunkline.tree.views import Trajectory
@@ -59,7 +59,7 @@ def from_verifiers(
     *,
     limit: int | None = None,
     effects: Literal["none", "folder", "external"] = "external",
-    masks: Iterable[str] = (),
+    masks: Sequence[str] = (),
 ) -> VerifiersEnvironment:
     """Run an environment of verifiers: each rollout is one episode of it, whose agents ask the run's model.
 
@@ -80,6 +80,7 @@ def from_verifiers(
             sandbox or a tunnel.
     """
     check_optional(check_int, "from_verifiers: limit", limit, 1)
+    check_that(isinstance(masks, list | tuple), "from_verifiers: masks must be a list of regular expressions", masks)
     vf = load_extra("verifiers.v1", "verifiers", "from_verifiers")
     given = env.config if isinstance(env, vf.Env) else env
     made = _made(vf, given)
@@ -149,9 +150,9 @@ def _check(vf: Any, made: Any) -> None:
         )
     tools = [*made.taskset.toolsets(config.taskset), *kind.toolsets(config.taskset.task)]
     for tool in tools:
-        runtime = getattr(tool.config, "runtime", None)
-        if getattr(tool.config, "url", None) is None and getattr(runtime, "type", _SUBPROCESS) != _SUBPROCESS:
-            raise _refused(f"its tools {type(tool).__name__} run in {runtime.type}", "set their runtime to subprocess")
+        where = getattr(getattr(tool.config, "runtime", None), "type", _SUBPROCESS)
+        if getattr(tool.config, "url", None) is None and where != _SUBPROCESS:
+            raise _refused(f"its tools {type(tool).__name__} run in {where}", "set their runtime to subprocess")
     if kind.NEEDS_CONTAINER:
         raise _refused(f"its tasks, {kind.__name__}, need a container", "take others")
     for name, agent in _agents(vf, config).items():
