@@ -62,10 +62,11 @@ PAIR = {
     ("given", "roles"),
     [
         ({"taskset": SUMS}, {"agent"}),
+        ({"taskset": SUMS | {"parts": True}}, {"agent"}),
         ({"taskset": SUMS, "id": "best-of-n", "n": 2}, {"agent"}),
         (PAIR, {"user", "assistant"}),
     ],
-    ids=["one agent", "best of two", "a modeled user"],
+    ids=["one agent", "a prompt of messages", "best of two", "a modeled user"],
 )
 def test_episodes_are_rollouts_whose_trees_follow_from_the_seed(given: Any, roles: set[str]):
     with serving(reply) as server:
@@ -190,6 +191,8 @@ def agent(**changes: Any) -> dict[str, Any]:
         ({"taskset": SUMS | {"endless": True}}, "is infinite: say how many"),
         ({"taskset": SUMS | {"size": 0}}, "has no task"),
         ({"taskset": SUMS, "max_concurrent_agents": None}, "max_concurrent_agents is None"),
+        ({"taskset": SUMS, "id": "isolated-verifier"}, "IsolatedVerifierEnv verifies in a container"),
+        (agent(sampling={"temperature": float("nan")}), "is another one when it is read from its JSON"),
         (agent(model="gpt-5"), "names the model 'gpt-5'"),
         (agent(client={"type": "eval", "headers": {"Authorization": "Bearer sk-abcdefghijklmnop"}}), "hold a key"),
         ("harbor", "cannot be read: .*Harbor"),

@@ -153,6 +153,8 @@ def _check(vf: Any, made: Any) -> None:
         where = getattr(getattr(tool.config, "runtime", None), "type", _SUBPROCESS)
         if getattr(tool.config, "url", None) is None and where != _SUBPROCESS:
             raise _refused(f"its tools {type(tool).__name__} run in {where}", "set their runtime to subprocess")
+    if any(one.__name__ == "IsolatedVerifierEnv" for one in type(made).__mro__):
+        raise _refused(f"{type(made).__name__} verifies in a container of its own", "take another environment")
     if kind.NEEDS_CONTAINER:
         raise _refused(f"its tasks, {kind.__name__}, need a container", "take others")
     for name, agent in _agents(vf, config).items():
@@ -200,7 +202,8 @@ def _read_task(task: Any, made: Any) -> Task:
     ):
         if needs:
             raise _refused(f"task {short_repr(name)} has {what}", "take other tasks")
-    written = data.model_dump(mode="json", exclude_defaults=True)
+    changed = data.model_dump(exclude_defaults=True).keys()
+    written = data.model_dump(mode="json", include={*changed})
     if _task(made, written).data != data:
         raise ConfigError(f"from_verifiers: task {short_repr(name)} is another one when it is read from its JSON")
     system = [] if data.system_prompt is None else [{"role": "system", "content": data.system_prompt}]
@@ -243,10 +246,10 @@ def _episodes(vf: Any, given: Any, made: Any) -> Callable[..., Any]:
         given = made.config.model_dump(mode="json")
     try:
         written = msgspec.json.encode(given, order="deterministic").decode()
-        there = _made(vf, msgspec.json.decode(written)).config.model_dump(mode="json")
+        there = _made(vf, msgspec.json.decode(written)).config.model_dump()
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
         raise ConfigError(f"from_verifiers: the configuration is no JSON: {describe_error(problem)}") from None
-    if there != made.config.model_dump(mode="json"):
+    if there != made.config.model_dump():
         raise ConfigError("from_verifiers: the configuration is another one when it is read from its JSON")
     if redact(given) != given:
         raise ConfigError(
@@ -311,7 +314,7 @@ def facts_of(episode: Any) -> dict[str, Any]:
         {
             "agent": trace.agent.name,
             "counts": id(trace) in scored,
-            "reward": trace.reward,
+            "reward": trace.reward if any(one is not None for one in trace.rewards.values()) else None,
             "rewards": {name: one and [one.score, one.weight] for name, one in trace.rewards.items()},
             "metrics": dict(trace.metrics),
             "stop": trace.stop_condition,
@@ -325,15 +328,15 @@ def facts_of(episode: Any) -> dict[str, Any]:
 def episode_reward(trajectory: Trajectory) -> Scored | dict[str, Any]:
     """The reward that an environment of verifiers gave an episode; parts of it and metrics stand beside it.
 
-    It is the mean over the traces of trainable agents, one trace where there is one agent. Names of parts begin with
+    It is the mean over the traces of trainable agents that have one, one trace where there is one agent. Names of parts begin with
     that of the agent where there are several.
 
     Args:
         trajectory: A rollout of :func:`from_verifiers`.
     """
     traces = (trajectory.final_info or {}).get("traces") or []
-    rewards = [one["reward"] for one in traces if one["counts"]]
-    if not rewards or None in rewards:
+    rewards = [one["reward"] for one in traces if one["counts"] and one["reward"] is not None]
+    if not rewards:
         return Scored(math.nan, "the environment gave no reward")
     several = len({one["agent"] for one in traces}) > 1
     parts: dict[str, list[float]] = {}
