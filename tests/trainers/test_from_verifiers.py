@@ -238,7 +238,8 @@ def test_tools_that_run_in_a_container_are_refused():
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
-def test_tool_servers_begin_anew_with_each_start():
+def test_tool_servers_begin_anew_with_each_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])  # each is python -m vf_tools
     few = tl.TreeGRPO(trees=1, forks=1, rounds=1)
     with serving(tool_reply) as server:
         first, again = (play(server.url, "vf_tools", strategy=few) for _ in range(2))

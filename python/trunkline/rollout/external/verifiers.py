@@ -328,8 +328,8 @@ def facts_of(episode: Any) -> dict[str, Any]:
 def episode_reward(trajectory: Trajectory) -> Scored | dict[str, Any]:
     """The reward that an environment of verifiers gave an episode; parts of it and metrics stand beside it.
 
-    It is the mean over the traces of trainable agents that have one, one trace where there is one agent. Names of parts begin with
-    that of the agent where there are several.
+    It is the mean over the traces of trainable agents that have one; with one agent there is one trace. Names of parts
+    begin with that of the agent where there are several.
 
     Args:
         trajectory: A rollout of :func:`from_verifiers`.
