@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import started
 from foreign import message, serving
 from havoc import MARK, marked
 from places import ROOT
@@ -291,4 +292,18 @@ def test_the_guide(tmp_path: Path):
             timeout=500,
         )
     assert done.returncode == 0, done.stderr
-    assert "words" in done.stdout, "a metric of the environment"
+    assert done.stdout.count("{'words': 1.0}") == 2, "a metric of the environment"
+
+
+@pytest.mark.timeout(600)
+def test_the_command_line(tmp_path: Path):
+    words = ["--limit", "2", "--effects", "none", "--strategy", "tree-grpo:trees=2,forks=2,rounds=1", "--seed", "5"]
+    with serving(reply) as server:
+        where = ["-m", "m", "--base-url", server.url, "--workers", "1", "--out", "run"]
+        done = started("run", "--verifiers", "vf_sums", *words, *where, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        asked = len(server.bodies)
+        again = started("resume", "run", cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert len(server.bodies) == asked, "it was finished"
+        assert digests(tmp_path / "run") == named(play(server.url, {"taskset": SUMS}))
