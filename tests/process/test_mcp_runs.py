@@ -14,7 +14,7 @@ from resuming import digests, environment, kill, wait_for
 pytest.importorskip("mcp", reason="mcp is not installed")
 
 from mcp_http import sums
-from mcp_runs import check, loop, played, raw, reply
+from mcp_runs import check, even, loop, played, raw, reply
 
 import trunkline as tl
 from trunkline.errors import ConfigError
@@ -50,9 +50,13 @@ def test_forks_workers_and_kills_change_nothing_and_each_rollout_has_a_process(t
         killed(server, tmp_path / "killed", "none", usual + usual // 2)
         resumed = played(server.url, servers, 1, tmp_path / "killed", resume=True)
         program = played(server.url, servers, 0, tmp_path / "program", 1, program=loop)
+        hooked = played(server.url, servers, 0, tmp_path / "hooked", hook=even)
     assert calm.summary().replayed > 0, "forks ran calls again"
     assert any(len(rollout.path) > 2 and rollout.turns > 2 for tree in calm for rollout in tree.rollouts)
-    for run in (calm, resumed, program):
+    decided = [one.refusal for tree in hooked for rollout in tree.rollouts for one in rollout.tool_decisions]
+    assert "no" in decided
+    assert None in decided
+    for run in (calm, resumed, program, hooked):
         assert set(run.summary().terminations) <= {"answer", "max_turns"}
         for tree in run:
             check(tree)

@@ -66,6 +66,9 @@ async def test_variables_and_files_last_and_are_seen_by_all_tools():
         )
         assert said.endswith("ZeroDivisionError: division by zero\n")
         assert await workspace.list_files() == "a  2 bytes\nb  7 bytes"
+        # A file that its owner may not read takes no other one with it.
+        await workspace.run("mkdir -p sub/deep; echo 1 > sub/a; echo 2 > sub/b; echo 3 > sub/deep/c; chmod 0 sub/a")
+        assert (await workspace.list_files("sub")).splitlines() == ["b  2 bytes", "deep/", "deep/c  2 bytes"]
         assert await workspace.snapshot() is None
         # What code leaves running is stopped between calls.
         assert await workspace.run_python(TICKING) == ""
@@ -81,6 +84,7 @@ async def test_variables_and_files_last_and_are_seen_by_all_tools():
 
 
 HOSTILE = [
+    ("import threading\ndef talk():\n  while 1: print('on')\nthreading.Thread(target=talk).start()", ""),
     ("import os; os._exit(3)", "[the interpreter ended with exit code 3; the variables are gone]"),
     ("import os; os.kill(os.getppid(), 9)", "the interpreter is gone, with its variables: the program was killed by"),
     ("import os; os.kill(-1, 9)", "the interpreter is gone, with its variables: the program was killed by"),

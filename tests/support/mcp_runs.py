@@ -43,21 +43,36 @@ async def loop(rollout: ProgramContext) -> str | None:
     return turn.text
 
 
-def played(url: str, servers: tl.MCP, workers: int, out: Path, tasks: int = 2, **options: Any) -> tl.Run:
+def even(call: tl.tools.ToolRequest) -> tl.tools.ToolRequest | str:
+    """Refuse multiples of 3, and make other odd numbers even."""
+    if (number := call.arguments.get("number", 1)) % 3 == 0:
+        return "no"
+    if "number" in call.arguments:
+        call.arguments["number"] = number + number % 2
+    return call
+
+
+def played(
+    url: str, servers: tl.MCP, workers: int, out: Path, tasks: int = 2, *, hook: Any = None, **options: Any
+) -> tl.Run:
     """Play some tasks, forking in the middle unless a strategy is given."""
-    agent = tl.Agent(model="m", tools=[servers], max_turns=5)
+    agent = tl.Agent(model="m", tools=[servers], max_turns=5, before_tool=hook)
     given: dict[str, Any] = {"strategy": tl.TreeGRPO(trees=2, forks=2, rounds=1), "fail_on_error": 100} | options
     return tl.run(agent, TASKS[:tasks], llm=url, seed=5, workers=workers, out=out, **given)
 
 
 def check(tree: tl.Tree) -> None:
-    """Add up again what each rollout added."""
+    """Add up again what each rollout added, as its hook decided."""
     for rollout in tree.rollouts:
-        total, calls = 0, []
+        total, turn, calls = 0, -1, []
+        decided = {(one.turn, one.index): one for one in rollout.tool_decisions}
         for node in rollout.nodes:
             said: Any = node.message
-            calls += [one["function"] for one in said.get("tool_calls") or ()]
+            turn += said["role"] == "assistant"
+            made = [json.loads(one["function"]["arguments"]) for one in said.get("tool_calls") or ()]
+            calls += [(decided.get((turn, index)), given) for index, given in enumerate(made)]
             if said["role"] == "tool":
-                call = calls.pop(0)
-                total += json.loads(call["arguments"]).get("number", 0)
-                assert node.text == f"total {total}"
+                decision, given = calls.pop(0)
+                refusal = decision and decision.refusal
+                total += 0 if refusal else ((decision and decision.arguments) or given).get("number", 0)
+                assert node.text == (refusal or f"total {total}")

@@ -63,6 +63,9 @@ class DefinitionSchema(Schema):
                 raise BadArguments(f"the arguments do not fit the function: {error}") from None
         return [], named
 
+    def as_json(self, arguments: str) -> dict[str, Any]:
+        return DefinitionSchema.decode(self, arguments)[1] if self._own is None else self._own.as_json(arguments)
+
 
 class DefinedTool(Tool[..., Any]):
     """A tool whose definition reaches the model as its owner wrote it."""

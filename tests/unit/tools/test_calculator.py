@@ -61,6 +61,7 @@ def test_values(expression: str, value: str):
         ("__import__('os').system('ls')", "there are no names"),
         ("9**9**9**9", "too large"),
         ("1 / 0", "divides by zero"),
+        ("0 ** -1", "divides by zero"),
         ("(-8) ** (1/3)", "no real value"),
         ("(" * 101 + "1", "nested more than 100"),
         ("(1", "not closed"),

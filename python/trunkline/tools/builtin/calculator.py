@@ -129,6 +129,8 @@ def calculate(expression: str) -> str:
     """
     try:
         value = Expression(expression).value()
+        if not value.is_finite():  # a power of zero signals nothing
+            raise DivisionByZero
     except DivisionByZero:
         raise ToolError("Error: the expression divides by zero.") from None
     except Overflow:

@@ -161,9 +161,12 @@ def packed(most: int) -> bytes | None:
         return None
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
-        for name in sorted(os.listdir(".")):  # noqa: PTH208
-            with suppress(OSError):  # a file that its owner may not read
-                archive.add(name)
+        os.listdir(".")  # noqa: PTH208 - raises where all would be lost
+        for folder, folders, names in os.walk("."):
+            folders.sort()
+            for name in sorted((*folders, *names)):
+                with suppress(OSError):  # a file that its owner may not read
+                    archive.add(os.path.join(folder, name), recursive=False)  # noqa: PTH118
     return data.getvalue() if data.tell() <= most else None
 
 
