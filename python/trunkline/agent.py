@@ -23,14 +23,14 @@ from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
 from trunkline.tools.mcp.config import MCP, merged
-from trunkline.tools.review import ToolReview, check_before_tool
+from trunkline.tools.review import check_before_tool
 from trunkline.tools.tool import Tool, check_environment, environment_for, load_tools
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.records import number_of, versioned
 
 if TYPE_CHECKING:
     from trunkline.llm.types import ReplyChoice
-    from trunkline.types import Message, Task
+    from trunkline.types import Message
 
 T = TypeVar("T")
 
@@ -255,10 +255,6 @@ class CompiledAgent:
         self.greedy = self.dialect.sampling.temperature == 0
         self._sampled: dict[bytes, CompiledAgent] = {}
         self._under: CompiledAgent | None = None  # of the version that was asked for last
-
-    def review(self, task: Task) -> ToolReview | None:
-        """Return what asks ``before_tool`` about the calls of one turn; None without one."""
-        return None if self.agent.before_tool is None else ToolReview(self.agent.before_tool, task)
 
     def under(self, version: str | None) -> CompiledAgent:
         """The same agent under a version of the weights."""

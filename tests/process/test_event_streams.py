@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -121,19 +122,22 @@ def test_a_slow_listener_holds_up_the_run_or_loses_events_that_are_counted(tmp_p
     assert run.summary().finished == len(many)
 
 
-def test_one_that_raises_is_told_no_more_and_its_run_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError])
+def test_one_that_raises_is_told_no_more_and_its_run_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+):
     told: list[RunEvent] = []
 
     def breaks(event: RunEvent) -> None:
         told.append(event)
         if event.kind == "turn":
-            raise SystemExit("no\x1b[31m sk-a-key-of-this-test-0123456789")
+            raise kind("no\x1b[31m sk-a-key-of-this-test-0123456789")
 
     with serving(capital_cities) as server:
         run = play(server.url, tmp_path / "r", EventListener(breaks, most_behind=1))
         assert run.summary().finished == 5
         assert [event.kind for event in told].count("turn") == 1
-        assert caplog.text.count("on_event is told no more, and the run continues without it: SystemExit") == 1
+        assert caplog.text.count(f"on_event is told no more, and the run continues without it: {kind.__name__}") == 1
         assert "sk-a-key" not in caplog.text
         assert "\x1b" not in caplog.text
         # A run that has nothing of its own in it has left no file.
@@ -156,7 +160,11 @@ def test_foolish_arguments_are_refused_in_words(tmp_path: Path):
     async def waits(event: RunEvent) -> None:
         del event
 
-    for wrong in (7, "print", waits):
+    class Waiting:
+        async def __call__(self, event: RunEvent) -> None:
+            del event
+
+    for wrong in (7, "print", waits, Waiting()):
         with pytest.raises(ConfigError, match="on_event must"):
             play("http://127.0.0.1:9/v1", tmp_path / "r", wrong)
     for options in ({"most_behind": 0}, {"when_behind": "slow"}, {"kinds": []}, {"kinds": "turns"}, {"text": -1}):

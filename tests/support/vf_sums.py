@@ -45,6 +45,7 @@ class SumsConfig(vf.TasksetConfig):
     image: str | None = None
     rules: bool = False
     endless: bool = False
+    parts: bool = False
 
 
 class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
@@ -62,6 +63,11 @@ class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
                 image=self.config.image,
                 network_allow=[] if self.config.rules else ["*"],
             )
+            if self.config.parts:
+                shown = vf.UserMessage(content=[vf.TextContentPart(text="Add"), vf.TextContentPart(text="up.")])
+                called = vf.ToolCall(id="c", name="look", arguments="{}")
+                earlier = [vf.AssistantMessage(tool_calls=[called]), vf.ToolMessage(tool_call_id="c", content="9")]
+                data = data.model_copy(update={"prompt": [shown, *earlier, vf.UserMessage(content="\x1b[31m<b>")]})
             yield SumsTask(data, self.config.task)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import started
 from foreign import message, serving
 from havoc import MARK, marked
+from places import ROOT
 from resuming import digests, environment, kill, wait_for
 
 import trunkline as tl
@@ -60,10 +63,11 @@ PAIR = {
     ("given", "roles"),
     [
         ({"taskset": SUMS}, {"agent"}),
+        ({"taskset": SUMS | {"parts": True}}, {"agent"}),
         ({"taskset": SUMS, "id": "best-of-n", "n": 2}, {"agent"}),
         (PAIR, {"user", "assistant"}),
     ],
-    ids=["one agent", "best of two", "a modeled user"],
+    ids=["one agent", "a prompt of messages", "best of two", "a modeled user"],
 )
 def test_episodes_are_rollouts_whose_trees_follow_from_the_seed(given: Any, roles: set[str]):
     with serving(reply) as server:
@@ -116,6 +120,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.timeout(600)  # three processes that import verifiers, on a machine that may be busy
 def test_trees_are_the_same_in_workers_and_after_a_kill(tmp_path: Path):
     out = tmp_path / "killed"
     path = environment()["PYTHONPATH"] + f":{Path(__file__).parent}"
@@ -126,7 +131,7 @@ def test_trees_are_the_same_in_workers_and_after_a_kill(tmp_path: Path):
         process = subprocess.Popen(
             command, env=environment() | {MARK: str(out), "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
         )
-        wait_for(lambda: len(server.bodies) > usual * 3 // 2 or process.poll() is not None, 120)
+        wait_for(lambda: len(server.bodies) > usual * 3 // 2 or process.poll() is not None, 300)
         assert process.poll() is None
         kill(process)
         wait_for(lambda: not marked(str(out)))
@@ -187,6 +192,8 @@ def agent(**changes: Any) -> dict[str, Any]:
         ({"taskset": SUMS | {"endless": True}}, "is infinite: say how many"),
         ({"taskset": SUMS | {"size": 0}}, "has no task"),
         ({"taskset": SUMS, "max_concurrent_agents": None}, "max_concurrent_agents is None"),
+        ({"taskset": SUMS, "id": "isolated-verifier"}, "IsolatedVerifierEnv verifies in a container"),
+        (agent(sampling={"temperature": float("nan")}), "is another one when it is read from its JSON"),
         (agent(model="gpt-5"), "names the model 'gpt-5'"),
         (agent(client={"type": "eval", "headers": {"Authorization": "Bearer sk-abcdefghijklmnop"}}), "hold a key"),
         ("harbor", "cannot be read: .*Harbor"),
@@ -217,6 +224,42 @@ def test_forks_and_foreign_tasks_are_refused():
             tl.run(tl.Agent(model="m"), [tl.Task.ask("?")], program=world.program, llm=server.url, workers=0)
 
 
+def tool_reply(body: dict[str, Any]) -> dict[str, Any]:
+    seen = [one for one in body["messages"] if one["role"] == "tool"]
+    (tool,) = body["tools"]
+    if len(seen) < 2:
+        return message(None, [(tool["function"]["name"], json.dumps({"place": body["seed"] % 7}))])
+    return message(f"It is {body['seed'] % 10}")
+
+
+def test_tools_that_run_in_a_container_are_refused():
+    with pytest.raises(ConfigError, match="tools Counter run in docker"):
+        tl.from_verifiers({"taskset": {"id": "vf_tools", "task": {"counter": {"runtime": {"type": "docker"}}}}})
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_tool_servers_begin_anew_with_each_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])  # each is python -m vf_tools
+    few = tl.TreeGRPO(trees=1, forks=1, rounds=1)
+    with serving(tool_reply) as server:
+        first, again = (play(server.url, "vf_tools", strategy=few) for _ in range(2))
+    assert first.summary().terminations == {"answer": 2}
+    assert first.summary().agent_calls.replayed > 0
+    assert named(first) == named(again)
+    for rollout in first["vf_tools:0"].rollouts:
+        seen = [node.text for node in rollout.nodes if node.kind.name == "OBSERVATION"]
+        places = [
+            json.loads(call["function"]["arguments"])["place"]
+            for node in rollout.nodes
+            for call in node.message.get("tool_calls") or ()
+        ]
+        sums = [100 + sum(places[:number]) for number in (1, 2)]
+        assert seen == [f"There is {place**2}, and so far {so_far}" for place, so_far in zip(places, sums, strict=True)]
+        assert rollout.reward == 2
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
 def test_the_chat_loop_of_the_package_is_a_program_of_its_own():
     given = {"taskset": {"id": "vf_sums", "size": 1}, "agent": {"harness": {"id": "null"}}}
@@ -227,3 +270,40 @@ def test_the_chat_loop_of_the_package_is_a_program_of_its_own():
         )
     assert first.summary().terminations == {"answer": 2}
     assert named(first) == named(again)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_the_guide(tmp_path: Path):
+    script, module = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/guide/verifiers.md").read_text("utf-8"), re.DOTALL
+    )
+    (tmp_path / "counting.py").write_text(module, "utf-8")
+    with serving(lambda body: message(str(body["seed"] % 3))) as server:
+        script = script.replace("http://localhost:8000/v1", server.url).replace("limit=100", "limit=1")
+        (tmp_path / "play.py").write_text(script.replace("trees=2, forks=2", "trees=1, forks=1"), "utf-8")
+        path = environment()["PYTHONPATH"] + f":{tmp_path}"
+        done = subprocess.run(
+            [sys.executable, "play.py"],
+            cwd=tmp_path,
+            env=environment() | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("{'words': 1.0}") == 2, "a metric of the environment"
+
+
+@pytest.mark.timeout(600)
+def test_the_command_line(tmp_path: Path):
+    words = ["--limit", "2", "--effects", "none", "--strategy", "tree-grpo:trees=2,forks=2,rounds=1", "--seed", "5"]
+    with serving(reply) as server:
+        where = ["-m", "m", "--base-url", server.url, "--workers", "1", "--out", "run"]
+        done = started("run", "--verifiers", "vf_sums", *words, *where, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        asked = len(server.bodies)
+        again = started("resume", "run", cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert len(server.bodies) == asked, "it was finished"
+        assert digests(tmp_path / "run") == named(play(server.url, {"taskset": SUMS}))

@@ -36,6 +36,7 @@ from trunkline.cli.targets import (
     load_servers,
     make_external,
     make_team,
+    make_verifiers,
     read_llms,
     run_file_status,
 )
@@ -83,7 +84,7 @@ _GROUPS: Final = {
     "Questions and model": "--field --limit --model --base-url --llm --api-key-env --price",
     "Agent": "--system --tools --mcp --environment --before-tool --dialect --malformed --on-void-turn --max-turns",
     "Teams and programs": "--team --role --program",
-    "Agents of other frameworks": AGENT_OPTION_NAMES,
+    "Agents of other frameworks": f"{AGENT_OPTION_NAMES} --verifiers",
     "Sampling": "--max-tokens --temperature --top-p --stop --set --logprobs --top-logprobs --tokens --seed --send-seed "
     "--cache",
     "Tries": "--rollouts --strategy --continue-from --wave --enough --stop-when --cut-tail",
@@ -145,6 +146,11 @@ _GROUPS: Final = {
 @reward_option(default="exact_match")
 @click.option("--program", metavar="MODULE:ATTR", help="What plays a try: async def program(rollout).")
 @agent_options
+@click.option(
+    "--verifiers",
+    metavar="ID",
+    help="A taskset of the package verifiers, in place of QUESTIONS: each try is one of its episodes.",
+)
 @click.option(
     "--team",
     metavar="NAME[:OPTION=VALUE,...]",
@@ -321,7 +327,9 @@ _GROUPS: Final = {
 @click.pass_context
 def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     """Run an agent or a team over QUESTIONS: JSONL, CSV, TSV, Parquet, a Hugging Face path, or - for JSONL on stdin."""
-    tasks = _tasks(questions, given["continue_from"], given["limit"], read_fields(given["field"], "--field"))
+    world = make_verifiers(given, questions)
+    fields = read_fields(given["field"], "--field")
+    tasks = world.tasks if world else _tasks(questions, given["continue_from"], given["limit"], fields)
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
     # Exact match by default, where there is anything to match.
@@ -329,12 +337,14 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     options: dict[str, Any] = {
         "llm": _llms(ctx, given, agent),
         "strategy": strategy,
-        "reward": read_rewards(given["rewards"] or [default], "--reward"),
-        "program": make_external(given) or (given["program"] and load_named(given["program"], "--program")),
+        "reward": world.reward if world else read_rewards(given["rewards"] or [default], "--reward"),
+        "program": world.program
+        if world
+        else make_external(given) or (given["program"] and load_named(given["program"], "--program")),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "filters": [FILTERS.make(one, "--filter") for one in given["filters"]],
         **{name: given[name] for name in _AS_GIVEN},
-        "labels": {"questions": questions},
+        "labels": {"questions": questions or given["verifiers"]},
     }
     if given["fresh"] and given["force"]:
         raise click.UsageError("--fresh begins anew, and --force resumes: give one of them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from trunkline.rollout.external.config import External
+    from trunkline.rollout.external.verifiers import VerifiersEnvironment
     from trunkline.tools.tool import Tool
 
 
@@ -290,6 +292,39 @@ def _newest(labels: list[str]) -> Path | None:
         if there is not None and there.state not in _OVER:
             return path
     return None
+
+
+_BROUGHT: Final = {
+    "continue_from": "--from",
+    "field": "--field",
+    "rewards": "--reward",
+    "agent": "--agent",
+    "program": "--program",
+    "team": "--team",
+}
+"""Options beside which an environment of verifiers cannot stand."""
+
+
+def make_verifiers(given: Mapping[str, Any], questions: str | None) -> VerifiersEnvironment | None:
+    """Return the environment of verifiers that a command line names; None where it names none.
+
+    Raises:
+        click.UsageError: Something that it brings is given beside it.
+        ConfigError: It cannot be made, or run.
+    """
+    if given["verifiers"] is None:
+        return None
+    beside = {"QUESTIONS": questions} | {option: given[name] for name, option in _BROUGHT.items()}
+    beside |= {f"--agent-{name}": given[f"agent_{name}"] for name in (*_OF_PROCESS, "env")}
+    for option, value in beside.items():
+        if value:
+            raise click.UsageError(f"--verifiers and {option}: an environment brings its own; leave {option} out")
+    from trunkline.rollout.external.verifiers import from_verifiers
+
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    again: dict[str, Any] = {name: given[name] for name in ("effects", "on_divergence") if given[name]}
+    return from_verifiers(given["verifiers"], limit=given["limit"], masks=given["masks"], **again)
 
 
 _OF_PROCESS: Final = ("folder", "answer", "network", "seconds", "memory")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
     from trunkline.types import Message
 
+T = TypeVar("T")
+
 _sorted: Final = msgspec.json.Encoder(order="sorted")
+_KEPT: Final = 4
+"""Requests of a rollout that are kept as they were read: an agent may hold several conversations side by side."""
 _MASKED: Final = "\ufffc"
 """Stands for what a mask covers: the object replacement character."""
 
@@ -63,26 +68,39 @@ class RequestMasks:
 NO_MASKS: Final = RequestMasks()
 
 
-def forms(messages: Sequence[Message], masks: RequestMasks = NO_MASKS) -> list[bytes]:
-    """Return the form of each message: role, text, calls by name and parsed arguments, and which call it answers.
+class FormReader:
+    """Reads the forms of a conversation's messages, one after the other.
 
     Args:
-        messages: Chat messages, whose roles and texts :func:`trunkline.llm.messages.check` accepts.
         masks: What they are compared without.
     """
-    ordinals: dict[str, int] = {}
-    found = []
-    count = 0
-    for message in messages:
+
+    def __init__(self, masks: RequestMasks = NO_MASKS) -> None:
+        self._masks = masks
+        self._ordinals: dict[str, int] = {}
+        self._count = 0
+
+    def read(self, message: Message) -> bytes:
+        """Return a message's form: role, text, calls by name and parsed arguments, and which call it answers.
+
+        Args:
+            message: A chat message, whose role and text :func:`trunkline.llm.messages.check` accepts.
+        """
+        apply = self._masks.apply
         calls = []
         for call in message.get("tool_calls") or ():
             function = call["function"]
-            calls.append([masks.apply(function["name"]), masks.apply(arguments(function["arguments"]))])
-            ordinals[call["id"]] = count
-            count += 1
-        answers = ordinals.get(message.get("tool_call_id", ""))
-        found.append(encoded([message["role"], _content(message.get("content"), masks), calls, answers]))
-    return found
+            calls.append([apply(function["name"]), apply(arguments(function["arguments"]))])
+            self._ordinals[call["id"]] = self._count
+            self._count += 1
+        answers = self._ordinals.get(message.get("tool_call_id", ""))
+        return encoded([message["role"], _content(message.get("content"), self._masks), calls, answers])
+
+
+def forms(messages: Sequence[Message], masks: RequestMasks = NO_MASKS) -> list[bytes]:
+    """Return the form of each message of a conversation."""
+    reader = FormReader(masks)
+    return [reader.read(message) for message in messages]
 
 
 def arguments(text: str) -> str:
@@ -96,13 +114,50 @@ def arguments(text: str) -> str:
         return text
 
 
+class LatestRequests(Generic[T]):
+    """What was found in the messages of the latest requests: agents send all of a conversation again and again."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Sequence[Message], T]] = deque(maxlen=_KEPT)
+
+    def keep(self, messages: Sequence[Message], found: T) -> None:
+        """Keep what was found in a request's messages."""
+        self._kept.append((messages, found))
+
+    def take(self, messages: Sequence[Message]) -> T | None:
+        """Take out what was found in the longest request that these messages begin with."""
+        fitting = [place for place, (earlier, _) in enumerate(self._kept) if _begins(messages, earlier)]
+        if not fitting:
+            return None
+        longest = max(fitting, key=lambda place: len(self._kept[place][0]))
+        _, found = self._kept[longest]
+        del self._kept[longest]
+        return found
+
+
+def _begins(messages: Sequence[Message], earlier: Sequence[Message]) -> bool:
+    try:
+        return messages[: len(earlier)] == earlier and all(
+            encoded(new["content"]) == encoded(old["content"])  # true is not 1 there
+            for new, old in zip(messages, earlier, strict=False)
+            if new is not old and type(new.get("content")) is list
+        )
+    except RecursionError:
+        return False
+
+
 def digest(parts: Iterable[bytes], size: int = 16) -> bytes:
     """Return the hash of some byte strings in their order."""
     hashed = hashlib.blake2b(digest_size=size)
+    add_parts(hashed, parts)
+    return hashed.digest()
+
+
+def add_parts(hashed: hashlib.blake2b, parts: Iterable[bytes]) -> None:
+    """Add byte strings to a hash, each with its length."""
     for part in parts:
         hashed.update(len(part).to_bytes(8, "little"))
         hashed.update(part)
-    return hashed.digest()
 
 
 def encoded(value: Any) -> bytes:

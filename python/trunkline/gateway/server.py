@@ -13,7 +13,7 @@ from aiohttp import web
 from trunkline._internal.resources import make_room
 from trunkline._internal.text import HIDDEN, describe_error, excerpt
 from trunkline.gateway.formats import FORMATS
-from trunkline.gateway.types import RequestRefused
+from trunkline.gateway.types import RequestRefused, SeenMessages
 
 if TYPE_CHECKING:
     import socket
@@ -89,6 +89,7 @@ class _Served:
         self.session = session
         self.requests = 0
         self.reading = asyncio.Semaphore(_READING)
+        self.seen = SeenMessages()
 
 
 class Gateway:
@@ -204,7 +205,7 @@ class Gateway:
                 raise RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
             async with served.reading:
                 body = await _body(request, request.match_info["secret"])
-            asked = form.read(body)
+            asked = form.read(body, served.seen)
         except RequestRefused as refusal:
             session.refused += 1
             return _refused(form, refusal)
@@ -257,7 +258,9 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 async def _body(request: web.Request, secret: str) -> dict[str, Any]:
     """Read a body; an agent that writes its base URL into it has the secret hidden, as it is kept in the run file."""
     try:
-        data = (await request.read()).replace(secret.encode(), HIDDEN.encode())
+        data = await request.read()
+        if (key := secret.encode()) in data:
+            data = data.replace(key, HIDDEN.encode())
         if len(data) > _LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
             raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
         body = msgspec.json.decode(data, type=dict[str, Any])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from trunkline.gateway.canonical import LatestRequests
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ReplyChoice
 
@@ -81,14 +82,22 @@ class RequestRefused(Exception):
         self.param = param
 
 
+class SeenMessages(LatestRequests[tuple[list[dict[str, Any]], int]]):
+    """Messages of a rollout's latest requests as they came; kept are those that were read of them, and their size."""
+
+
 class Format(Protocol):
     """One interface of a model server."""
 
     route: str
     """The path behind the base URL, such as ``/v1/chat/completions``."""
 
-    def read(self, body: dict[str, Any]) -> AgentRequest:
+    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
         """Read a request's JSON object, which may hold anything.
+
+        Args:
+            body: The object.
+            seen: Messages of earlier requests of the rollout, for interfaces that save time by it.
 
         Raises:
             RequestRefused: It asks for something that is not offered, or is no request.

@@ -166,7 +166,7 @@ class EventListener(Observer):
         when_behind: str = "wait",
     ) -> None:
         check_that(callable(function), "on_event must be a function that takes an event", function)
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
             raise ConfigError(
                 "on_event must not be async: it is called in a thread; `async for event in tl.events(path, "
                 "follow=True)` reads events in an event loop"
@@ -263,7 +263,7 @@ class _ListenerThread:
     def _run(self) -> None:
         try:
             self._tell_all()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer ends no run
+        except BaseException as error:  # noqa: BLE001 - nothing that an observer raises ends a run, or holds it up
             self._failed = True
             logger.warning(
                 "on_event is told no more, and the run continues without it: %s", safe(describe_error(error), 500)

@@ -22,6 +22,7 @@ from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.rollout.task_budget import TaskBudget
 from trunkline.rollout.types import KeptPrefix, TurnSink
 from trunkline.tools.calls import Origin
+from trunkline.tools.review import ToolReview
 from trunkline.tree.records import InfoMark, StepMark
 from trunkline.types import Task, Termination
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.task_budget import Reservation
     from trunkline.rollout.types import Turn
     from trunkline.tools.calls import Call
-    from trunkline.tools.review import ToolReview
 
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
@@ -193,7 +193,8 @@ class Rollout(msgspec.Struct, eq=False):
             await self.task_budget.tools(self.id, len(calls))
         environment = None if self.environment is None else self.environment.environment
         origin = Origin(self.seed, self.task.id, self.id, self._path, self.turn - 1)
-        review = compiled.review(self.task)
+        hook = compiled.agent.before_tool
+        review = None if hook is None else ToolReview(hook, self.task)
         gate = self.sampler.client.turn_gate
         if gate.shut:
             await gate.enter()
@@ -222,7 +223,8 @@ class Rollout(msgspec.Struct, eq=False):
         self.tool_calls += len(calls)
         if self.side_effects is not None:
             self.side_effects.known(origin.turn, range(len(calls)))
-        self._mark(review, step)
+        if review is not None or step is not None:
+            self._mark(review, step)
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)
         if self.environment is not None:

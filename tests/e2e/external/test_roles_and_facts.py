@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
+from commands import trunkline
 from external_agents import TOOLS, Walker, walk
 
 import trunkline as tl
@@ -127,3 +129,23 @@ def test_an_episode_without_a_reward_is_not_scored(info: Any):
     assert isinstance(said, Scored)
     assert said.value != said.value
     assert said.problem == "the environment gave no reward"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["questions.jsonl"], "--verifiers and QUESTIONS"),
+        (["--reward", "exact_match"], "--verifiers and --reward"),
+        (["--agent", "python agent.py"], "--verifiers and --agent"),
+        (["--agent-env", "A=1"], "--verifiers and --agent-env"),
+        (["--program", "a:b"], "--verifiers and --program"),
+        ([], "trunkline[verifiers]"),
+    ],
+)
+def test_the_command_line_takes_a_taskset_alone(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setitem(sys.modules, "verifiers.v1", None)
+    done = trunkline(tmp_path, "run", "--verifiers", "any", "-m", "m", "--base-url", "http://localhost:9/v1", *words)
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -6,13 +6,17 @@ import copy
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline._core import CoreTree
 from trunkline.errors import ConfigError
-from trunkline.gateway.canonical import RequestMasks, forms
+from trunkline.gateway.canonical import RequestMasks, digest, forms
 from trunkline.gateway.formats.chat import ChatFormat
+from trunkline.gateway.types import SeenMessages
+from trunkline.rollout.external.conversations import Conversations
 
+MASKS = RequestMasks(["[ab]"])
 TEXT = st.text(max_size=8)
 ARGUMENTS = st.dictionaries(TEXT, st.integers() | TEXT | st.none() | st.lists(st.booleans(), max_size=2), max_size=3)
 
@@ -23,7 +27,8 @@ def conversations(draw):
     messages, calls = [], []
     for _ in range(draw(st.integers(0, 6))):
         role = draw(st.sampled_from(["system", "user", "assistant", "tool"]))
-        message = {"role": role, "content": draw(TEXT)}
+        parts = [{"type": "x", "v": draw(st.sampled_from([1, True, 1.0]))}]
+        message = {"role": role, "content": draw(TEXT | st.just(parts))}
         if role == "assistant" and draw(st.booleans()):
             made = [(f"call-{len(calls) + place}", draw(ARGUMENTS)) for place in range(draw(st.integers(1, 2)))]
             calls += made
@@ -65,7 +70,7 @@ def test_any_other_text_counts(messages, data):
         return
     place = data.draw(st.integers(0, len(messages) - 1))
     other = copy.deepcopy(messages)
-    other[place]["content"] += "!"
+    other[place]["content"] += "!" if isinstance(other[place]["content"], str) else [{"type": "y"}]
     before, after = forms(messages), forms(other)
     assert [place] == [number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
 
@@ -76,6 +81,23 @@ def test_the_forms_of_the_first_messages_do_not_depend_on_the_others(messages):
     assert [forms(messages[:end]) for end in range(len(messages) + 1)] == [
         whole[:end] for end in range(len(messages) + 1)
     ]
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(), min_size=1, max_size=3), st.data())
+def test_what_is_read_of_a_request_does_not_depend_on_earlier_ones(listed, data):
+    together, seen, form = Conversations(CoreTree(), MASKS), SeenMessages(), ChatFormat()
+    for _ in range(5):
+        messages = copy.deepcopy(data.draw(st.sampled_from(listed)))
+        messages = messages[: data.draw(st.integers(0, len(messages)))] + data.draw(conversations())
+        if data.draw(st.booleans()):
+            listed.append(messages)
+        body = {"model": "m", "messages": [{"role": "user", "content": "a"}, *messages]}
+        read = form.read(copy.deepcopy(body)).messages
+        here, alone = together.read(form.read(body, seen).messages), Conversations(CoreTree(), MASKS).read(read)
+        assert here._replace(fragments=[]) == alone._replace(fragments=[])
+        assert here.forms == forms(read, MASKS)
+        assert here.raw == digest(forms(read))
 
 
 def test_which_call_is_answered_counts():

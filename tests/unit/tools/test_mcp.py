@@ -81,7 +81,7 @@ def test_a_hanging_call_ends_alone():
     servers = tl.MCP(raw("hostile"), effects="none", timeout=1.5)
     ((first, hung),) = called(servers, [("add", {"number": 3}), ("silent", {})])
     assert first.ok or "no result within" in first.text
-    assert hung.text == "Error: silent gave no result within 1.5 s and was stopped."
+    assert hung.text == "Error: silent gave no result within 1.5 s, and its call was given up."
 
 
 def test_a_server_of_the_sdk_has_a_folder_that_is_fresh_and_an_environment_of_little(tmp_path: Path, monkeypatch):

@@ -12,7 +12,7 @@ from trunkline.gateway.types import AgentRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline.gateway.types import AgentReply, RequestRefused
+    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
     from trunkline.llm.types import ToolCall
 
 _INVALID: Final = "INVALID_JSON"
@@ -50,8 +50,9 @@ class AnthropicFormat:
 
     route = "/v1/messages"
 
-    def read(self, body: dict[str, Any]) -> AgentRequest:
+    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
         """Read a request."""
+        del seen
         fields.check_offered(body, _KNOWN, _REFUSED)
         if fields.given(fields.mapping(body, "thinking"), "type") not in (None, "disabled"):
             raise fields.unsupported(

@@ -14,7 +14,7 @@ from trunkline.llm.types import CUT_OFF
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline.gateway.types import AgentReply, RequestRefused
+    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
     from trunkline.llm.types import ReplyChoice, ToolCall
 
 _REFUSED: Final = {
@@ -53,7 +53,7 @@ class ChatFormat:
 
     route = "/v1/chat/completions"
 
-    def read(self, body: dict[str, Any]) -> AgentRequest:
+    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
         """Read a request."""
         fields.check_offered(body, _KNOWN, _REFUSED)
         if (kinds := fields.given(body, "modalities")) not in (None, ["text"]):
@@ -62,7 +62,7 @@ class ChatFormat:
         choice = fields.of_kind(body, "tool_choice", (str, dict))
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=messages(fields.objects(body, "messages")),
+            messages=messages(fields.objects(body, "messages"), seen),
             tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: fields.mapping(tool, "function")),
             sampling=fields.sampling(body, {**fields.passed_on(body), "tool_choice": choice}, most),
             n=fields.choices(body),
@@ -134,13 +134,17 @@ def asks_usage(body: Mapping[str, Any]) -> bool:
     return fields.flag(fields.mapping(body, "stream_options"), "include_usage", ("stream_options",))
 
 
-def messages(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def messages(listed: list[dict[str, Any]], seen: SeenMessages | None = None) -> list[dict[str, Any]]:
     """Return chat messages that can be sent: texts joined, and fields of replies that are not sent back left out.
+
+    Args:
+        listed: The messages, as they came.
+        seen: Those of earlier requests, which are not read again.
 
     Raises:
         RequestRefused: There are none, or one is no message.
     """
-    return fields.checked([_message(("messages", place), message) for place, message in enumerate(listed)])
+    return fields.read_messages(listed, _message, seen)
 
 
 def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from trunkline.gateway.types import AgentRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline.gateway.types import AgentReply, RequestRefused
+    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
     from trunkline.llm.types import ReplyChoice
 
 _REFUSED: Final = {
@@ -29,8 +29,9 @@ class CompletionsFormat:
 
     route = "/v1/completions"
 
-    def read(self, body: dict[str, Any]) -> AgentRequest:
+    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
         """Read a request."""
+        del seen
         fields.check_offered(body, _KNOWN, _REFUSED)
         if fields.given(body, "best_of") not in (None, 1):
             raise fields.unsupported("best_of", "no choice is dropped; ask for n choices and take the best of them")

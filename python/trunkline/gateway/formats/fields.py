@@ -17,6 +17,8 @@ from trunkline.llm.request import Sampling
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from trunkline.gateway.types import SeenMessages
+
 FieldPath: TypeAlias = tuple[str | int, ...]
 """Where an object is in a request: names of fields, and places in lists."""
 
@@ -283,15 +285,20 @@ def _size(message: dict[str, Any]) -> int:
     return size
 
 
-def checked(messages: list[dict[str, Any]], field: str = "messages") -> list[dict[str, Any]]:
+def checked(messages: list[dict[str, Any]], field: str = "messages", size: int | None = None) -> list[dict[str, Any]]:
     """Return messages that can be sent, where all is checked but their number, their size and parts that are no text.
+
+    Args:
+        messages: The messages.
+        field: The field that they are in.
+        size: Characters of them, at most, where that is known.
 
     Raises:
         RequestRefused: There are none, they are too long, or a part cannot be sent.
     """
     if not messages:
         raise invalid(field, "at least one message", messages)
-    size = sum(map(_size, messages))
+    size = sum(map(_size, messages)) if size is None else size
     if size * _ESCAPED_SIZE <= LONGEST:
         return messages
     try:
@@ -300,3 +307,25 @@ def checked(messages: list[dict[str, Any]], field: str = "messages") -> list[dic
         message = f"Invalid value: {excerpt(str(problem), 200)}"
         raise RequestRefused(message, 400, "invalid_value", param=field) from None
     return messages
+
+
+def read_messages(
+    listed: list[dict[str, Any]], read: Callable[[FieldPath, dict[str, Any]], dict[str, Any]], seen: SeenMessages | None
+) -> list[dict[str, Any]]:
+    """Return messages that can be sent; only those that an agent has not sent before are read.
+
+    Args:
+        listed: The messages, as they came.
+        read: Reads one at its path in the request.
+        seen: Those of earlier requests.
+
+    Raises:
+        RequestRefused: They cannot be sent.
+    """
+    there, size = (None if seen is None else seen.take(listed)) or ([], 0)
+    found = [read(("messages", place), message) for place, message in enumerate(listed[len(there) :], len(there))]
+    size += sum(map(_size, found))
+    found = checked([*there, *found], size=size)
+    if seen is not None:
+        seen.keep(listed, (found, size))
+    return found

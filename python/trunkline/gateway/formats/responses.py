@@ -11,7 +11,7 @@ from trunkline.gateway.types import AgentRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline.gateway.types import AgentReply, RequestRefused
+    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
     from trunkline.llm.types import ReplyChoice
 
 _PREFIX: Final = "resp_"
@@ -44,8 +44,9 @@ class ResponsesFormat:
 
     route = "/v1/responses"
 
-    def read(self, body: dict[str, Any]) -> AgentRequest:
+    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
         """Read a request."""
+        del seen
         fields.check_offered(body, _KNOWN, _REFUSED)
         _check_include(body)
         if (cut := fields.given(body, "truncation")) not in (None, "auto", "disabled"):

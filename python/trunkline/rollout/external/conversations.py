@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trunkline.gateway.canonical import digest, forms
+from trunkline.gateway.canonical import FormReader, LatestRequests, add_parts, digest, forms
 from trunkline.llm.messages import encode
 
 if TYPE_CHECKING:
@@ -56,6 +57,30 @@ class MatchedRequest(NamedTuple):
 NOTHING_ASKED: Final = MatchedRequest([], [], [b""], b"", [], [], 0, rewritten=False, encoded=[])
 
 
+class ReadConversation:
+    """The messages of a request with what was found in them; the next request of its conversation begins with them."""
+
+    def __init__(self, masks: RequestMasks) -> None:
+        self.messages: list[Message] = []
+        self.forms: list[bytes] = []
+        self.keys = [b""]
+        self._masked = FormReader(masks)
+        self._raw = FormReader()
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, message: Message) -> None:
+        form = self._masked.read(message)
+        self.messages.append(message)
+        self.forms.append(form)
+        self.keys.append(_next(self.keys[-1], form))
+        add_parts(self._hash, [self._raw.read(message)])
+
+    @property
+    def raw(self) -> bytes:
+        """The hash of all forms without masks."""
+        return self._hash.digest()
+
+
 class Conversations:
     """Finds what a request continues.
 
@@ -68,6 +93,7 @@ class Conversations:
         self._core = core
         self._masks = masks
         self._ended: dict[bytes, EndedConversation | None] = {}
+        self._latest = LatestRequests[ReadConversation]()
 
     def read(self, messages: list[Message]) -> MatchedRequest:
         """Match a request against the conversations so far, and put its messages into the tree as fragments.
@@ -75,11 +101,13 @@ class Conversations:
         Raises:
             ConfigError: A message is none that can be sent.
         """
-        encoded = [encode(message) for message in messages]  # all are checked
-        masked = forms(messages, self._masks)
-        keys = [b""]
-        for form in masked:
-            keys.append(_next(keys[-1], form))
+        there = self._latest.take(messages) or ReadConversation(self._masks)
+        first = len(there.messages)
+        encoded = [encode(message) for message in messages[first:]]  # all are checked
+        for message in messages[first:]:
+            there.add(message)
+        self._latest.keep(there.messages, there)
+        keys = [*there.keys]
         found, known = EndedConversation(), 0
         for length in range(len(messages), 0, -1):
             ended = self._ended.get(keys[length])
@@ -87,15 +115,15 @@ class Conversations:
                 found, known = ended, length
                 break
         fragments, calls = [*found.fragments], [*found.calls]
+        encoded = [*map(encode, messages[known:first]), *encoded[max(0, known - first) :]]
         sent = [
             data if message is None else encode(message)
-            for message, data in zip(_renamed(messages, known, calls), encoded[known:], strict=True)
+            for message, data in zip(_renamed(messages, known, calls), encoded, strict=True)
         ]
         fragments += map(self._core.fragment, sent)
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
-        raw = digest(forms(messages))
         shared = [*found.messages, *messages[known:]]
-        return MatchedRequest(shared, masked, keys, raw, fragments, calls, known, rewritten, sent)
+        return MatchedRequest(shared, [*there.forms], keys, there.raw, fragments, calls, known, rewritten, sent)
 
     def ended(self, asked: MatchedRequest, reply: Message, node: int) -> None:
         """Note the reply to a request, which is a node of the tree; two that are equal for matching are no parent."""
@@ -119,15 +147,18 @@ def _renamed(messages: Sequence[Message], known: int, calls: list[str]) -> list[
     """The messages behind the first ``known`` with ids by position; None for one that stays. Extends ``calls``."""
     ids: dict[str, str] = {}  # of the agent to that which is sent
     ordinal = 0
+    for message in messages[:known]:
+        for call in message.get("tool_calls") or ():
+            ids[call["id"]] = calls[ordinal]
+            ordinal += 1
     found: list[dict[str, Any] | None] = []
-    for place, message in enumerate(messages):
+    for message in messages[known:]:
         made: dict[str, Any] | None = None
         listed: Any = message.get("tool_calls") or ()
         if listed:
             renamed = []
             for call in listed:
-                if place >= known:
-                    calls.append(_OWN.format(ordinal))
+                calls.append(_OWN.format(ordinal))
                 ids[call["id"]] = calls[ordinal]
                 renamed.append({**call, "id": calls[ordinal]})
                 ordinal += 1
@@ -135,6 +166,5 @@ def _renamed(messages: Sequence[Message], known: int, calls: list[str]) -> list[
         answered = message.get("tool_call_id")
         if isinstance(answered, str) and ids.get(answered, answered) != answered:
             made = {**message, "tool_call_id": ids[answered]}
-        if place >= known:
-            found.append(made)
+        found.append(made)
     return found

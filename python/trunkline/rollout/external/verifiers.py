@@ -12,14 +12,14 @@ import msgspec
 
 from trunkline._internal.registry import load_extra
 from trunkline._internal.text import describe_error, excerpt, redact
-from trunkline._internal.validation import check_int, check_optional, short_repr
+from trunkline._internal.validation import check_int, check_optional, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.rollout.external.config import External
 from trunkline.scoring.rewards.base import Scored
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from trunkline.scoring.rewards.base import Reward
     from trunkline.tree.views import Trajectory
@@ -59,7 +59,8 @@ def from_verifiers(
     *,
     limit: int | None = None,
     effects: Literal["none", "folder", "external"] = "external",
-    masks: Iterable[str] = (),
+    masks: Sequence[str] = (),
+    on_divergence: Literal["fail", "branch", "count"] = "fail",
 ) -> VerifiersEnvironment:
     """Run an environment of verifiers: each rollout is one episode of it, whose agents ask the run's model.
 
@@ -74,12 +75,14 @@ def from_verifiers(
         limit: How many tasks are taken; all when None, which an infinite taskset cannot give.
         effects: What an episode changes, as of :class:`trunkline.External`: forks run it again.
         masks: What may differ in its requests when it runs again, as of :class:`trunkline.External`.
+        on_divergence: What becomes of an episode that, run again, asks something else, as of the same.
 
     Raises:
         ConfigError: The extra ``verifiers`` is missing, the environment cannot be made, or it needs a container, a
             sandbox or a tunnel.
     """
     check_optional(check_int, "from_verifiers: limit", limit, 1)
+    check_that(isinstance(masks, list | tuple), "from_verifiers: masks must be a list of regular expressions", masks)
     vf = load_extra("verifiers.v1", "verifiers", "from_verifiers")
     given = env.config if isinstance(env, vf.Env) else env
     made = _made(vf, given)
@@ -93,7 +96,13 @@ def from_verifiers(
     roles = tuple(_agents(vf, made.config))
     return VerifiersEnvironment(
         _read_tasks(taskset, made, limit),
-        External(agent=episodes, effects=effects, masks=(*masks, _FOLDERS), roles=roles if len(roles) > 1 else ()),
+        External(
+            agent=episodes,
+            effects=effects,
+            masks=(*masks, _FOLDERS),
+            on_divergence=on_divergence,
+            roles=roles if len(roles) > 1 else (),
+        ),
         episode_reward,
     )
 
@@ -144,14 +153,16 @@ def _check(vf: Any, made: Any) -> None:
     config, kind = made.config, type(made.taskset).task_type()
     if config.max_concurrent_agents != 1:
         raise ConfigError(
-            f"from_verifiers: max_concurrent_agents is {config.max_concurrent_agents}: leave it at 1, since which agent "
-            "gets which of several replies at once is a matter of time. Episodes run side by side in any case"
+            f"from_verifiers: max_concurrent_agents is {config.max_concurrent_agents}: leave it at 1, since which of "
+            "several agents gets which reply is a matter of time. Episodes run side by side in any case"
         )
     tools = [*made.taskset.toolsets(config.taskset), *kind.toolsets(config.taskset.task)]
     for tool in tools:
-        runtime = getattr(tool.config, "runtime", None)
-        if getattr(tool.config, "url", None) is None and getattr(runtime, "type", _SUBPROCESS) != _SUBPROCESS:
-            raise _refused(f"its tools {type(tool).__name__} run in {runtime.type}", "set their runtime to subprocess")
+        where = getattr(getattr(tool.config, "runtime", None), "type", _SUBPROCESS)
+        if getattr(tool.config, "url", None) is None and where != _SUBPROCESS:
+            raise _refused(f"its tools {type(tool).__name__} run in {where}", "set their runtime to subprocess")
+    if any(one.__name__ == "IsolatedVerifierEnv" for one in type(made).__mro__):
+        raise _refused(f"{type(made).__name__} verifies in a container of its own", "take another environment")
     if kind.NEEDS_CONTAINER:
         raise _refused(f"its tasks, {kind.__name__}, need a container", "take others")
     for name, agent in _agents(vf, config).items():
@@ -199,7 +210,8 @@ def _read_task(task: Any, made: Any) -> Task:
     ):
         if needs:
             raise _refused(f"task {short_repr(name)} has {what}", "take other tasks")
-    written = data.model_dump(mode="json", exclude_defaults=True)
+    changed = data.model_dump(exclude_defaults=True).keys()
+    written = data.model_dump(mode="json", include={*changed})
     if _task(made, written).data != data:
         raise ConfigError(f"from_verifiers: task {short_repr(name)} is another one when it is read from its JSON")
     system = [] if data.system_prompt is None else [{"role": "system", "content": data.system_prompt}]
@@ -242,10 +254,10 @@ def _episodes(vf: Any, given: Any, made: Any) -> Callable[..., Any]:
         given = made.config.model_dump(mode="json")
     try:
         written = msgspec.json.encode(given, order="deterministic").decode()
-        there = _made(vf, msgspec.json.decode(written)).config.model_dump(mode="json")
+        there = _made(vf, msgspec.json.decode(written)).config.model_dump()
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
         raise ConfigError(f"from_verifiers: the configuration is no JSON: {describe_error(problem)}") from None
-    if there != made.config.model_dump(mode="json"):
+    if there != made.config.model_dump():
         raise ConfigError("from_verifiers: the configuration is another one when it is read from its JSON")
     if redact(given) != given:
         raise ConfigError(
@@ -310,7 +322,7 @@ def facts_of(episode: Any) -> dict[str, Any]:
         {
             "agent": trace.agent.name,
             "counts": id(trace) in scored,
-            "reward": trace.reward,
+            "reward": trace.reward if any(one is not None for one in trace.rewards.values()) else None,
             "rewards": {name: one and [one.score, one.weight] for name, one in trace.rewards.items()},
             "metrics": dict(trace.metrics),
             "stop": trace.stop_condition,
@@ -324,15 +336,15 @@ def facts_of(episode: Any) -> dict[str, Any]:
 def episode_reward(trajectory: Trajectory) -> Scored | dict[str, Any]:
     """The reward that an environment of verifiers gave an episode; parts of it and metrics stand beside it.
 
-    It is the mean over the traces of trainable agents, one trace where there is one agent. Names of parts begin with
-    that of the agent where there are several.
+    It is the mean over the traces of trainable agents that have one; with one agent there is one trace. Names of parts
+    begin with that of the agent where there are several.
 
     Args:
         trajectory: A rollout of :func:`from_verifiers`.
     """
     traces = (trajectory.final_info or {}).get("traces") or []
-    rewards = [one["reward"] for one in traces if one["counts"]]
-    if not rewards or None in rewards:
+    rewards = [one["reward"] for one in traces if one["counts"] and one["reward"] is not None]
+    if not rewards:
         return Scored(math.nan, "the environment gave no reward")
     several = len({one["agent"] for one in traces}) > 1
     parts: dict[str, list[float]] = {}

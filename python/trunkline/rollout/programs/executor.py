@@ -13,6 +13,7 @@ from trunkline.rollout.programs.environment import BEGUN, NO_STEP, ProgramEnviro
 from trunkline.rollout.sampling.inflight import Named, TraceRecorder
 from trunkline.rollout.sampling.turns import TurnRequest
 from trunkline.tools.calls import Origin
+from trunkline.tools.review import ToolReview
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.turns import AppendedTurn, AskRecord, PendingTurn
     from trunkline.rollout.task_budget import Reservation
     from trunkline.tools.environment import Environment
-    from trunkline.tools.review import ToolReview
     from trunkline.tools.tool import Tool
     from trunkline.tools.toolbox import Observation, Toolbox
     from trunkline.tree.records import Record
@@ -216,9 +216,9 @@ class ProgramExecutor:
             ForkRefused: The environment cannot be brought to its state.
             InfrastructureError: That one with side effects will begin cannot be written down.
         """
-        begin, origin, review = self._rollout.effects.begin, self._origin(turn), compiled.review(self._rollout.task)
-        if review is not None:
-            self._reviews[turn] = review
+        begin, origin, review = self._rollout.effects.begin, self._origin(turn), None
+        if (hook := compiled.agent.before_tool) is not None:
+            review = self._reviews[turn] = ToolReview(hook, self._rollout.task)
         if self.environment is None:
             work = compiled.toolbox.call_all(list(calls), None, origin, begin, review)
             self._started[turn] = TraceRecorder.now()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.aio import wait_uninterrupted
+from trunkline._internal.aio import PerLoopSemaphore, wait_uninterrupted
 from trunkline._internal.registry import load_extra
 from trunkline._internal.text import loads, printable, without_key, without_secrets
 from trunkline.errors import ConfigError, InfrastructureError, ToolError
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 _START: Final = 60.0
 """Seconds for a server to start and to agree on a version of the protocol."""
 
+_STARTING: Final = PerLoopSemaphore(8)
+"""Servers that start at the same time; each of the others waits, which does not count as time it takes."""
+
 _CLOSE: Final = 10.0
 """Seconds for the end of a session, a process excepted."""
+
+_MOST_SAID: Final = 16 << 20
+"""Bytes that a server may say between two requests of ours."""
 
 _REQUESTS: Final = 100
 """Requests of a server, such as pings, that are answered between two of ours."""
@@ -114,10 +120,14 @@ class ServerConnection:
         self._said = self._asked = 0
         request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
         try:
-            result = await client.session.send_request(request, types.CallToolResult)
-        except asyncio.CancelledError:
-            raise
+            async with asyncio.timeout(self._setup.timeout) as limit:
+                result = await client.session.send_request(request, types.CallToolResult)
         except Exception as problem:  # noqa: BLE001 - what a server says can break anything in the SDK
+            if limit.expired():
+                seconds = f"{self._setup.timeout:g} s"
+                raise ToolError(
+                    f"Error: {printable(tool, 80)} gave no result within {seconds}, and its call was given up."
+                ) from None
             raise ToolError(await self._failed(problem)) from None
         if result.result_type == "input_required":
             raise ToolError(f"Error: the MCP server {self.name} asks a person for something, and none is here.")
@@ -170,7 +180,7 @@ class ServerConnection:
         """Open the session, and close it in the same task, as the SDK asks for."""
         try:
             async with AsyncExitStack() as stack:
-                async with asyncio.timeout(_START):
+                async with _STARTING.here(), asyncio.timeout(_START):
                     client = await stack.enter_async_context(await self._open())
                     if self._relist:
                         await client.list_tools(cache_mode="bypass")
@@ -276,7 +286,7 @@ class ServerConnection:
         except (OSError, asyncio.LimitOverrunError):
             line = b""
         self._said += len(line)
-        if not line or self._said > LONGEST or self._asked > _REQUESTS:
+        if not line or self._said > _MOST_SAID or self._asked > _REQUESTS:
             self._why = "was stopped, as it said too much"
             return None
         return line

@@ -95,7 +95,7 @@ def _tool(place: str, tool: Any) -> ListedTool:
     function = {"name": name, "description": scrub(tool.description or tool.title or ""), "parameters": schema}
     try:
         made = definition_of({"function": function}, what)
-        written = msgspec.json.encode(made).decode()
+        written = msgspec.json.encode(made).decode().replace(r"\u0000", r"\ufffd")  # NUL, which model servers refuse
     except ConfigError as problem:
         raise ConfigError(f"{printable(str(problem), 500)}; {advice}") from None
     except RecursionError:

@@ -21,8 +21,8 @@ from trunkline.errors import InfrastructureError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LONGEST: Final = 16 << 20
-"""Bytes of one message of a server, and of all that it says between two requests."""
+LONGEST: Final = 4 << 20
+"""Bytes of one message of a server: to read one that is made to be slow takes a second."""
 
 GRACE: Final = 1.0
 """Seconds in which a server may end by itself once its input has ended."""

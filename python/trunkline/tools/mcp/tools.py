@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 _PREFIX: Final = "tool"
 _SLOT: Final = "environment"
 
+_LONGEST: Final = 86_400.0
+"""Seconds after which a call is stopped for certain; the servers have a limit of their own below."""
+
 
 class ToolFacts(msgspec.Struct, frozen=True, array_like=True):
-    """All that makes a tool: its server, its name there, its definition, and how its calls are run."""
+    """All that makes a tool: its server, its name there, its definition, and whether its calls may run again."""
 
     server: str
     name: str
     definition: str
-    timeout: float
     external: bool
     replayed: bool
 
@@ -58,7 +60,7 @@ class MCPTool(DefinedTool):
         call.__qualname__ = _PREFIX + written.replace("%", "%25").replace(".", "%2E").replace("<", "%3C")
         super().__init__(msgspec.json.decode(facts.definition), call, f"MCP server {facts.server}")
         self.facts = facts
-        self.policy = ToolPolicy(timeout=facts.timeout, side_effects=facts.external, replay=not facts.external)
+        self.policy = ToolPolicy(timeout=_LONGEST, side_effects=facts.external, replay=not facts.external)
         self.schema = MCPSchema(self._definition["function"].get("parameters") or {"type": "object"}, call)
 
     @property
@@ -81,7 +83,7 @@ def _made_of(facts: ToolFacts) -> MCPTool:
 def tool_of(server: MCPServer, listed: ListedTool) -> MCPTool:
     """Return a tool of a server, the same one each time."""
     external = server.effects == "external"
-    return _made_of(ToolFacts(server.name, listed.name, listed.definition, server.timeout, external, server.replayed))
+    return _made_of(ToolFacts(server.name, listed.name, listed.definition, external, server.replayed))
 
 
 def __getattr__(name: str) -> Any:
