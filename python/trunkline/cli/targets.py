@@ -309,7 +309,7 @@ def make_verifiers(given: Mapping[str, Any], questions: str | None) -> Verifiers
 
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    effects: Any = given["effects"] or "external"
+    effects = given["effects"] or "external"
     return from_verifiers(given["verifiers"], limit=given["limit"], effects=effects, masks=given["masks"])
 
 
