@@ -268,7 +268,7 @@ def check_environment(environment: Any, tools: Iterable[Tool], owner: str = "age
         for name, kind in wanted:
             raise ConfigError(
                 f"{owner.capitalize()}: tool {name!r} works on the environment {kind.__name__}, and the {owner} has "
-                f"none: set environment={kind.__name__}"
+                f"none: set environment={getattr(kind, 'given_as', kind.__name__)}"
             )
         return
     made = make(environment)

@@ -225,3 +225,8 @@ def test_what_cannot_be_is_said_before_the_run(given: Any, said: str):
 def test_a_folder_that_no_server_has_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="folder is copied for effects='folder', which no server has"):
         tl.MCP(raw(), effects="none", folder=str(tmp_path))
+
+
+def test_tools_without_their_servers_are_refused():
+    with pytest.raises(ConfigError, match="set environment=SERVERS, the tl.MCP that the tool is of"):
+        tl.Agent(model="m", tools=tl.MCP(raw()).tools)

@@ -24,6 +24,7 @@ class MCPEnvironment(Environment):
 
     snapshots = 0
     timeout = 120.0
+    given_as = "SERVERS, the tl.MCP that the tool is of"
 
     def __init__(self, servers: Mapping[str, MCPServer], setup: Callable[[str], ServerSetup]) -> None:
         self._servers = servers
