@@ -196,7 +196,7 @@ def agent(**changes: Any) -> dict[str, Any]:
         (agent(sampling={"temperature": float("nan")}), "is another one when it is read from its JSON"),
         (agent(model="gpt-5"), "names the model 'gpt-5'"),
         (agent(client={"type": "eval", "headers": {"Authorization": "Bearer sk-abcdefghijklmnop"}}), "hold a key"),
-        ("harbor", "cannot be read: .*Harbor"),
+        ("harbor", "HarborEnv verifies in a container of its own"),
         ("no-such-taskset", "cannot be made: ModuleNotFoundError"),
         ("json", "cannot be made"),
         ("", "cannot be made"),

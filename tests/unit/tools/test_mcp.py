@@ -220,3 +220,8 @@ def test_what_cannot_be_is_said_before_the_run(given: Any, said: str):
     with pytest.raises(ConfigError, match=said) as caught:
         tl.MCP(given)
     assert KEY not in str(caught.value)
+
+
+def test_a_folder_that_no_server_has_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="folder is copied for effects='folder', which no server has"):
+        tl.MCP(raw(), effects="none", folder=str(tmp_path))

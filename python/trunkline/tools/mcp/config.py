@@ -45,6 +45,10 @@ class _ReadsServers(msgspec.StructMeta):
         given, file = read_servers(servers)
         more: dict[str, Any] = {"stateless": stateless, "folder": folder, "timeout": timeout, "file": file}
         read = [read_server(name, one, {"effects": effects, **more}) for name, one in given.items()]
+        if folder is not None and all(server.effects != "folder" for server, _ in read):
+            raise ConfigError(
+                "MCP: folder is copied for effects='folder', which no server has: say so, or leave it out"
+            )
         made = super().__call__(tuple(server for server, _ in read))
         made.__dict__["values"] = {server.name: values for server, values in read}
         made.__dict__["setups"] = {server.name: made.setup(server.name) for server, _ in read}

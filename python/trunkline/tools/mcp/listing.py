@@ -100,7 +100,7 @@ def _tool(place: str, tool: Any) -> ListedTool:
         raise ConfigError(f"{printable(str(problem), 500)}; {advice}") from None
     except RecursionError:
         raise ConfigError(f"{what} has a schema that is nested too deeply: {advice}") from None
-    if len(written) > _MOST_TOOL:
-        raise ConfigError(f"{what} has a definition of {len(written):,} bytes, above {_MOST_TOOL:,}: {advice}")
+    if (size := len(tool.name) + len(written)) > _MOST_TOOL:
+        raise ConfigError(f"{what} has a definition of {size:,} bytes, above {_MOST_TOOL:,}: {advice}")
     hints = tool.annotations
     return ListedTool(tool.name, written, read_only=hints is not None and hints.read_only_hint is True)
