@@ -26,6 +26,8 @@ import trunkline as tl
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.programs.context import ProgramContext
 
+pytestmark = pytest.mark.timeout(1800)
+
 SIZES = {2: 1_000, 50: 50_000, 500: 500_000}
 """Bytes of history at the first call, by kilobytes: a call adds 0.3 of these."""
 FEW, MANY = 2, 8
