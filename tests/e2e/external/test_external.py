@@ -602,6 +602,34 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_read():
     assert told == [(413, "the body has more than 1,000,000 values: shorten it")]
 
 
+async def test_bodies_that_may_be_large_are_read_one_by_one_and_those_that_do_not_come_hold_up_no_other(monkeypatch):
+    began, answered, told = asyncio.Event(), asyncio.Event(), []
+
+    async def agent(client, task):
+        url = urlsplit(str(client.base_url))
+        if task.id == "q1":
+            await began.wait()
+            large = io.BytesIO(json.dumps(asking("x" * (5 << 20))).encode())
+            async with aiohttp.ClientSession() as http, http.post(url.geturl() + "chat/completions", data=large) as got:
+                answered.set()
+                return str(got.status)
+        head = f"POST {url.path}chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{{"
+        held = [await asyncio.open_connection(url.hostname, url.port) for _ in range(2)]
+        for _, writer in held:
+            writer.write(head.encode())
+        began.set()
+        await answered.wait()
+        monkeypatch.setattr(server, "_SENT_WITHIN", 0.05)
+        held[0][1].close()
+        told.append((await held[1][0].readline()).split()[1])
+        held[1][1].close()
+        return "done"
+
+    run = await play(agent, Counting(), tasks=TASKS[:2], strategy=tl.Chain(1))
+    assert told == [b"408"]
+    assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200", "done"}, run.summary().failures
+
+
 async def test_a_rollout_keeps_each_message_of_its_agent_once():
     held = []
 

@@ -71,16 +71,16 @@ async def test_facts_of_an_agent_that_a_limit_ended():
         try:
             return await walk(client, task)
         except openai.RateLimitError as error:
-            return None, {"stopped": type(error).__name__}
+            return None, {"stopped": type(error).__name__} if task.id == "q0" else None
 
     run = await play(agent, max_turns=2, strategy=tl.Chain(1))
     assert run.summary().terminations == {"max_turns": 2}
-    assert {tree.rollouts[0].final_info["stopped"] for tree in run} == {"RateLimitError"}
+    assert [tree.rollouts[0].final_info for tree in run] == [{"stopped": "RateLimitError"}, None]
 
 
-@pytest.mark.parametrize("roles", ["one", [3], [""], {"one": 1}])
+@pytest.mark.parametrize("roles", ["one", [3], [""], ["\ud800"], {"one": 1}])
 def test_roles_are_names(roles: Any):
-    with pytest.raises(ConfigError, match="roles must be a list of names"):
+    with pytest.raises(ConfigError, match=r"roles? must be|a role holds a lone surrogate"):
         tl.External(agent=pair, roles=roles)
 
 

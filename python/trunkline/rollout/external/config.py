@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from trunkline._internal.validation import check_choice, check_that, short_repr
+from trunkline._internal.validation import check_choice, check_text, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import RequestMasks
 from trunkline.rollout.external.process import AgentCommand
@@ -70,11 +70,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
                 "External: agent must be a command, or a function, async def agent(client, task), not "
                 f"{short_repr(self.agent)}"
             )
-        check_that(
-            self.effects in {"none", "folder", "external"},
-            "External: effects must be none, folder or external",
-            self.effects,
-        )
+        check_choice("External: effects", self.effects, "none", "folder", "external")
         check_choice("External: on_divergence", self.on_divergence, "fail", "branch", "count")
         if self.on_divergence != "fail" and not self.repeatable:
             raise ConfigError(
@@ -86,7 +82,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "masks", tuple(masks))
         RequestMasks(self.masks)
         roles: Any = self.roles
-        named = isinstance(roles, list | tuple) and all(isinstance(one, str) and one for one in roles)
+        named = isinstance(roles, list | tuple) and all(check_text("External: a role", one) for one in roles)
         check_that(named, "External: roles must be a list of names", roles)
         msgspec.structs.force_setattr(self, "roles", tuple(roles))
         check_that(isinstance(self.process, dict), "External: process must be options by their names", self.process)

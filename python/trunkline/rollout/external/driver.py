@@ -202,7 +202,7 @@ class ExternalDriver:
             answer = await work
             if isinstance(answer, tuple) and len(answer) == 2:
                 answer, facts = answer
-                rollout.facts = InfoMark(rollout.id, facts_of(facts, secret))
+                rollout.facts = None if facts is None else InfoMark(rollout.id, facts_of(facts, secret))
             return without_key(answer, secret) if isinstance(answer, str) else answer
 
         try:
