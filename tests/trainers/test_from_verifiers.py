@@ -203,6 +203,7 @@ def agent(**changes: Any) -> dict[str, Any]:
         ("../../etc/passwd", "cannot be made"),
         ({}, "cannot be made"),
         ({"taskset": SUMS, "agnet": {}}, "agnet"),
+        ({"k": "sk-abcdefghijklmnop", "taskset": SUMS}, "cannot be made"),
         ({"taskset": SUMS | {"size": "many"}}, "size"),
         ({"taskset": SUMS | {"id": 3}}, "cannot be made"),
         (3, "takes the id of a taskset"),

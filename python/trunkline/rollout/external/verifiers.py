@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from trunkline._internal.registry import load_extra
-from trunkline._internal.text import describe_error, excerpt, redact
+from trunkline._internal.text import describe_error, excerpt, redact, without_secrets
 from trunkline._internal.validation import check_int, check_optional, check_that, short_repr
 from trunkline.errors import ConfigError
 from trunkline.rollout.external.config import External
@@ -121,7 +121,9 @@ def _made(vf: Any, given: Any) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as problem:
-        raise ConfigError(f"from_verifiers: {short_repr(given)} cannot be made: {describe_error(problem)}") from problem
+        shown = short_repr(redact(given) if isinstance(given, dict | str) else type(given))
+        why = without_secrets(describe_error(problem))
+        raise ConfigError(f"from_verifiers: {shown} cannot be made: {why}") from problem
     _check(vf, made)
     return made
 
