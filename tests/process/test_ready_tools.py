@@ -70,6 +70,11 @@ async def test_variables_and_files_last_and_are_seen_by_all_tools():
         await workspace.run("mkdir -p sub/deep; echo 1 > sub/a; echo 2 > sub/b; echo 3 > sub/deep/c; chmod 0 sub/a")
         assert (await workspace.list_files("sub")).splitlines() == ["b  2 bytes", "deep/", "deep/c  2 bytes"]
         assert await workspace.snapshot() is None
+        # The folder that code is in stays the same one when another tool changes files.
+        await workspace.run_python("import os; os.chdir('sub/deep')")
+        await workspace.run("echo 4 > d; rm b")
+        said = await workspace.run_python("sorted(os.listdir('.')), sorted(os.listdir('../..')), os.chdir('../..')")
+        assert said == "(['c'], ['a', 'd', 'sub'], None)\n"
         # What code leaves running is stopped between calls.
         assert await workspace.run_python(TICKING) == ""
         await asyncio.sleep(0.5)

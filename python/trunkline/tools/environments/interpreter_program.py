@@ -17,14 +17,15 @@ import linecache
 import os
 import random
 import select
-import shutil
 import signal
+import stat
 import struct
 import sys
+import tarfile
 import time
 import traceback
 import types
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +187,17 @@ def state_of_files() -> list[tuple[str, int, int, int]]:
 
 
 def replace_files(data: bytes) -> None:
-    """Have the files of an archive here, and no others."""
-    for entry in os.scandir("."):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            os.unlink(entry.path)  # noqa: PTH108
+    """Have the files of an archive here, and no others; folders that it has stay, as code may be in one."""
+    with tarfile.open(fileobj=io.BytesIO(data)) if data else nullcontext([]) as archive:
+        kept = {os.path.normpath(entry.name) for entry in archive if entry.isdir()}
+    for folder, folders, names in os.walk(".", topdown=False):
+        for name in (*names, *folders):
+            path = os.path.join(folder, name)  # noqa: PTH118
+            with suppress(OSError):  # a folder whose owner may not look into it
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    os.unlink(path)  # noqa: PTH108
+                elif os.path.normpath(path) not in kept:
+                    os.rmdir(path)  # noqa: PTH106
     unpack(data)
 
 
