@@ -25,7 +25,7 @@ import tarfile
 import time
 import traceback
 import types
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +188,10 @@ def state_of_files() -> list[tuple[str, int, int, int]]:
 
 def replace_files(data: bytes) -> None:
     """Have the files of an archive here, and no others; folders that it has stay, as code may be in one."""
-    with tarfile.open(fileobj=io.BytesIO(data)) if data else nullcontext([]) as archive:
-        kept = {os.path.normpath(entry.name) for entry in archive if entry.isdir()}
+    kept = set[str]()
+    if data:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            kept = {os.path.normpath(entry.name) for entry in archive if entry.isdir()}
     for folder, folders, names in os.walk(".", topdown=False):
         for name in (*names, *folders):
             path = os.path.join(folder, name)  # noqa: PTH118
