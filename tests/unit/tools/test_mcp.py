@@ -228,5 +228,5 @@ def test_a_folder_that_no_server_has_is_refused(tmp_path: Path):
 
 
 def test_tools_without_their_servers_are_refused():
-    with pytest.raises(ConfigError, match="set environment=SERVERS, the tl.MCP that the tool is of"):
+    with pytest.raises(ConfigError, match=r"set environment=SERVERS, the tl\.MCP that the tool is of"):
         tl.Agent(model="m", tools=tl.MCP(raw()).tools)
