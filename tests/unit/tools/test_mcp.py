@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +233,19 @@ def test_a_folder_that_no_server_has_is_refused(tmp_path: Path):
 def test_tools_without_their_servers_are_refused():
     with pytest.raises(ConfigError, match=r"set environment=SERVERS, the tl\.MCP that the tool is of"):
         tl.Agent(model="m", tools=tl.MCP(raw()).tools)
+
+
+def test_a_server_that_hangs_at_its_start_is_left_by_an_interrupt(tmp_path: Path):
+    log = tmp_path / "log"
+    hang = f"import os, time; open({str(log)!r}, 'w').write(f'{{os.getpid()}}.'); time.sleep(1000)"
+
+    def interrupt() -> None:
+        wait_for(lambda: log.exists() and log.read_text("utf-8").endswith("."))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        tl.MCP({"slow": {"command": sys.executable, "args": ["-c", hang]}})
+    thread.join()
+    assert not Path("/proc", log.read_text("utf-8").rstrip(".")).exists()

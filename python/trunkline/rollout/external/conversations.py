@@ -64,6 +64,7 @@ class ReadConversation:
         self.messages: list[Message] = []
         self.forms: list[bytes] = []
         self.keys = [b""]
+        self.called: list[str] = []
         self._masked = FormReader(masks)
         self._raw = FormReader()
         self._hash = hashlib.blake2b(digest_size=16)
@@ -71,6 +72,7 @@ class ReadConversation:
     def add(self, message: Message) -> None:
         form = self._masked.read(message)
         self.messages.append(message)
+        self.called += [call["id"] for call in message.get("tool_calls") or ()]
         self.forms.append(form)
         self.keys.append(_next(self.keys[-1], form))
         add_parts(self._hash, [self._raw.read(message)])
@@ -116,10 +118,8 @@ class Conversations:
                 break
         fragments, calls = [*found.fragments], [*found.calls]
         encoded = [*map(encode, messages[known:first]), *encoded[max(0, known - first) :]]
-        sent = [
-            data if message is None else encode(message)
-            for message, data in zip(_renamed(messages, known, calls), encoded, strict=True)
-        ]
+        renamed = _renamed(messages[known:], there.called[: len(calls)], calls)
+        sent = [data if made is None else encode(made) for made, data in zip(renamed, encoded, strict=True)]
         fragments += map(self._core.fragment, sent)
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
         shared = [*found.messages, *messages[known:]]
@@ -143,25 +143,25 @@ def _next(key: bytes, form: bytes) -> bytes:
 _OWN: Final = "p{:08d}"
 
 
-def _renamed(messages: Sequence[Message], known: int, calls: list[str]) -> list[dict[str, Any] | None]:
-    """The messages behind the first ``known`` with ids by position; None for one that stays. Extends ``calls``."""
-    ids: dict[str, str] = {}  # of the agent to that which is sent
-    ordinal = 0
-    for message in messages[:known]:
-        for call in message.get("tool_calls") or ():
-            ids[call["id"]] = calls[ordinal]
-            ordinal += 1
+def _renamed(messages: Sequence[Message], called: list[str], calls: list[str]) -> list[dict[str, Any] | None]:
+    """The messages behind those known with ids by position; None for one that stays. Extends ``calls``.
+
+    Args:
+        messages: The messages.
+        called: Ids of all calls before them, as the agent gives them.
+        calls: The same as they are sent.
+    """
+    ids = dict(zip(called, calls, strict=True))
     found: list[dict[str, Any] | None] = []
-    for message in messages[known:]:
+    for message in messages:
         made: dict[str, Any] | None = None
         listed: Any = message.get("tool_calls") or ()
         if listed:
             renamed = []
             for call in listed:
-                calls.append(_OWN.format(ordinal))
-                ids[call["id"]] = calls[ordinal]
-                renamed.append({**call, "id": calls[ordinal]})
-                ordinal += 1
+                calls.append(_OWN.format(len(calls)))
+                ids[call["id"]] = calls[-1]
+                renamed.append({**call, "id": calls[-1]})
             made = {**message, "tool_calls": renamed}
         answered = message.get("tool_call_id")
         if isinstance(answered, str) and ids.get(answered, answered) != answered:

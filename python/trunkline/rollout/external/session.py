@@ -457,8 +457,8 @@ class AgentSession:
 
     def _missing(self, asked: MatchedRequest) -> list[int]:
         """The messages behind the last reply that a request holds which the path lacks; the others are as on record."""
-        spoken = [place for place, one in enumerate(asked.messages, 1) if one["role"] == "assistant"]
-        first = asked.known or (spoken[-1] if spoken else 0)
+        spoken = (place for place, one in enumerate(asked.messages, 1) if one["role"] == "assistant")
+        first = asked.known or max(spoken, default=0)
         missing: list[int] = []
         there = [*self._tail]
         for place in range(first, len(asked.messages)):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline._internal.aio import LoopThread
 from trunkline._internal.text import printable, scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, ToolError
@@ -42,9 +43,9 @@ def list_tools(servers: Sequence[MCPServer], setups: Mapping[str, ServerSetup]) 
             asked = [group.create_task(_listed(server, setups[server.name])) for server in servers]
         return [task.result() for task in asked]
 
-    with ThreadPoolExecutor(1) as pool:  # this thread may have an event loop already
+    with closing(LoopThread("trunkline-mcp")) as own:  # this thread may have an event loop already
         try:
-            return pool.submit(lambda: asyncio.run(ask())).result()
+            return own.send(ask()).wait()
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
 
