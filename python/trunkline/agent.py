@@ -217,6 +217,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
             msgspec.structs.force_setattr(self, "before_tool", load_named(self.before_tool, "Agent: before_tool"))
         if self.before_tool is not None:
             check_before_tool(self.before_tool)
+            if not self.tools:
+                raise ConfigError(
+                    "Agent: before_tool is asked before a tool is called, and the agent has none: give tools"
+                )
         check_that(self.malformed in {"return", "repair"}, "Agent: malformed must be return or repair", self.malformed)
         check_that(self.on_void_turn in {"tell", "stop"}, "Agent: on_void_turn must be tell or stop", self.on_void_turn)
         Toolbox(self.tools, repair=self.malformed == "repair")

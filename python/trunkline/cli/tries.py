@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from trunkline.store.reader import RunReader
     from trunkline.store.schema import RolloutRow
-    from trunkline.tree.views import Trajectory, Tree
+    from trunkline.tree.records import ToolDecision
+    from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task
 
 _QUESTION = 60  # cells of a question that a line shows
@@ -167,17 +169,11 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
         write_json({"task": tree.task.id, "rollout": number, "messages": data, "answer": rollout.answer})
         return
     put(f"task {printable(tree.task.id)} rollout {number}")
+    all_decided, turn = rollout.tool_decisions, -1
     for node in path:
-        message = node.message
-        role = node.agent if node.kind is Kind.TURN else ""
-        who = message.get("role", "?") if role in {"", "agent"} else role
-        put(f"\n── {printable(str(who), 40)} {'─' * 40}")
-        if isinstance(reasoning := message.get("reasoning_content") or message.get("reasoning"), str) and reasoning:
-            put("\n".join("  │ " + line for line in _lines(reasoning, full=full)))
-        if text := message_text(message):
-            put("\n".join(_lines(text, full=full)))
-        if calls := call_text(message):
-            put("\n".join("→ " + line for line in _lines(calls, full=full)))
+        turn += node.kind is Kind.TURN
+        decided = [one for one in all_decided if one.turn == turn and node.kind is Kind.TURN]
+        put("\n".join(_node_lines(node, decided, full=full)))
     put(f"\n── end {'─' * 40}")
     put(f"outcome    {_outcome(rollout)}")
     if rollout.answer is not None:
@@ -193,6 +189,27 @@ def show_transcript(tree: Tree, number: int, *, full: bool, as_json: bool) -> No
         put(f"           {part.reward} {'-' if part.value is None else f'{part.value:g}'} {part.why}".rstrip())
     for verdict in read(rollout.note):
         put(f"verdict    {verdict.filter}: {verdict.action} {verdict.reason}".rstrip())
+
+
+def _node_lines(node: Node, decided: list[ToolDecision], *, full: bool) -> Iterator[str]:
+    """What a node says, and what was decided of its calls."""
+    message = node.message
+    role = node.agent if node.kind is Kind.TURN else ""
+    who = message.get("role", "?") if role in {"", "agent"} else role
+    yield f"\n── {printable(str(who), 40)} {'─' * 40}"
+    if isinstance(reasoning := message.get("reasoning_content") or message.get("reasoning"), str):
+        yield from ("  │ " + line for line in _lines(reasoning, full=full))
+    yield from _lines(message_text(message), full=full)
+    yield from ("→ " + line for line in _lines(call_text(message), full=full))
+    for one in decided:
+        yield from _lines(_decision_text(one), full=full)
+
+
+def _decision_text(decided: ToolDecision) -> str:
+    which = f"→ before_tool: call {decided.index + 1} of these"
+    if decided.refusal is not None:
+        return f"{which} was refused"
+    return f"{which} ran with {json.dumps(decided.arguments, ensure_ascii=False)}"
 
 
 def _outcome(rollout: Trajectory) -> str:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline as tl
+from trunkline.cli.tries import show_transcript
 from trunkline.errors import BeforeToolFailed, ConfigError
 from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import Origin
@@ -148,7 +149,7 @@ class Writers(tl.Team):
 
 
 @pytest.mark.parametrize("form", ["agent", "program", "team"])
-def test_forks_go_on_from_what_was_decided(form: str):
+def test_forks_go_on_from_what_was_decided(form: str, capsys: pytest.CaptureFixture[str]):
     agent = tl.Agent(model="m", tools=[chalk], environment=Slate, before_tool=strict, max_turns=3)
     played = {"agent": {}, "program": {"program": three}, "team": {}}[form]
     with serving(writer) as server:
@@ -176,4 +177,11 @@ def test_forks_go_on_from_what_was_decided(form: str):
         assert [(one.turn, one.refusal is None) for one in rollout.tool_decisions] == [
             (turn, word != "e") for turn, word in enumerate(decided) if word in "abe"
         ]
-    assert any(rollout.tool_decisions for rollout in rollouts)
+    refused = sum(one.refusal is not None for rollout in rollouts for one in rollout.tool_decisions)
+    changed = sum(one.refusal is None for rollout in rollouts for one in rollout.tool_decisions)
+    assert changed
+    for rollout in rollouts:
+        show_transcript(run["write"], rollout.id, full=True, as_json=False)
+    shown = capsys.readouterr().out
+    assert shown.count("before_tool: call 1 of these was refused\n") == refused
+    assert shown.count('before_tool: call 1 of these ran with {"word": ') == changed
