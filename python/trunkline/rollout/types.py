@@ -98,8 +98,12 @@ class TurnSink(Protocol):
         ...
 
     def release(self) -> None:
-        """Give back a reservation whose turn did not happen."""
+        """Give back a reservation whose turn did not happen, or waits until others can land."""
         ...
+
+    def retake(self) -> None:
+        """Take a reservation again that was given back, without waiting."""
+        return
 
     def called(self, reply: Reply) -> None:
         """Record the cost of a request in the step that appends its turns."""

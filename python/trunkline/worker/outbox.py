@@ -142,8 +142,12 @@ class TreeSink(msgspec.Struct, eq=False):
         return self.outbox.reserve()
 
     def release(self) -> None:
-        """Give back a reservation whose turn did not happen."""
+        """Give back a reservation whose turn did not happen, or waits until others can land."""
         self.outbox.release(1)
+
+    def retake(self) -> None:
+        """Take a reservation again that was given back, without waiting."""
+        self.outbox.retake()
 
     def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
         """Note what a request of the turn engine cost, whose figures need no check."""
@@ -257,6 +261,10 @@ class Outbox:
     def release(self, turns: int) -> None:
         """Let so many more turns be in flight."""
         self._free.release(turns)
+
+    def retake(self) -> None:
+        """Let one turn less be in flight, as soon as others are released."""
+        self._free.withdraw(1)
 
     def allow(self, concurrency: int) -> None:
         """Let so many requests wait for their reply from now on; if they are fewer, as soon as turns are released."""

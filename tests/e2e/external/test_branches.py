@@ -138,6 +138,7 @@ class Stopping(Walker):
 
     async def complete(self, request):
         if len(self.bodies) == self.at:
+            await asyncio.sleep(0.2)  # the agent remembers that it was at an end: that must be in the file
             self.run.cancel()
         return await super().complete(request)
 

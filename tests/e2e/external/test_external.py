@@ -15,6 +15,7 @@ import aiohttp
 import openai
 import pytest
 from external_agents import TOOLS, Walker, late_walker, walk, walker
+from foreign import message, serving
 
 import trunkline as tl
 from trunkline.errors import ConfigError
@@ -27,6 +28,7 @@ from trunkline.strategies.mcts import MCTS
 from trunkline.tree.records import Failure
 
 TASKS = [tl.Task.ask(f"Walk {number}.", id=f"q{number}") for number in range(4)]
+PATIENT = tl.Agent(model="m", max_turns=100)
 SAID = "/v1/chat/completions"
 
 
@@ -628,6 +630,17 @@ async def test_bodies_that_may_be_large_are_read_one_by_one_and_those_that_do_no
     run = await play(agent, Counting(), tasks=TASKS[:2], strategy=tl.Chain(1))
     assert told == [b"408"]
     assert {rollout.answer for tree in run for rollout in tree.rollouts} == {"200", "done"}, run.summary().failures
+
+
+async def test_more_calls_at_once_than_a_worker_may_have_in_flight():
+    async def agent(client, task):
+        await asyncio.gather(*(post(client, asking(f"part {number}")) for number in range(80)))
+        return "done"
+
+    with serving(lambda _: message("yes")) as model:
+        run = await play(agent, tl.LLM(model.url, max_concurrency=2), strategy=tl.Chain(1), model=PATIENT)
+    assert run.summary().terminations == {"answer": len(TASKS)}
+    assert len(model.bodies) == 80 * len(TASKS)
 
 
 async def test_a_rollout_keeps_each_message_of_its_agent_once():

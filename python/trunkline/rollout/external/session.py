@@ -497,6 +497,7 @@ class AgentSession:
             draw.pending = await executor.send(
                 draw.compiled, exchange.leaf, exchange.context, 0, 0, number, joins=joins
             )
+            executor.let_others()
         except LLMError as error:
             draw.error = error
 
@@ -544,6 +545,7 @@ class AgentSession:
             sent = exchange.context
             if sent is None and exchange.leaf != rollout.leaf:
                 sent = core.context(exchange.asked.fragments)
+            executor.count_again()
             appended = executor.land(draw.pending, sent, nth, asked, msgspec.json.encode(note), alone=exchange.alone)
             draw.facts = appended.node, appended.prompt, appended.generated
             self._path.append(core.fragment(core.message(appended.node)))
@@ -595,6 +597,7 @@ class AgentSession:
     def _drop(self, exchange: Exchange) -> None:
         for draw in exchange.draws:
             if draw.pending is not None:
+                self._executor.count_again()
                 self._executor.drop(draw.pending)
                 draw.pending = None
 

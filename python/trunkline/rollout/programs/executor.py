@@ -193,6 +193,14 @@ class ProgramExecutor:
         self.has_grown, self._size, self._turns = False, 0, 0
         self._sink.grew(size, turns)
 
+    def let_others(self) -> None:
+        """Hold up no other turn with one that has come, and lands once those beside it have."""
+        self._sink.release()
+
+    def count_again(self) -> None:
+        """Count such a turn again: it lands, or is dropped."""
+        self._sink.retake()
+
     def drop(self, pending: PendingTurn) -> None:
         """Give up a turn that will not land; what it did cost is counted all the same."""
         pending.drop()
