@@ -197,7 +197,7 @@ def test_events_of_old_run_files_rebuild_their_trees(tmp_path: Path, name: str):
             else:
                 assert len(tree.nodes) == 1
             assert ended.get(task.id, tree.digest()) == tree.digest() or not reader._digests
-    # Lines of JSON hold the same, whoever reads them, and nothing that could steer a terminal.
+    # Lines of JSON hold the same when they are read again, and nothing that could steer a terminal.
     for event in whole:
         line = event.as_json(redacted=False)
         assert line.isascii()

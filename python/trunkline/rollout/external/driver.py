@@ -104,7 +104,7 @@ class ExternalDriver:
         ]
 
     def _may_branch(self, number: int) -> bool:
-        """Whether a rollout that diverged is continued: after so many branches in a row nothing goes on."""
+        """Whether a rollout that diverged is continued: after so many branches in a row it is not."""
         row = 0
         while (number := self._journal.branches.get(number, -1)) >= 0:
             row += 1
