@@ -37,10 +37,7 @@ class Steps:
         self.victim: asyncio.Task[Any] | None = None
 
     def __call__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task:
-        return asyncio.Task(self.counted(work), loop=loop, name=work.__qualname__)
-
-    async def counted(self, work: Coroutine[Any, Any, Any]) -> object:
-        return await Counted(work, self)
+        return asyncio.Task(Counted(work, self), loop=loop, name=work.__qualname__)
 
     def count(self) -> None:
         self.made += 1
@@ -48,27 +45,26 @@ class Steps:
             self.victim.cancel()
 
 
-class Counted:
-    """A coroutine whose steps are counted."""
+class Counted(Coroutine[Any, Any, Any]):
+    """A coroutine whose steps are counted; one that is cancelled before its first step begins with that."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], steps: Steps) -> None:
         self.work = work
         self.steps = steps
 
+    def send(self, value: Any) -> Any:
+        self.steps.count()
+        return self.work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self.steps.count()
+        return self.work.throw(*error)
+
+    def close(self) -> None:
+        self.work.close()
+
     def __await__(self) -> Generator[Any, Any, Any]:
-        inner = self.work.__await__()
-        send, given = inner.send, None
-        while True:
-            self.steps.count()
-            try:
-                what = send(given)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                given = yield what
-                send = inner.send
-            except BaseException as error:  # noqa: BLE001 - thrown into the coroutine, as it would have been
-                given, send = error, inner.throw
+        return self.work.__await__()
 
 
 def sockets() -> int:

@@ -202,6 +202,8 @@ def test_every_field_of_an_agent_reaches_the_worker_and_the_run_file():
     job = Job(agent=sent, strategy=Chain(3), reward=exact_match, llm=LLM("http://127.0.0.1:9/v1"), seed=4)
     there = unpack_job(pack_job(job))
     assert list(there.agent.tools) == list(sent.tools)
-    assert msgspec.structs.replace(there.agent, tools=()) == msgspec.structs.replace(sent, tools=())
+    assert there.agent.before_tool is sent.before_tool
+    alike = {"tools": (), "before_tool": None}
+    assert msgspec.structs.replace(there.agent, **alike) == msgspec.structs.replace(sent, **alike)
     assert (there.strategy, there.reward, there.llms, there.seed) == (Chain(3), exact_match, job.llms, 4)
     assert set(settings(job)["agent"]) == {field.encode_name for field in msgspec.structs.fields(sent)}

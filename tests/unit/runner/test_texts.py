@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,8 @@ def test_tasks_are_read_from_a_path(tmp_path: Path):
         tl.plan(agent(), tmp_path / "absent.jsonl", llm=LLM)
 
 
-def test_an_agent_takes_tools_and_an_environment_by_name(tmp_path: Path):
+def test_an_agent_takes_tools_and_an_environment_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the folder, which will have a json.py, is not to stay there
     file = tmp_path / "tools_of_a_file.py"
     file.write_text(
         "import trunkline as tl\n\n\n@tl.tool\ndef echo(text: str) -> str:\n"
