@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -210,7 +211,8 @@ def test_trees_are_the_same_by_replay_by_commit_in_a_pool_and_for_any_number_of_
         ):
             found = grown(server.url, environment, workers)
             assert {tree.task.id: tree.digest() for tree in found} == digests
-        assert until(lambda: engine.left == [])
+        # An image is removed with its last reference, which may be in a cycle.
+        assert until(lambda: gc.collect() >= 0 and engine.left == [])
 
 
 def test_a_worker_that_is_killed_leaves_no_container(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
