@@ -69,6 +69,7 @@ __all__ = [
     "Ragged",
     "Refusal",
     "ReplyOptions",
+    "RequestReader",
     "Reuse",
     "RolloutView",
     "Search",
@@ -1395,6 +1396,50 @@ def request_head(target: str, host: str, headers: Sequence[tuple[str, str]], /) 
     Raises:
         ArgumentError: One of them holds a character that has no place there.
     """
+
+@final
+class RequestReader:
+    """Reads the requests that one connection of a server brings, one after the other: HTTP/1.1 and 1.0 without sockets.
+
+    Args:
+        most: Most bytes of a body.
+        wanted: Names of headers in lower case: those whose values :meth:`take` gives.
+    """
+
+    def __new__(cls, most: int, wanted: Sequence[str]) -> RequestReader: ...
+    def feed(self, data: Buffer, /) -> int:
+        """Take bytes; those behind a whole request are kept for the next, of which ``feed(b"")`` tells after :meth:`take`.
+
+        Returns:
+            0 while the head is not whole, 1 while the body is not, and 2 when the request is whole.
+
+        Raises:
+            ValueError: They are no request that can be served. Its arguments are the status to answer with (400, 413,
+                417, 431, 501 or 505) and what is wrong, without any of the bytes. From then on always the same.
+        """
+
+    def take(self) -> tuple[str, str, bytes, bool, tuple[str | None, ...]]:
+        """Take out the request that is whole.
+
+        Returns:
+            The method; the target as it was sent, printable ASCII; the body; whether the connection may bring another
+            request after it; the values of the wanted headers in Latin-1, of equal names the first.
+
+        Raises:
+            ValueError: No request is whole.
+        """
+
+    @property
+    def expects(self) -> bool:
+        """Whether the client waits for 100 (Continue), and has sent nothing of the body."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the body as a whole head announces it, 0 without a body; None if it comes in chunks."""
+
+    @property
+    def held(self) -> int:
+        """Bytes kept of a request that is not whole, or behind the one that is."""
 
 @final
 class ExchangeTable:

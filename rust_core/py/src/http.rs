@@ -1,10 +1,11 @@
-//! `ExchangeTable` and `request_head`.
+//! `ExchangeTable`, `RequestReader` and `request_head`.
 
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use trunkline_core::Result;
 use trunkline_core::http::{self, Actions, Failed, Fault, Headers, HttpLimits, Landed, Micros};
 
@@ -290,4 +291,66 @@ impl ExchangeTable {
     fn held(&self, py: Python<'_>, origin: Unsigned<u32>) -> PyResult<usize> {
         self.0.with(py, |table| Ok(table.held(origin.0)))
     }
+}
+
+/// Method, target, body, whether the connection may bring another request, and the values of the wanted headers.
+type Asked<'py> = (String, String, Bound<'py, PyBytes>, bool, Bound<'py, PyTuple>);
+
+/// The requests that one connection of a server brings.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct RequestReader(Guard<http::RequestReader>, Vec<String>);
+
+#[pymethods]
+impl RequestReader {
+    #[new]
+    #[pyo3(signature = (most, wanted))]
+    fn new(most: Unsigned<u64>, #[pyo3(from_py_with = names)] wanted: Vec<String>) -> Self {
+        let reader = http::RequestReader::new(usize::try_from(most.0).unwrap_or(usize::MAX));
+        Self(Guard::new(reader), wanted)
+    }
+
+    /// The connection brought bytes.
+    #[pyo3(signature = (data, /))]
+    fn feed(&self, py: Python<'_>, data: Data<'_>) -> PyResult<u8> {
+        let feed = |reader: &mut http::RequestReader| Ok(reader.feed(&data));
+        let state = if data.len() > LARGE { self.0.with_long(py, |_| true, feed) } else { self.0.with(py, feed) }?;
+        state.map(|state| state as u8).map_err(|refused| PyValueError::new_err((refused.status, refused.text)))
+    }
+
+    /// Take out the request that is whole.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Asked<'py>> {
+        let Some(request) = self.0.with(py, |reader| Ok(reader.take()))? else {
+            return Err(PyValueError::new_err("no request is whole: take() follows a feed() that returned 2"));
+        };
+        let values = self.1.iter().map(|name| request.headers.get(name.as_bytes()).map(latin));
+        let values = PyTuple::new(py, values.collect::<Vec<_>>())?;
+        Ok((request.method, request.target, PyBytes::new(py, &request.body), request.stays, values))
+    }
+
+    /// Whether the client waits for 100 (Continue).
+    #[getter]
+    fn expects(&self, py: Python<'_>) -> PyResult<bool> {
+        self.0.with(py, |reader| Ok(reader.expects()))
+    }
+
+    /// The length of the body, unless it comes in chunks.
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        self.0.with(py, |reader| Ok(reader.size()))
+    }
+
+    /// Bytes of no whole request.
+    #[getter]
+    fn held(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |reader| Ok(reader.held()))
+    }
+}
+
+fn names(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    names.extract().map_err(|error| refine(names.py(), error, "a name of a header holds lone surrogates"))
+}
+
+/// The text of a header's value.
+fn latin(value: &[u8]) -> String {
+    value.iter().copied().map(char::from).collect()
 }

@@ -52,7 +52,7 @@ mod _core {
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]
-    use crate::http::{ExchangeTable, request_head};
+    use crate::http::{ExchangeTable, RequestReader, request_head};
     #[pymodule_export]
     use crate::lanes::{ActivityCounter, BatchQueue};
     #[pymodule_export]

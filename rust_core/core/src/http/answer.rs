@@ -2,6 +2,7 @@
 
 use super::chunks::{ChunkReader, Piece};
 use super::fault::Fault;
+use super::framing::Framing;
 use super::headers::Headers;
 use super::section::{Head, Section, head};
 
@@ -155,7 +156,7 @@ impl AnswerReader {
 
     /// Go on behind a head.
     fn open(&mut self, length: usize, head: Head) -> Result<(), Fault> {
-        let framing = Framing::of(&head)?;
+        let framing = Framing::of(&head.headers, head.modern)?;
         if head.status < 200 {
             // Nothing is switched to another protocol, and an interim answer has no body.
             if head.status < 100 || head.status == 101 || framing.chunked || framing.length.unwrap_or_default() > 0 {
@@ -183,58 +184,4 @@ impl AnswerReader {
         };
         Ok(())
     }
-}
-
-/// What a head says of the body and of the connection.
-struct Framing {
-    chunked: bool,
-    length: Option<u64>,
-    stays: bool,
-}
-
-impl Framing {
-    /// Read it, and refuse what two readers could understand in two ways.
-    fn of(head: &Head) -> Result<Self, Fault> {
-        let (mut chunked, mut length, mut close, mut keep) = (false, None, false, false);
-        for (name, value) in head.headers.iter() {
-            match name {
-                b"content-length" => {
-                    if length.is_some() {
-                        return Err(Fault::NotHttp);
-                    }
-                    length = Some(decimal(value.trim_ascii()).ok_or(Fault::NotHttp)?);
-                }
-                b"transfer-encoding" => {
-                    if chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                        return Err(Fault::NotHttp);
-                    }
-                    chunked = true;
-                }
-                b"connection" => {
-                    for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
-                        close |= option.eq_ignore_ascii_case(b"close");
-                        keep |= option.eq_ignore_ascii_case(b"keep-alive");
-                    }
-                }
-                _ => {}
-            }
-        }
-        if chunked && length.is_some() {
-            return Err(Fault::NotHttp);
-        }
-        // HTTP/1.0 has no chunks: who sends them all the same is read, and not asked again.
-        let stays = !close && (head.modern || keep && !chunked);
-        Ok(Self { chunked, length, stays })
-    }
-}
-
-/// A number of decimal digits and nothing else.
-fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
 }
