@@ -1408,7 +1408,7 @@ class RequestReader:
 
     def __new__(cls, most: int, wanted: Sequence[str]) -> RequestReader: ...
     def feed(self, data: Buffer, /) -> int:
-        """Take bytes; those behind a whole request are kept for the next, of which ``feed(b"")`` tells after :meth:`take`.
+        """Take bytes; those behind a whole request are kept for the next, of which ``feed(b"")`` tells after a take.
 
         Returns:
             0 while the head is not whole, 1 while the body is not, and 2 when the request is whole.

@@ -1,4 +1,4 @@
-//! The headers of an answer, and the constant part of a request's head.
+//! The headers of an answer or a request, and the constant part of a request's head.
 
 use std::sync::Arc;
 

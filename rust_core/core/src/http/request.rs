@@ -209,7 +209,8 @@ impl RequestReader {
                     rest
                 }
                 Body::Chunks(reader) => {
-                    match reader.next(data, HEAD_LIMIT, self.largest - self.request.body.len()).map_err(chunk)? {
+                    let room = self.largest - self.request.body.len();
+                    match reader.next(data, HEAD_LIMIT, room).map_err(|fault| chunk(&fault))? {
                         Piece::Partial => return Ok(bytes.len()),
                         Piece::Data(piece, rest) => {
                             self.request.body.extend_from_slice(piece);
@@ -284,7 +285,7 @@ impl From<Misframed> for Refused {
 }
 
 /// What is wrong with a chunked body.
-fn chunk(fault: Fault) -> Refused {
+const fn chunk(fault: &Fault) -> Refused {
     match fault {
         Fault::TooLarge(_) => LARGE,
         Fault::HeadTooLarge => Refused { status: 431, text: "extensions of chunks or trailers are too large" },
@@ -316,14 +317,24 @@ fn head(data: &[u8]) -> Outcome<Head, Refused> {
         Ok(Some((_, Head { request, .. }))) if !request.target.bytes().all(|byte| byte.is_ascii_graphic()) => {
             Err(Refused::head("the target holds bytes that are not printable ASCII"))
         }
-        // Whether it is a version is said by the whole line.
-        Err(httparse::Error::Version) => data.iter().position(|byte| b"\r\n".contains(byte)).map_or(Ok(None), |end| {
-            let known = matches!(data[..end], [.., b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-                if major.is_ascii_digit() && minor.is_ascii_digit());
-            let three = data[..end].iter().filter(|&&byte| byte == b' ').count() == 2;
-            let other = Refused { status: 505, text: "the version is neither HTTP/1.1 nor HTTP/1.0" };
-            Err(if known && three { other } else { Refused::head(MALFORMED) })
-        }),
+        // Whether it is another version is said by the whole line.
+        Err(httparse::Error::Version) => match data.iter().position(|byte| b"\r\n".contains(byte)) {
+            Some(end) if is_versioned(&data[..end]) => {
+                Err(Refused { status: 505, text: "the version is neither HTTP/1.1 nor HTTP/1.0" })
+            }
+            Some(_) => Err(Refused::head(MALFORMED)),
+            None => Ok(None),
+        },
         found => found.map_err(|_| Refused::head(MALFORMED)),
     }
+}
+
+/// Whether a line is the first of a request in any version of HTTP.
+fn is_versioned(line: &[u8]) -> bool {
+    let mut words = line.split(|&byte| byte == b' ').skip(2);
+    let version = words.next().and_then(|word| word.strip_prefix(b"HTTP/"));
+    let digits = version.is_some_and(
+        |version| matches!(version, [major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit()),
+    );
+    digits && words.next().is_none()
 }

@@ -41,7 +41,8 @@ impl Section {
             read(taken)?
         } else {
             self.held.extend_from_slice(taken);
-            let ended = self.held[before.saturating_sub(3)..].windows(4).any(|window| window == b"\r\n\r\n");
+            let ended =
+                self.held[before.saturating_sub(2)..].windows(3).any(|end| end == b"\n\r\n" || end[1..] == *b"\n\n");
             // What is too long is read as far as there is room, as it is where it comes at once.
             let full = taken.len() < data.len();
             if ended || full || self.held.len() >= 2 * self.tried { read(&self.held)? } else { None }
